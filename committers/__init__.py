@@ -1,0 +1,1 @@
+"""The commit: its states, its order, opening, recovery and retirement."""

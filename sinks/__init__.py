@@ -1,0 +1,1 @@
+"""Versioned stores and the interface that they share."""

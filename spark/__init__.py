@@ -1,0 +1,1 @@
+"""The PySpark side: the only part that imports pyspark."""

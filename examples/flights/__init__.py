@@ -1,0 +1,1 @@
+"""The demo: real departures, streamed into versioned tables."""

@@ -1,0 +1,1 @@
+"""Suites that every log and every store has to pass."""

@@ -1,0 +1,127 @@
+"""The wheel, installed where nothing else of the project is: one importable name, all of its parts."""
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+# One worker builds and the others do not build again.
+pytestmark = pytest.mark.xdist_group("packaging")
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ["src", "wal", "committers", "sinks", "spark", "examples"]
+FILES = ["pyproject.toml", "README.md", "LICENSE"]
+NOT_ALONE = ["wal", "committers", "sinks", "spark", "tests", "src", "demo", "flights", "examples", "tools"]
+
+
+def run(*command, cwd):
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Build from a copy: setuptools leaves folders beside the sources, and takes old ones in."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in FOLDERS:
+        unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(ROOT / name, tree / name, ignore=unwanted)
+    for name in FILES:
+        shutil.copy(ROOT / name, tree)
+    # Through the sdist: what is missing there is missing for everyone who builds from it.
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tree / "dist", cwd=tree)
+    (built,) = (tree / "dist").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def names(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+@pytest.fixture(scope="module")
+def clean(wheel, tmp_path_factory):
+    """A new environment that holds the wheel and nothing else. Gives its Python and its site-packages."""
+    env = tmp_path_factory.mktemp("env")
+    run(sys.executable, "-m", "venv", "--without-pip", env, cwd=env)
+    python = env / "bin/python"
+    uv = shutil.which("uv")
+    if uv:
+        run(uv, "pip", "install", "--offline", "--no-deps", "--python", python, wheel, cwd=env)
+    else:
+        pip = [sys.executable, "-m", "pip", "--python", python]
+        run(*pip, "install", "--no-index", "--no-deps", "--disable-pip-version-check", wheel, cwd=env)
+    site = sysconfig.get_path("purelib", vars={"base": str(env), "platbase": str(env)})
+    return python, Path(site)
+
+
+def ask(python, code, *, cwd):
+    """Run code in the environment, away from the sources and from the caller's settings; JSON comes back."""
+    return json.loads(run(python, "-I", "-c", f"import json, sys\n{code}", cwd=cwd))
+
+
+def test_the_wheel_has_one_top_level_name(names):
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"tidegate"}
+
+
+def test_every_python_file_of_the_mapped_folders_is_in_it(names):
+    homes = {
+        "src/tidegate": "tidegate",
+        "examples/flights": "tidegate/demo",
+        **{folder: f"tidegate/{folder}" for folder in ("wal", "committers", "sinks", "spark")},
+    }
+    for folder, place in homes.items():
+        for path in (ROOT / folder).rglob("*"):
+            shipped = path.suffix in {".py", ".lua", ".cql", ".sql", ".gz"} or path.name == "py.typed"
+            if shipped and "__pycache__" not in path.parts:
+                assert f"{place}/{path.relative_to(ROOT / folder).as_posix()}" in names
+
+
+def test_it_says_that_it_is_typed_and_under_which_licence(names):
+    assert "tidegate/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_data_of_the_demo_comes_with_its_provenance(names):
+    inside = {name for name in names if name.startswith("tidegate/demo/")}
+    if not any(name.endswith(".csv.gz") for name in inside):
+        pytest.skip("the demo has no data yet")
+    assert any(name.endswith((".md", ".txt")) or "LICENSE" in name for name in inside)
+
+
+def test_only_tidegate_is_importable(clean):
+    python, site = clean
+    code = f"import importlib.util as u\nprint(json.dumps([n for n in {NOT_ALONE} if u.find_spec(n)]))"
+    assert ask(python, code, cwd=site) == []
+    assert ask(
+        python, "import importlib.util as u\nprint(json.dumps(u.find_spec('tidegate').origin))", cwd=site
+    ) == str(site / "tidegate/__init__.py")
+
+
+def test_importing_it_needs_no_spark_and_no_servers_client(clean):
+    python, site = clean
+    # The dependencies are borrowed from the environment that runs the tests. Its own editable tidegate stays
+    # out: .pth files of a folder that is merely on sys.path are not read.
+    code = f"""
+sys.path.append({sysconfig.get_path("purelib")!r})
+import tidegate
+print(json.dumps([tidegate.__file__, sorted({{name.split(".")[0] for name in sys.modules}})]))
+"""
+    origin, modules = ask(python, code, cwd=site)
+    assert origin == str(site / "tidegate/__init__.py")
+    assert not {"pyspark", "confluent_kafka", "redis", "cassandra", "pandas"} & set(modules)
+
+
+def test_the_command_is_installed(clean):
+    python, _ = clean
+    assert (python.parent / "tidegate").exists()
