@@ -1,1 +1,1 @@
-"""The commit: its states, its order, opening, recovery and retirement."""
+"""The coordinator: states, the commit, open, recover, retire."""

@@ -1,0 +1,92 @@
+"""How a value lies in every store: one flags byte, then its parts. Pure, vectorised.
+
+Published in docs/storage-format.md::
+
+    flags  meaning                        after the byte
+    +      a value                        the value's bytes
+    -      a delete marker                nothing
+    e      a value that expires           8 bytes expiry, the value
+    s      a value with its sequence      1 byte length, sequence, the value
+    x      both                           8 bytes expiry, 1 byte length, sequence, the value
+    d      a delete with its sequence     1 byte length, sequence
+
+Expiry is microseconds since the epoch, big-endian, signed. A sequence is at most 255 bytes
+and compares as bytes. Plain values are readable in any client: ``+`` and the bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import CorruptError
+
+VALUE = b"+"
+DELETE = b"-"
+FLAGS = frozenset(b"+-esxd")
+
+
+class Stored(NamedTuple):
+    """A stored value taken apart; ``value`` None means deleted."""
+
+    value: bytes | None
+    expiry_us: int | None = None
+    sequence: bytes | None = None
+
+
+def pack(stored: Stored) -> bytes:
+    """The stored bytes of one value (the slow, general form; plain values are ``+`` and bytes)."""
+    sequence = b"" if stored.sequence is None else bytes([len(stored.sequence)]) + stored.sequence
+    if stored.value is None:
+        return b"d" + sequence if sequence else DELETE
+    if stored.expiry_us is None:
+        return (b"s" if sequence else VALUE) + sequence + stored.value
+    return (b"x" if sequence else b"e") + struct.pack(">q", stored.expiry_us) + sequence + stored.value
+
+
+def unpack(content: bytes) -> Stored:
+    """One stored value taken apart. CorruptError: its flags or lengths are none we write."""
+    flags, rest = content[:1], content[1:]
+    if flags == VALUE:
+        return Stored(rest)
+    if flags == DELETE and not rest:
+        return Stored(None)
+    expiry_us = sequence = None
+    try:
+        if flags in (b"e", b"x"):
+            (expiry_us,), rest = struct.unpack_from(">q", rest), rest[8:]
+        if flags in (b"s", b"x", b"d"):
+            length, rest = rest[0], rest[1:]
+            sequence, rest = rest[:length], rest[length:]
+            if len(sequence) != length:
+                raise IndexError
+        if flags == b"d" and not rest:
+            return Stored(None, None, sequence)
+        if flags in (b"e", b"s", b"x"):
+            return Stored(rest, expiry_us, sequence)
+    except (struct.error, IndexError):
+        pass
+    msg = f"a stored value starts with {content[:12]!r}: not a form that tidegate writes"
+    raise CorruptError(msg)
+
+
+def payloads(stored: Any) -> Any:
+    """Values of an Arrow binary array of stored values: null where null or deleted.
+
+    Plain values take one vectorised pass; the other forms are taken apart one by one.
+    """
+    if len(stored) == stored.null_count:
+        return pa.nulls(len(stored), pa.binary())
+    flags = pc.binary_slice(stored, 0, 1)
+    plain = pc.equal(flags, VALUE)
+    rest = pc.binary_slice(stored, 1)
+    values = pc.if_else(pc.fill_null(plain, False), rest, pa.scalar(None, pa.binary()))  # noqa: FBT003
+    special = pc.and_(pc.is_valid(stored), pc.invert(pc.or_(plain, pc.equal(flags, DELETE))))
+    if pc.any(special).as_py():
+        return pa.array(
+            [None if one is None else unpack(one).value for one in stored.to_pylist()], pa.binary()
+        )
+    return values

@@ -1,0 +1,195 @@
+"""Every error tidegate raises, split by what it proves and by what the operator does next.
+
+One root, ``TidegateError``. Each class says what is proven when it is raised, and each
+docstring ends with what to do. The exit code is what the command line returns for it.
+"""
+
+from __future__ import annotations
+
+
+class TidegateError(Exception):
+    """Root of all errors raised by tidegate.
+
+    Catch it to catch everything tidegate raises on purpose. Do: read the message, it names
+    the cause and the next step.
+    """
+
+    exit_code = 1
+
+
+class ConfigError(TidegateError):
+    """Options, URLs, schemas or calls that do not fit; raised before anything is written.
+
+    Proves that nothing was staged, decided or applied on behalf of the refused call.
+    Do: correct the option or call the message names, then run again.
+    """
+
+    exit_code = 2
+
+
+class BadRecordError(TidegateError):
+    """A row that cannot be staged (null key, key or value over its limit, wrong encoding).
+
+    Proves that nothing of this barrier was decided; frames already written are orphans and
+    are trimmed later. Do: mend or filter the record named in the message and run again.
+    """
+
+    exit_code = 3
+
+
+class ConflictError(TidegateError):
+    """This attempt is provably not decided, and never will be.
+
+    Raised only on proof: a valid higher Open was folded with no Decided of this attempt
+    before it, or another attempt was decided for the batch. Do: run the batch again (Spark
+    does so when the query is restarted); nothing has to be cleaned up.
+    """
+
+    exit_code = 4
+
+
+class OutcomeUnknownError(TidegateError):
+    """A write was sent and its outcome could not be learned before the deadline.
+
+    Proves nothing: the write may have happened, may not, or may still happen. Do: restart the
+    query or run ``tidegate recover``; opening the namespace again settles the question.
+    """
+
+    exit_code = 5
+
+
+class WalUnavailableError(TidegateError):
+    """The write-ahead log could not be reached or refused the request.
+
+    When raised by an append it proves that this one request was not written; elsewhere it
+    proves only that the answer is missing. Do: bring the log back, then restart the query.
+    """
+
+    exit_code = 6
+
+
+class StoreUnavailableError(TidegateError):
+    """The store did not answer before the deadline. What was decided stays decided.
+
+    Applies and seals are safe to repeat, so a decided version is finished later by a restart
+    or by the command line. Do: bring the store back, then restart the query or run
+    ``tidegate recover``.
+    """
+
+    exit_code = 7
+
+
+class FencedError(TidegateError):
+    """A driver with a higher epoch owns the namespace; this one must stop.
+
+    Says nothing about any single version: the newer driver finishes whatever was decided.
+    Do: stop this driver; if it is the one that should run, restart it.
+    """
+
+    exit_code = 8
+
+
+class LineageError(TidegateError):
+    """The Spark checkpoint is not the one the namespace follows, or it went back in time.
+
+    Proves that nothing of this batch was staged or decided. Do: put the right checkpoint
+    back, or run ``tidegate adopt`` if it was replaced on purpose, or use a new namespace.
+    """
+
+    exit_code = 9
+
+
+class WalGapError(TidegateError):
+    """The log no longer holds what the store needs, or the log is behind its store.
+
+    Proves that going on would skip or invent changes; nothing was written. Do: restore the
+    log, or start a new namespace (the message names which).
+    """
+
+    exit_code = 10
+
+
+class SnapshotExpiredError(TidegateError):
+    """The version asked for was retired, or its lease ran out or was revoked.
+
+    The answer is withheld rather than mixed with newer data. Do: take a new snapshot; raise
+    ``keep_versions`` if readers need more time.
+    """
+
+    exit_code = 11
+
+
+class VersionRegressedError(TidegateError):
+    """The store's visible version is older than one this client has already seen.
+
+    Proves that the store lost acknowledged writes (restored from an old copy, failed over).
+    Do: let the writer reopen or run ``tidegate recover``; connect again to accept the older
+    version knowingly.
+    """
+
+    exit_code = 12
+
+
+class StoreNotVerifiedError(TidegateError):
+    """A part of the store changed its identity and was not yet checked against the log.
+
+    The read may be repeated; it succeeds once the writer or ``repair`` has listed the new
+    server. Do: wait and retry; if it lasts, check that a writer is running.
+    """
+
+    exit_code = 13
+
+
+class CorruptError(TidegateError):
+    """Bytes in the log or the store do not match their checksum, digest or format.
+
+    The message names the file, topic or table and the place. Nothing of the damaged version
+    is published. Do: restore the damaged part from a copy, or start a new namespace.
+    """
+
+    exit_code = 14
+
+
+class IncompleteError(TidegateError):
+    """A seal found fewer or other changes than the manifest promised.
+
+    Proves that the version was not sealed in that key group; applying again is safe and is
+    what the driver does by itself. Do: nothing; if it repeats until the deadline, the store
+    loses acknowledged writes: check its persistence settings.
+    """
+
+    exit_code = 15
+
+
+class WaitTimeoutError(TidegateError):
+    """A version awaited by ``wait_for`` did not become visible in time.
+
+    Proves only that it was not visible when last looked at. Do: wait longer, or check with
+    ``tidegate status`` whether a writer is running.
+    """
+
+    exit_code = 16
+
+
+BY_NAME: dict[str, type[TidegateError]] = {
+    cls.__name__: cls
+    for cls in (
+        TidegateError,
+        ConfigError,
+        BadRecordError,
+        ConflictError,
+        OutcomeUnknownError,
+        WalUnavailableError,
+        StoreUnavailableError,
+        FencedError,
+        LineageError,
+        WalGapError,
+        SnapshotExpiredError,
+        VersionRegressedError,
+        StoreNotVerifiedError,
+        CorruptError,
+        IncompleteError,
+        WaitTimeoutError,
+    )
+}
+"""Errors by class name: how a typed error crosses from a Spark task to the driver."""

@@ -1,0 +1,87 @@
+"""Named places in the protocol where a test, or the demo, makes the process fail.
+
+One list of names; ``hit(name)`` stands at exactly the places where a crash, a pause or an
+exception must be survived. Without the environment variable a hit costs one comparison.
+
+    TIDEGATE_FAILPOINTS="publish.before=kill@10,decide.after_append=raise"
+
+``name=action[@n]``: the action happens at the n-th hit in this process (default the first).
+Actions: ``kill`` (SIGKILL to this process), ``stop`` (SIGSTOP, resumed by SIGCONT from
+outside), ``raise`` (FailpointError).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+
+ENVIRONMENT_VARIABLE = "TIDEGATE_FAILPOINTS"
+
+NAMES = (
+    "open.before_append",  # folded and checked, nothing written
+    "open.after_append",  # Open is durable, the store knows nothing of the epoch
+    "open.after_claim",  # the epoch is claimed in the store, nothing recovered yet
+    "stage.before_write",  # in a task: rows are sorted, no frame written
+    "stage.before_ack",  # in a task: frames are durable, the ack is not sent
+    "manifest.before_write",  # all acks are in
+    "manifest.after_write",  # the manifest is durable, nothing decided
+    "decide.before_append",  # the last moment at which nothing is decided
+    "decide.after_append",  # Decided is durable, the driver has not read it back
+    "apply.before_chunk",  # before a chunk goes to the store
+    "apply.after_chunk",  # a chunk is in the store, not sealed
+    "seal.after",  # a range of key groups is sealed
+    "publish.before",  # everything is sealed, the pointer has not moved
+    "publish.after",  # the pointer has moved, the driver has not seen the answer
+    "commit.before_return",  # visible; Spark's commit log is not written
+    "retire.after_announce",  # the horizon moved, nothing deleted
+    "retire.after_group",  # some key groups retired, others not
+)
+
+ACTIONS = ("kill", "stop", "raise")
+
+
+class FailpointError(RuntimeError):
+    """Raised by a failpoint armed with ``raise``. Never raised in normal operation."""
+
+
+class _Armed:
+    def __init__(self, specification: str) -> None:
+        self.hits: Counter[str] = Counter()
+        self.actions: dict[tuple[str, int], str] = {}
+        for part in filter(None, (piece.strip() for piece in specification.split(","))):
+            name, _, action = part.partition("=")
+            action, _, nth = action.partition("@")
+            if name not in NAMES or action not in ACTIONS or not (nth or "1").isdigit():
+                msg = f"{ENVIRONMENT_VARIABLE}: cannot arm {part!r}; names are {', '.join(NAMES)}"
+                raise ValueError(msg)
+            self.actions[name, int(nth or 1)] = action
+
+
+_armed: _Armed | None = None
+
+
+def arm(specification: str | None) -> None:
+    """Arm failpoints in this process from a specification; None or '' disarms all."""
+    global _armed  # noqa: PLW0603 - one switch per process, by design
+    _armed = _Armed(specification) if specification else None
+
+
+def hit(name: str) -> None:
+    """Mark the place ``name``; acts only when armed."""
+    if _armed is None:
+        return
+    _armed.hits[name] += 1
+    match _armed.actions.get((name, _armed.hits[name])):
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "raise":
+            msg = f"failpoint {name}"
+            raise FailpointError(msg)
+        case _:
+            pass
+
+
+arm(os.environ.get(ENVIRONMENT_VARIABLE))

@@ -1,0 +1,175 @@
+"""Keys, their bytes, their key groups and the ranges of tasks. Pure functions only.
+
+``key group = xxh64(key bytes, seed 42) mod key_groups``. Spark's ``xxhash64(binary)`` is the
+same function (signed there), so the JVM computes it for rows and any language for readers.
+
+The task of a key group is Flink's split (FLINK-3755): ``group * parallelism // key_groups``,
+contiguous, sizes within one of each other. Heron's split, the other published one, stands
+beside it; docs/decisions says why the first is used.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Sequence
+
+import xxhash
+
+from tidegate.errors import BadRecordError, ConfigError
+
+HASH_SEED = 42
+KEY_GROUPS_DEFAULT = 128
+KEY_GROUPS_MAX = 32_768
+
+INTEGER_LIMITS = {"byte": 2**7, "short": 2**15, "int": 2**31, "long": 2**63}
+"""Types of integer key columns, each with the first value beyond its range."""
+
+
+def key_group(key: bytes, key_groups: int) -> int:
+    """The key group of a key, 0 <= group < key_groups.
+
+    >>> key_group(b"abc", 128)
+    102
+    """
+    return int(xxhash.xxh64_intdigest(key, seed=HASH_SEED) % key_groups)
+
+
+def check_key_groups(key_groups: int) -> int:
+    if not 1 <= key_groups <= KEY_GROUPS_MAX:
+        msg = f"key_groups is {key_groups}; it must be 1 to {KEY_GROUPS_MAX}"
+        raise ConfigError(msg)
+    return key_groups
+
+
+# -- ranges -----------------------------------------------------------------------------------
+
+
+def task_of(group: int, parallelism: int, key_groups: int) -> int:
+    """The task that owns a key group (Flink's formula)."""
+    return group * parallelism // key_groups
+
+
+def groups_of(task: int, parallelism: int, key_groups: int) -> range:
+    """The contiguous key groups that a task owns; the inverse of ``task_of``.
+
+    The first group of task i is ceil(i * key_groups / parallelism). Empty only when there
+    are more tasks than key groups.
+    """
+    first = -(-task * key_groups // parallelism)
+    end = -(-(task + 1) * key_groups // parallelism)
+    return range(first, end)
+
+
+def heron_task_of(group: int, parallelism: int, key_groups: int) -> int:
+    """Heron's split: the floor share for each task, the overflow to the first ones."""
+    share, overflow = divmod(key_groups, parallelism)
+    in_fat_tasks = overflow * (share + 1)
+    if group < in_fat_tasks:
+        return group // (share + 1)
+    return overflow + (group - in_fat_tasks) // share
+
+
+def heron_groups_of(task: int, parallelism: int, key_groups: int) -> range:
+    """The inverse of ``heron_task_of``."""
+    share, overflow = divmod(key_groups, parallelism)
+    first = task * share + min(task, overflow)
+    return range(first, first + share + (1 if task < overflow else 0))
+
+
+# -- key encoding -----------------------------------------------------------------------------
+
+
+def encode_key(values: Sequence[object], types: Sequence[str]) -> bytes:
+    """The key's bytes: one value per key column, each of the column's type.
+
+    A single column is its own text: a string its UTF-8, a binary its bytes, an integer its
+    decimal digits, a boolean ``true`` or ``false``, a date ``YYYY-MM-DD``, a ``decimal(p,s)``
+    its digits with exactly s of them behind the point. Several columns are the netstrings
+    (``<length>:<bytes>,``) of their single encodings, one after the other. Vectors stand in
+    docs/storage-format.md.
+
+    >>> encode_key(["N14228"], ["string"]), encode_key(["EWR", 7], ["string", "int"])
+    (b'N14228', b'3:EWR,1:7,')
+
+    BadRecordError: a value is null, or not of its column's type.
+    """
+    if len(values) != len(types):
+        msg = f"the key has {len(types)} columns ({', '.join(types)}), {len(values)} values were given"
+        raise BadRecordError(msg)
+    parts = [_encode_one(value, kind) for value, kind in zip(values, types, strict=True)]
+    if len(parts) == 1:
+        return parts[0]
+    return b"".join(b"%d:%b," % (len(part), part) for part in parts)
+
+
+def decode_key(key: bytes, types: Sequence[str]) -> object:
+    """The inverse of ``encode_key``: one value for one column, a tuple for several."""
+    if len(types) == 1:
+        return _decode_one(key, types[0])
+    values, rest = [], key
+    for kind in types:
+        length, _, rest = rest.partition(b":")
+        end = int(length)
+        if rest[end : end + 1] != b",":
+            msg = f"{key!r} is not a key of {len(types)} columns"
+            raise BadRecordError(msg)
+        values.append(_decode_one(rest[:end], kind))
+        rest = rest[end + 1 :]
+    return tuple(values)
+
+
+def decimal_scale(kind: str) -> int | None:
+    """The scale of a ``decimal(p,s)`` type name, None for any other type."""
+    if not kind.startswith("decimal("):
+        return None
+    return int(kind.removesuffix(")").rpartition(",")[2])
+
+
+def _encode_one(value: object, kind: str) -> bytes:
+    match kind, value:
+        case "string", str():
+            return value.encode()
+        case "binary", bytes() | bytearray() | memoryview():
+            return bytes(value)
+        case "boolean", bool():
+            return b"true" if value else b"false"
+        case (("byte" | "short" | "int" | "long"), int()) if not isinstance(value, bool):
+            if -INTEGER_LIMITS[kind] <= value < INTEGER_LIMITS[kind]:
+                return b"%d" % value
+        case "date", datetime.date() if not isinstance(value, datetime.datetime):
+            return value.isoformat().encode()
+        case _, int() | decimal.Decimal() if (scale := decimal_scale(kind)) is not None:
+            if not isinstance(value, bool):
+                return _encode_decimal(decimal.Decimal(value), kind, scale)
+        case _:
+            pass
+    msg = f"{value!r} ({type(value).__name__}) is not a value of the key column's type, {kind}"
+    raise BadRecordError(msg)
+
+
+def _encode_decimal(value: decimal.Decimal, kind: str, scale: int) -> bytes:
+    precision = int(kind[len("decimal(") :].partition(",")[0])
+    with decimal.localcontext(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation]):
+        try:
+            exact = value.quantize(decimal.Decimal(1).scaleb(-scale))
+        except decimal.DecimalException:
+            msg = f"{value} does not fit the key column's type, {kind}"
+            raise BadRecordError(msg) from None
+    return f"{abs(exact) if exact.is_zero() else exact:f}".encode()
+
+
+def _decode_one(part: bytes, kind: str) -> object:
+    match kind:
+        case "string":
+            return part.decode()
+        case "binary":
+            return part
+        case "boolean":
+            return part == b"true"
+        case "date":
+            return datetime.date.fromisoformat(part.decode())
+        case "byte" | "short" | "int" | "long":
+            return int(part)
+        case _:
+            return decimal.Decimal(part.decode())

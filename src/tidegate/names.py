@@ -1,0 +1,49 @@
+"""Names of namespaces and tables, and their one injective escape into names of objects.
+
+Kafka refuses ``a.b`` beside ``a_b``; CQL names take 48 characters without ``.`` and ``-``;
+SQLite and some file systems fold case. So every name that becomes a topic, a table, a
+keyspace or a folder goes through ``escape``: lower-case letters and digits stand for
+themselves, an underscore starts a pair:
+
+    ``__`` underscore    ``_0`` dot    ``_1`` hyphen    ``_x`` (a letter) the capital X
+
+A result longer than 40 characters is cut to at most 14 and followed by ``_9`` and 24 hex digits of
+its BLAKE2b digest; ``_9`` stands in no other escaped name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from tidegate.errors import ConfigError
+
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+ESCAPED_MAX = 40
+CUT = 14
+
+
+def check_name(what: str, name: object) -> str:
+    """The name itself, or ConfigError when it is not ``[A-Za-z0-9_.-]{1,64}``."""
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        msg = f"{what} name {name!r} is not allowed: use 1 to 64 of the characters A-Z a-z 0-9 _ . -"
+        raise ConfigError(msg)
+    return name
+
+
+def escape(name: str) -> str:
+    """The object name for a namespace or table name: ``[a-z0-9_]{1,40}``, injective.
+
+    >>> escape("flights"), escape("Daily.Top-10"), escape("a_b")
+    ('flights', '_daily_0_top_110', 'a__b')
+    """
+    punctuation = {"_": "__", ".": "_0", "-": "_1"}
+    pieces = [punctuation.get(c) or ("_" + c.lower() if c.isupper() else c) for c in name]
+    if sum(map(len, pieces)) <= ESCAPED_MAX:
+        return "".join(pieces)
+    head = ""
+    for piece in pieces:  # cut between pairs, so that the mark below cannot be read as half of one
+        if len(head) + len(piece) > CUT:
+            break
+        head += piece
+    return head + "_9" + hashlib.blake2b(name.encode(), digest_size=12).hexdigest()

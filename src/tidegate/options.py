@@ -1,0 +1,105 @@
+"""All options, in one frozen and validated dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from tidegate.errors import ConfigError
+from tidegate.key_groups import check_key_groups
+from tidegate.names import check_name
+
+KEY_BYTES_MAX = 32 * 1024
+VALUE_BYTES_MAX = 16 * 1024 * 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Settings of a sink or a command. The table in docs/operations.md is made from this class.
+
+    ``key_groups`` None means: 128 when the namespace is made, afterwards what it was made
+    with. ``parallelism`` None means Spark's default parallelism. Durations are in seconds,
+    sizes in bytes.
+
+    ConfigError: a value is of the wrong type or out of range.
+    """
+
+    key_groups: int | None = None
+    keep_versions: int = 100
+    apply_deadline_s: float = 300.0
+    decide_deadline_s: float = 60.0
+    parallelism: int | None = None
+    driver_apply_max_changes: int = 5_000
+    driver_apply_max_bytes: int = 4 * 1024 * 1024
+    frame_bytes: int = 900_000
+    key_bytes_max: int = KEY_BYTES_MAX
+    value_bytes_max: int = VALUE_BYTES_MAX
+    heartbeat_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.key_groups is not None:
+            _whole("key_groups", self.key_groups, 1)
+            check_key_groups(self.key_groups)
+        if self.parallelism is not None:
+            _whole("parallelism", self.parallelism, 1)
+        _whole("keep_versions", self.keep_versions, 1)
+        _whole("driver_apply_max_changes", self.driver_apply_max_changes, 0)
+        _whole("driver_apply_max_bytes", self.driver_apply_max_bytes, 0)
+        _whole("frame_bytes", self.frame_bytes, 1)
+        _whole("key_bytes_max", self.key_bytes_max, 1, KEY_BYTES_MAX)
+        _whole("value_bytes_max", self.value_bytes_max, 1, VALUE_BYTES_MAX)
+        for name in ("apply_deadline_s", "decide_deadline_s", "heartbeat_s"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 86_400:
+                msg = f"{name} is {value!r}; it must be a number of seconds above 0 and below 86,400"
+                raise ConfigError(msg)
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Options:
+        """Options from keyword arguments; ConfigError names an unknown one and those there are."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(given) - known)
+        if unknown:
+            msg = f"unknown option {', '.join(unknown)}; the options are {', '.join(sorted(known))}"
+            raise ConfigError(msg)
+        return cls(**given)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where a namespace lives: its name, the URLs of log and store, and their clients' options.
+
+    Small and plain, so that it can travel to tasks. ``repr`` never shows a password.
+    """
+
+    namespace: str
+    wal: str
+    store: str
+    wal_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    store_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name("namespace", self.namespace)
+
+    def __repr__(self) -> str:
+        return (
+            f"Endpoints(namespace={self.namespace!r}, wal={redact(self.wal)!r}, store={redact(self.store)!r})"
+        )
+
+
+def redact(url: str) -> str:
+    """The URL with its password, if any, replaced by ``***``.
+
+    >>> redact("redis://user:secret@cache:6379/0")
+    'redis://user:***@cache:6379/0'
+    """
+    return re.sub(r"(?<=://)([^/@:]*):[^/]*@", r"\1:***@", url)
+
+
+def _whole(name: str, value: object, least: int, most: int | None = None) -> None:
+    fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    if not fits or (most is not None and isinstance(value, int) and value > most):
+        limit = f"{least} or more" if most is None else f"{least} to {most}"
+        msg = f"{name} is {value!r}; it must be a whole number, {limit}"
+        raise ConfigError(msg)

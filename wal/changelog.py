@@ -1,0 +1,220 @@
+"""One task's change-log: sorted Arrow batches in, frames to the log, an ack out.
+
+The same code runs in a Spark task and in a driver without Spark. It streams: a batch, the
+rows of one unfinished frame, and the index are all it holds (I11). No Python runs per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate import failpoints
+from tidegate.errors import BadRecordError
+from tidegate.wal.frame import FrameHeader, encode_frame, frame_ref
+from tidegate.wal.log import Log
+from tidegate.wal.record import Ack, FrameRef, Refusal
+
+CHANGES = pa.schema(
+    [
+        pa.field("g", pa.int32()),  # key group
+        pa.field("t", pa.int32()),  # index of the table
+        pa.field("k", pa.binary()),  # key bytes
+        pa.field("v", pa.binary()),  # stored value with its flags byte
+    ]
+)
+"""The columns of a batch of changes, sorted by g, t, k and then by what decides who wins."""
+
+ROW_BYTES = 8
+"""What Arrow adds to a row's key and value: two 32-bit offsets."""
+
+Merge = Callable[[Any], Any]
+"""Replaces values of a batch of changes (one row per key) after reading state."""
+
+
+class StageSpec(msgspec.Struct, frozen=True):
+    """What a task must know to stage its part of an attempt. Plain data, travels to tasks.
+
+    ``key_types`` holds, per table, the types of its key columns.
+    """
+
+    namespace: str
+    attempt: str
+    tables: tuple[str, ...]
+    key_types: tuple[tuple[str, ...], ...]
+    frame_bytes: int
+    key_bytes_max: int
+    value_bytes_max: int
+
+
+def stage_task(
+    batches: Iterable[Any],
+    spec: StageSpec,
+    log: Log,
+    *,
+    task: int,
+    task_attempt: str,
+    host: str,
+    merge: Merge | None = None,
+) -> Ack:
+    """Write one task's changes to the log; its ack once every frame is durable (I3).
+
+    ``batches`` iterates record batches of ``CHANGES`` in sort order; of each key's changes
+    the last row wins. A bad row does not raise: it comes back as the ack's refusal, so that
+    Spark does not retry what cannot succeed. Errors of the log are raised.
+    """
+    refs: list[FrameRef] = []
+
+    def blobs() -> Iterator[bytes]:
+        changes = last_per_key(checked(batches, spec))
+        for header, keys, values in cut(map(merge, changes) if merge else changes, spec):
+            content = encode_frame(header, keys, values)
+            refs.append(frame_ref("", content, header))
+            yield content
+
+    failpoints.hit("stage.before_write")
+    try:
+        addresses = log.stage(f"{spec.attempt}-{task}-{task_attempt}", blobs())
+    except BadRecordError as error:
+        refusal = Refusal(type(error).__name__, str(error))
+        return Ack(spec.attempt, task, task_attempt, host, (), 0, refusal)
+    frames = tuple(
+        msgspec.structs.replace(ref, address=address) for address, ref in zip(addresses, refs, strict=True)
+    )
+    failpoints.hit("stage.before_ack")
+    return Ack(spec.attempt, task, task_attempt, host, frames, sum(ref.changes for ref in frames))
+
+
+# -- the stations of the stream ---------------------------------------------------------------
+
+
+def checked(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
+    """Batches as ``CHANGES``, none empty; BadRecordError names the first row that is refused."""
+    for given in batches:
+        if given.num_rows == 0:
+            continue
+        batch = given if given.schema == CHANGES else given.cast(CHANGES)
+        _check(batch, spec)
+        yield batch
+
+
+def last_per_key(batches: Iterable[Any]) -> Iterator[Any]:
+    """Of each key's rows the last one. The last row of a batch waits for the next batch."""
+    held = None
+    for batch in batches:
+        rows = batch if held is None else pa.concat_batches([held, batch])
+        end = rows.num_rows - 1
+        held = rows.slice(end)
+        here, following = rows.slice(0, end), rows.slice(1)
+        differs = pc.or_(
+            pc.or_(pc.not_equal(here["g"], following["g"]), pc.not_equal(here["t"], following["t"])),
+            pc.not_equal(here["k"], following["k"]),
+        )
+        kept = here.filter(differs)
+        if kept.num_rows:
+            yield kept
+    if held is not None:
+        yield held
+
+
+def cut(batches: Iterable[Any], spec: StageSpec) -> Iterator[tuple[FrameHeader, Any, Any]]:
+    """Frames of about ``frame_bytes``: header, keys, values. A larger row is a frame by itself."""
+    pieces: list[Any] = []
+    held_bytes = 0
+    for batch in batches:
+        sizes = pc.add(pc.binary_length(batch["k"]), pc.binary_length(batch["v"])).to_numpy()
+        ends = np.cumsum(sizes.astype(np.int64) + ROW_BYTES)
+        start, base = 0, 0
+        while start < batch.num_rows:
+            room = max(spec.frame_bytes - held_bytes, 0)
+            end = int(np.searchsorted(ends, base + room, side="right"))
+            if end == start and held_bytes == 0:
+                end = start + 1
+            if end > start:
+                pieces.append(batch.slice(start, end - start))
+                held_bytes += int(ends[end - 1]) - base
+                start, base = end, int(ends[end - 1])
+            if start < batch.num_rows:
+                yield _frame(pieces, spec)
+                pieces, held_bytes = [], 0
+    if pieces:
+        yield _frame(pieces, spec)
+
+
+def _frame(pieces: list[Any], spec: StageSpec) -> tuple[FrameHeader, Any, Any]:
+    rows = pa.concat_batches(pieces) if len(pieces) > 1 else pieces[0]
+    groups, tables = rows["g"].to_numpy(), rows["t"].to_numpy()
+    starts = np.flatnonzero((np.diff(groups) != 0) | (np.diff(tables) != 0)) + 1
+    starts = np.concatenate(([0], starts))
+    header = FrameHeader(
+        spec.namespace,
+        spec.attempt,
+        spec.tables,
+        tuple(groups[starts].tolist()),
+        tuple(tables[starts].tolist()),
+        tuple(np.diff(np.append(starts, rows.num_rows)).tolist()),
+    )
+    return header, rows["k"], rows["v"]
+
+
+# -- bad rows ---------------------------------------------------------------------------------
+
+
+def _check(batch: Any, spec: StageSpec) -> None:
+    keys, values = batch["k"], batch["v"]
+    if keys.null_count:
+        row = pc.index(pc.is_null(keys), True).as_py()  # noqa: FBT003 - Arrow's signature
+        raise BadRecordError(_describe(batch, row, spec, "its key is null", "filter such rows out"))
+    if values.null_count:
+        row = pc.index(pc.is_null(values), True).as_py()  # noqa: FBT003 - Arrow's signature
+        raise BadRecordError(_describe(batch, row, spec, "its value is null", "use delete to remove a key"))
+    for column, limit, what in (
+        (keys, spec.key_bytes_max, "key"),
+        (values, spec.value_bytes_max + 1, "value"),  # 1: the flags byte
+    ):
+        sizes = pc.binary_length(column)
+        if pc.max(sizes).as_py() > limit:
+            row = pc.index(pc.greater(sizes, limit), True).as_py()  # noqa: FBT003
+            why = f"its {what} takes {sizes[row].as_py()} bytes, {limit} are allowed"
+            raise BadRecordError(_describe(batch, row, spec, why, f"shorten it or raise {what}_bytes_max"))
+    if any("string" in types for types in spec.key_types):
+        _check_utf8(batch, spec)
+
+
+def _check_utf8(batch: Any, spec: StageSpec) -> None:
+    for table, types in enumerate(spec.key_types):
+        if "string" not in types or "binary" in types:
+            continue
+        keys = batch["k"].filter(pc.equal(batch["t"], table))
+        try:
+            keys.cast(pa.string())
+        except pa.ArrowInvalid:
+            for row, key in enumerate(batch["k"].to_pylist()):
+                if batch["t"][row].as_py() == table and not _is_utf8(key):
+                    why = "its key is not valid UTF-8"
+                    message = _describe(batch, row, spec, why, "use a binary key column")
+                    raise BadRecordError(message) from None
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _describe(batch: Any, row: int, spec: StageSpec, why: str, advice: str) -> str:
+    key, value = batch["k"][row].as_py(), batch["v"][row].as_py()
+    shown = f"key {_short(key)}" if key is not None else f"value {_short(value)}"
+    return f"table {spec.tables[batch['t'][row].as_py()]}, {shown}: {why}; nothing was decided; {advice}"
+
+
+def _short(content: bytes | None, most: int = 120) -> str:
+    text = repr(content)
+    return text if len(text) <= most else f"{text[:most]}... ({len(content or b'')} bytes)"

@@ -1,0 +1,268 @@
+"""The one pure function from the decision log to its state.
+
+Every reader of the log uses it: a log only iterates records. ``why_void`` is the column
+"valid iff" of docs/protocol.md, ``_effect`` its column "effect". A void record is counted and
+changes nothing. Validity depends only on the records before: what is read as valid once is
+valid for every reader, for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from tidegate.errors import LineageError
+from tidegate.wal.record import (
+    Adopted,
+    AnyRecord,
+    BatchOrigin,
+    Decided,
+    Folded,
+    Genesis,
+    ImportOrigin,
+    LoadOrigin,
+    Open,
+    Origin,
+    RestoreOrigin,
+    Rewound,
+    StoreAdded,
+    StoreRemoved,
+    Summary,
+    VersionFact,
+    decode_record,
+    digest_after,
+    encode_record,
+)
+
+RECENT_MAX = 1_000
+"""Facts (and so fingerprints) are kept of so many versions."""
+
+
+class Entry(NamedTuple):
+    """One record as a log iterates it: its position, the next one's, its bytes."""
+
+    position: int
+    next_position: int
+    content: bytes
+
+
+class View(NamedTuple):
+    """A reader's place in the decision log: the state folded so far, and where to read on."""
+
+    state: Folded | None = None
+    position: int = 0
+    void: int = 0
+    void_reasons: tuple[str, ...] = ()
+
+
+def fold_all(view: View, entries: Iterable[Entry], where: str = "decision log") -> View:
+    """The view after these entries. CorruptError or ConfigError: a record cannot be read."""
+    for entry in entries:
+        record = decode_record(entry.content, f"{where}, position {entry.position}")
+        reason = why_void(view.state, record)
+        if reason is None:
+            state = fold(view.state, record, entry.content)
+            view = view._replace(state=state, position=entry.next_position)
+        else:
+            reasons = (*view.void_reasons[-9:], f"position {entry.position}: {reason}")
+            view = View(view.state, entry.next_position, view.void + 1, reasons)
+    return view
+
+
+def fold(state: Folded | None, record: AnyRecord, content: bytes | None = None) -> Folded | None:
+    """The state after one more record; the same state when the record is void."""
+    if why_void(state, record) is not None:
+        return state
+    content = encode_record(record) if content is None else content
+    if state is None and isinstance(record, Summary):
+        state = record.state  # the log was cut behind a Summary found valid
+    return _effect(state, record, digest_after(state.digest if state else "", content))
+
+
+def why_void(state: Folded | None, record: AnyRecord) -> str | None:
+    """Why the record is void after ``state``, or None when it is valid."""
+    if state is None:
+        if isinstance(record, Genesis | Summary):
+            return None
+        return "the log does not start with it"
+    if record.namespace != state.namespace:
+        return f"it is of namespace {record.namespace}"
+    match record:
+        case Genesis():
+            return "the namespace has started already"
+        case Open():
+            return _why_open_void(state, record)
+        case Summary():
+            return None if record.state == state else "it is not the fold at its place"
+        case _ if record.epoch != state.epoch or record.writer != state.writer:
+            return f"its epoch {record.epoch} is not the current one, {state.epoch}"
+        case Decided():
+            return _why_decided_void(state, record)
+        case Rewound() if record.lineage != state.lineage or record.generation != state.generation + 1:
+            return "it does not follow the current generation"
+        case _:
+            return None
+
+
+def _why_open_void(state: Folded, record: Open) -> str | None:
+    if record.epoch <= state.epoch:
+        return f"its epoch {record.epoch} is not above {state.epoch}"
+    if state.lineage is None or state.last_version == 0 or record.lineage == state.lineage:
+        return None
+    return f"its lineage {record.lineage} is not the current one, {state.lineage}"
+
+
+def _why_decided_void(state: Folded, record: Decided) -> str | None:
+    if record.version != state.last_version + 1:
+        return f"its version {record.version} does not follow {state.last_version}"
+    if record.base_version != state.last_version:
+        return f"its state was read at version {record.base_version}, not at {state.last_version}"
+    if record.prev_digest != state.digest:
+        return "its prev_digest does not fit"
+    match record.origin:
+        case BatchOrigin(lineage=lineage, generation=generation, batch_id=batch_id):
+            if lineage != state.lineage or generation != state.generation:
+                return f"its batch is of another lineage or generation than {state.lineage}"
+            if state.last_batch is not None and (generation, batch_id) <= state.last_batch:
+                return f"batch {batch_id} does not follow {state.last_batch[1]}"
+            return None
+        case RestoreOrigin(version=version):
+            return None if 0 <= version <= state.last_version else f"version {version} was never made"
+        case origin:
+            return f"{once_key(origin)} was decided already" if once_key(origin) in state.once else None
+
+
+def _effect(state: Folded | None, record: AnyRecord, digest: str) -> Folded:
+    if state is None:
+        if not isinstance(record, Genesis):
+            msg = "why_void admits only Genesis and Summary as a first record"
+            raise AssertionError(msg)
+        return Folded(record.namespace, record.name, record.key_groups, digest)
+    match record:
+        case Open(epoch=epoch, writer=writer, lineage=lineage):
+            return msgspec.structs.replace(
+                state,
+                digest=digest,
+                epoch=epoch,
+                writer=writer,
+                lineage=state.lineage if lineage is None else lineage,
+            )
+        case Decided():
+            return _decide(state, record, digest)
+        case Adopted(lineage=lineage):
+            return msgspec.structs.replace(state, digest=digest, lineage=lineage)
+        case Rewound(generation=generation):
+            return msgspec.structs.replace(state, digest=digest, generation=generation)
+        case StoreAdded(store=store):
+            stores = tuple(sorted({*state.stores, store}))
+            return msgspec.structs.replace(state, digest=digest, stores=stores)
+        case StoreRemoved(store=store):
+            stores = tuple(name for name in state.stores if name != store)
+            return msgspec.structs.replace(state, digest=digest, stores=stores)
+        case _:
+            return msgspec.structs.replace(state, digest=digest)
+
+
+def _decide(state: Folded, record: Decided, digest: str) -> Folded:
+    fact = VersionFact(
+        record.version,
+        record.attempt,
+        record.origin,
+        record.base_version,
+        record.manifest_address,
+        record.manifest_digest,
+        record.decided_at_us,
+        digest,
+    )
+    batches, once = state.batches, state.once
+    match record.origin:
+        case BatchOrigin(lineage=lineage, generation=generation, batch_id=batch_id):
+            batches = {**batches, lineage: (generation, batch_id)}
+        case LoadOrigin() | ImportOrigin() as origin:
+            once = (*once, once_key(origin))
+        case _:
+            pass
+    return msgspec.structs.replace(
+        state,
+        digest=digest,
+        last_version=record.version,
+        batches=batches,
+        once=once,
+        decided_at_us=record.decided_at_us,
+        tables=record.tables,
+        recent=(*state.recent[-(RECENT_MAX - 1) :], fact),
+    )
+
+
+def once_key(origin: Origin) -> str:
+    """How an origin that may be decided only once stands in the state."""
+    match origin:
+        case LoadOrigin(token=token):
+            return f"load:{token}"
+        case ImportOrigin(digest=digest):
+            return f"import:{digest}"
+        case _:
+            msg = f"{origin} may be decided more than once"
+            raise ValueError(msg)
+
+
+# -- questions to the state -------------------------------------------------------------------
+
+
+def fact_of(state: Folded, version: int) -> VersionFact | None:
+    """The fact of a version, if it is among the recent ones."""
+    index = version - (state.recent[0].version if state.recent else 1)
+    return state.recent[index] if 0 <= index < len(state.recent) else None
+
+
+def decided_for(state: Folded, origin: Origin) -> VersionFact | None:
+    """Which attempt the fold gives for this origin (append rule 3), if any."""
+    for fact in reversed(state.recent):
+        if same_barrier(fact.origin, origin):
+            return fact
+    return None
+
+
+def same_barrier(one: Origin, other: Origin) -> bool:
+    """Whether two origins are the same barrier; fingerprints may differ (see ``replay_of``)."""
+    if isinstance(one, BatchOrigin) and isinstance(other, BatchOrigin):
+        return (one.lineage, one.generation, one.batch_id) == (
+            other.lineage,
+            other.generation,
+            other.batch_id,
+        )
+    return one == other
+
+
+def replay_of(state: Folded, origin: BatchOrigin) -> VersionFact | None:
+    """The version that this batch already made, or None when the batch is new.
+
+    LineageError: the batch is not new, and it is not the one that was decided either: other
+    source offsets (a checkpoint restored from an older copy was replanned), or from before
+    the facts that are kept.
+    """
+    if state.last_batch is None or (origin.generation, origin.batch_id) > state.last_batch:
+        return None
+    fact = decided_for(state, origin)
+    last = state.last_batch[1]
+    advice = (
+        "restore the checkpoint's newest copy; or, if this checkpoint is meant to take over, start the"
+        " query from a new checkpoint folder and run `tidegate adopt`; or use a new namespace"
+    )
+    if fact is None:
+        msg = (
+            f"batch {origin.batch_id} of query {origin.lineage} comes again, the last one decided is"
+            f" {last}, and what was decided for it is no longer kept (the last {RECENT_MAX} versions"
+            f" are): the checkpoint is too old; {advice}"
+        )
+        raise LineageError(msg)
+    if isinstance(fact.origin, BatchOrigin) and fact.origin.fingerprint != origin.fingerprint:
+        msg = (
+            f"batch {origin.batch_id} of query {origin.lineage} was decided as version {fact.version}"
+            f" from other source offsets (fingerprint {fact.origin.fingerprint}, now"
+            f" {origin.fingerprint}): the checkpoint was restored from an older copy; {advice}"
+        )
+        raise LineageError(msg)
+    return fact

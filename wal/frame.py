@@ -1,0 +1,130 @@
+"""Frames: pieces of a change-log, one log message each.
+
+A frame's bytes (published in docs/storage-format.md)::
+
+    4 bytes  TGF1
+    8 bytes  XXH3-64 of everything after it, big-endian
+    4 bytes  length of the header, big-endian
+    n bytes  header, MessagePack: FrameHeader
+    n bytes  one Arrow IPC stream with one record batch: key binary, value binary
+
+Rows are sorted by key group, then table, then key bytes; a key stands in it once. ``value``
+is the stored value with its flags byte (``sinks/layout.py``), so that an apply copies it as
+it is. The header's index names the runs of rows per key group and table.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from tidegate.errors import CorruptError
+from tidegate.wal.record import CHECKSUM_BYTES, FrameRef, checksum
+
+MAGIC = b"TGF1"
+SCHEMA = pa.schema(
+    [pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
+)
+HEADER_AT = len(MAGIC) + CHECKSUM_BYTES
+BODY_AT = HEADER_AT + 4
+HEADER_BYTES_MAX = 16 * 1024 * 1024
+
+
+class FrameHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a frame says of itself. Lists are per run, in row order; tables index ``names``."""
+
+    namespace: str
+    attempt: str
+    names: tuple[str, ...]
+    groups: tuple[int, ...]
+    tables: tuple[int, ...]
+    rows: tuple[int, ...]
+
+
+class Run(NamedTuple):
+    """The changes of one table in one key group, sorted by key: two Arrow binary arrays."""
+
+    group: int
+    table: str
+    keys: Any
+    values: Any
+
+
+class Chunk(NamedTuple):
+    """What a store applies at once: runs of one frame; ``ordinal`` is the frame's in its version."""
+
+    ordinal: int
+    runs: list[Run]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(FrameHeader)
+
+
+def encode_frame(header: FrameHeader, keys: Any, values: Any) -> bytes:
+    """The frame's bytes. ``keys`` and ``values``: Arrow binary arrays of equal length, no nulls."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+        writer.write_batch(pa.record_batch([keys, values], schema=SCHEMA))
+    head = _encoder.encode(header)
+    rest = b"".join((struct.pack(">I", len(head)), head, sink.getvalue()))
+    return MAGIC + checksum(rest) + rest
+
+
+def frame_ref(address: str, content: bytes, header: FrameHeader) -> FrameRef:
+    """The receipt for a frame that is durable at ``address``."""
+    stamp = content[len(MAGIC) : HEADER_AT].hex()
+    return FrameRef(address, len(content), stamp, header.groups, header.tables, header.rows)
+
+
+def decode_frame(content: bytes, expected: FrameRef, attempt: str, where: str) -> list[Run]:
+    """The runs of a frame, checked against what the manifest says of it.
+
+    CorruptError: length, checksum, attempt or index differ, or the Arrow data is not sound;
+    the message names ``where``. Declared sizes are checked before anything is allocated.
+    """
+
+    def refuse(why: str) -> CorruptError:
+        return CorruptError(f"{where}: {why}; this version cannot be applied from here")
+
+    if len(content) != expected.bytes or content[: len(MAGIC)] != MAGIC:
+        raise refuse(f"these {len(content)} bytes are not the frame of {expected.bytes} bytes that was acked")
+    stamp = content[len(MAGIC) : HEADER_AT]
+    if stamp.hex() != expected.checksum or checksum(memoryview(content)[HEADER_AT:]) != stamp:
+        raise refuse("the frame's checksum does not fit")
+    (length,) = struct.unpack_from(">I", content, HEADER_AT)
+    if length > min(HEADER_BYTES_MAX, len(content) - BODY_AT):
+        raise refuse(f"the frame's header claims {length} bytes")
+    try:
+        header = _decoder.decode(memoryview(content)[BODY_AT : BODY_AT + length])
+        batch = _read_batch(pa.py_buffer(content)[BODY_AT + length :])
+    except (msgspec.DecodeError, pa.ArrowInvalid, OSError) as error:
+        raise refuse(f"the frame cannot be read: {error}") from error
+    if header.attempt != attempt:
+        raise refuse(f"the frame is of attempt {header.attempt}, not {attempt}")
+    if (header.groups, header.tables, header.rows) != (expected.groups, expected.tables, expected.rows):
+        raise refuse("the frame's index is not the one that was acked")
+    if batch.num_rows != sum(header.rows):
+        raise refuse(f"the frame has {batch.num_rows} rows, its index {sum(header.rows)}")
+    keys, values = batch.columns
+    runs, row = [], 0
+    for group, table, rows in zip(header.groups, header.tables, header.rows, strict=True):
+        runs.append(Run(group, header.names[table], keys.slice(row, rows), values.slice(row, rows)))
+        row += rows
+    return runs
+
+
+def _read_batch(body: Any) -> Any:
+    with pa.ipc.open_stream(body) as reader:
+        if reader.schema != SCHEMA:
+            msg = f"its schema is {reader.schema}"
+            raise pa.ArrowInvalid(msg)
+        batch = reader.read_next_batch()
+    batch.validate(full=True)
+    if any(column.null_count for column in batch.columns):
+        msg = "it holds nulls"
+        raise pa.ArrowInvalid(msg)
+    return batch

@@ -1,0 +1,98 @@
+"""The write-ahead log: the interface and its guarantees. No code that does I/O stands here.
+
+A log has two parts. The **decision log** is totally ordered and holds records; the
+**change-log** holds blobs (frames and manifests), read back by address. A log only keeps and
+iterates bytes: what they mean is decided by ``wal/fold.py``.
+
+Implementations: ``memory_log.py`` (the reference), ``file_log.py`` (embedded), and
+``kafka_log.py``. All pass ``tidegate.testing.log_suite``.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from tidegate.wal.fold import Entry
+
+
+class Appended(NamedTuple):
+    """Where a record went: its position, and the position after it."""
+
+    position: int
+    next_position: int
+
+
+class Blob(NamedTuple):
+    """A blob read back, with the address it was asked by."""
+
+    address: str
+    content: bytes
+
+
+class Log(abc.ABC):
+    """One namespace's write-ahead log. An instance may be used by several threads.
+
+    ``where`` names the log in messages; it never shows a password.
+    """
+
+    where: str
+
+    @abc.abstractmethod
+    def create(self) -> None:
+        """Make the log's containers (folder, topics) if they are missing. May be repeated.
+
+        Durable on return. ConfigError: it cannot be made there, and why.
+        """
+
+    @abc.abstractmethod
+    def append_decision(self, content: bytes) -> Appended:
+        """Append one record to the decision log.
+
+        On return the record is durable and ordered: every later ``decisions`` of any process
+        shows it at ``position``. May be repeated: a repeat is another record with the same
+        bytes, which the fold finds void if the first one counts.
+
+        WalUnavailableError proves that this call wrote nothing. OutcomeUnknownError proves
+        nothing: the record may be there, or may land later.
+        """
+
+    @abc.abstractmethod
+    def decisions(self, position: int = 0) -> Iterator[Entry]:
+        """The records from ``position`` on, in order, up to the end as it was found.
+
+        ``position`` is 0 or a position a log gave out. Whatever is yielded is durable: a
+        reader may act on it. A record whose append has not returned may or may not be
+        included. Positions may have gaps. A log that was not created yields nothing.
+
+        WalUnavailableError: the log did not answer in time. WalGapError: the records from
+        ``position`` on were trimmed. CorruptError: bytes in the middle cannot be read.
+        """
+
+    @abc.abstractmethod
+    def stage(self, segment: str, blobs: Iterable[bytes]) -> list[str]:
+        """Append blobs to the change-log; their addresses, in order.
+
+        Durable on return, all of them: this is what makes an ack true (I3). ``blobs`` is
+        consumed lazily, so that a task's memory does not grow with its change-log.
+        ``segment`` is a fresh name (``[a-z0-9-]+``) that groups what is staged and trimmed
+        together; the same name is never staged twice.
+
+        May be repeated under another segment name; what an earlier try left are orphans.
+        Any error proves nothing about what was written, and no address may be used.
+        """
+
+    @abc.abstractmethod
+    def read(self, addresses: Sequence[str]) -> Iterator[Blob]:
+        """The blobs at these addresses, each once, in any order, a bounded number in memory.
+
+        The bytes are as they were found: the caller checks digest and checksum.
+
+        WalGapError: a blob is no longer (or was never) there. WalUnavailableError: no answer
+        in time. CorruptError: an address cannot belong to this log.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Release handles. May be repeated; nothing durable changes."""

@@ -1,0 +1,419 @@
+"""The records of the decision log, the acks and the manifest: their fields and their bytes.
+
+A record's bytes (published in docs/storage-format.md)::
+
+    1 byte   format, 1
+    8 bytes  XXH3-64 of the body, big-endian
+    n bytes  body: one JSON object; its field "kind" names the record
+
+A manifest's bytes: ``TGM1``, the same 8 bytes of checksum, then MessagePack. Both are plain
+data: reading them never runs code, whoever wrote them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TypeAlias
+
+import msgspec
+import xxhash
+
+from tidegate.errors import ConfigError, CorruptError
+
+FORMAT = 1
+DECIDED_BYTES_MAX = 64 * 1024
+"""A Decided record is always one record of at most this size."""
+OFFSETS_BYTES_MAX = 16 * 1024
+"""Source offsets longer than this stand in the manifest only; the fingerprint stands for them."""
+
+MANIFEST_MAGIC = b"TGM1"
+CHECKSUM_BYTES = 8
+
+
+# -- where a version comes from ---------------------------------------------------------------
+
+
+class BatchOrigin(msgspec.Struct, frozen=True, tag="batch", tag_field="from"):
+    """One micro-batch of one checkpoint. Order within a lineage is (generation, batch_id)."""
+
+    lineage: str
+    generation: int
+    batch_id: int
+    fingerprint: str
+
+
+class LoadOrigin(msgspec.Struct, frozen=True, tag="load", tag_field="from"):
+    """A static DataFrame, once per token."""
+
+    token: str
+
+
+class ImportOrigin(msgspec.Struct, frozen=True, tag="import", tag_field="from"):
+    """An exported version, once per digest."""
+
+    digest: str
+
+
+class RestoreOrigin(msgspec.Struct, frozen=True, tag="restore", tag_field="from"):
+    """An older version's content, brought back as a new version."""
+
+    version: int
+
+
+Origin: TypeAlias = BatchOrigin | LoadOrigin | ImportOrigin | RestoreOrigin
+
+
+# -- records ----------------------------------------------------------------------------------
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """What every record carries.
+
+    ``prev_digest`` is the digest of the fold that the writer saw ('' for none).
+    """
+
+    namespace: str
+    writer: str
+    epoch: int
+    prev_digest: str
+
+
+class Genesis(Record, frozen=True, kw_only=True, tag="genesis"):
+    """The namespace starts: ``namespace`` is its uuid."""
+
+    key_groups: int
+    name: str
+    created_at_us: int
+
+
+class Open(Record, frozen=True, kw_only=True, tag="open"):
+    """A driver takes the namespace over at ``epoch``. lineage None keeps the current one."""
+
+    lineage: str | None
+
+
+class TableAt(msgspec.Struct, frozen=True):
+    """A table at a version: its schema, and the version at which it was last emptied (0: never)."""
+
+    schema_id: str
+    start: int = 0
+
+
+class Decided(Record, frozen=True, kw_only=True, tag="decided"):
+    """The commit point of one version."""
+
+    attempt: str
+    version: int
+    origin: Origin
+    base_version: int
+    manifest_address: str
+    manifest_digest: str
+    tables: dict[str, TableAt]
+    parallelism: dict[str, dict[str, int]]
+    source_offsets: str
+    decided_at_us: int
+
+
+class Adopted(Record, frozen=True, kw_only=True, tag="adopted"):
+    """A new checkpoint takes over, on a person's word."""
+
+    lineage: str
+
+
+class Rewound(Record, frozen=True, kw_only=True, tag="rewound"):
+    """After a restore: the undone batches of this lineage may be replayed."""
+
+    lineage: str
+    generation: int
+
+
+class StoreAdded(Record, frozen=True, kw_only=True, tag="store_added"):
+    store: str
+
+
+class StoreRemoved(Record, frozen=True, kw_only=True, tag="store_removed"):
+    store: str
+
+
+class VersionFact(msgspec.Struct, frozen=True):
+    """What the fold keeps of one decided version.
+
+    ``digest`` is the digest of the fold just after its Decided; the store's pointer carries it.
+    """
+
+    version: int
+    attempt: str
+    origin: Origin
+    base_version: int
+    manifest_address: str
+    manifest_digest: str
+    decided_at_us: int
+    digest: str
+
+
+class Folded(msgspec.Struct, frozen=True):
+    """The state of the decision log: what ``wal/fold.py`` computes and a Summary holds.
+
+    ``recent`` holds the facts of the last 1,000 versions, oldest first. ``batches`` holds, per
+    lineage that ever was the current one, (generation, batch_id) of its last decided batch.
+    """
+
+    namespace: str
+    name: str
+    key_groups: int
+    digest: str
+    epoch: int = 0
+    writer: str = ""
+    lineage: str | None = None
+    generation: int = 0
+    batches: dict[str, tuple[int, int]] = {}
+    last_version: int = 0
+    decided_at_us: int = 0
+    tables: dict[str, TableAt] = {}
+    once: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
+    recent: tuple[VersionFact, ...] = ()
+
+    @property
+    def last_batch(self) -> tuple[int, int] | None:
+        """(generation, batch_id) of the last batch decided in the current lineage."""
+        return None if self.lineage is None else self.batches.get(self.lineage)
+
+
+class Summary(Record, frozen=True, kw_only=True, tag="summary"):
+    """The folded state at its own place, so that opening costs what is recent."""
+
+    state: Folded
+
+
+AnyRecord: TypeAlias = Genesis | Open | Decided | Adopted | Rewound | StoreAdded | StoreRemoved | Summary
+
+_json = msgspec.json.Encoder(order="deterministic")
+_record_decoder = msgspec.json.Decoder(AnyRecord)
+
+
+class _Kind(msgspec.Struct):
+    kind: str
+
+
+_kind_decoder = msgspec.json.Decoder(_Kind)
+KINDS = frozenset(
+    str(cls.__struct_config__.tag)
+    for cls in (Genesis, Open, Decided, Adopted, Rewound, StoreAdded, StoreRemoved, Summary)
+)
+
+
+def checksum(content: bytes | memoryview) -> bytes:
+    """XXH3-64 of the content, 8 bytes, big-endian."""
+    return xxhash.xxh3_64_digest(content)
+
+
+def encode_record(record: AnyRecord) -> bytes:
+    """The record's bytes; the same record always gives the same bytes.
+
+    ConfigError: a Decided is larger than one log message may be (too many tables).
+    """
+    body = _json.encode(record)
+    if isinstance(record, Decided) and len(body) >= DECIDED_BYTES_MAX:
+        msg = (
+            f"the decision of version {record.version} takes {len(body)} bytes, {DECIDED_BYTES_MAX} are"
+            f" allowed: {len(record.tables)} tables are too many for one namespace, use several"
+        )
+        raise ConfigError(msg)
+    return bytes([FORMAT]) + checksum(body) + body
+
+
+def decode_record(content: bytes, where: str) -> AnyRecord:
+    """The record in the bytes; ``where`` names their place for messages.
+
+    CorruptError: the checksum or the body does not fit. ConfigError: a format or a kind of
+    record that this release does not know (never ignored: a newer release wrote it).
+    """
+    if len(content) <= 1 + CHECKSUM_BYTES:
+        msg = f"{where}: a record of {len(content)} bytes is too short"
+        raise CorruptError(msg)
+    if content[0] != FORMAT:
+        msg = f"{where}: record format {content[0]} is not known to this release; upgrade tidegate"
+        raise ConfigError(msg)
+    body = content[1 + CHECKSUM_BYTES :]
+    if checksum(body) != content[1 : 1 + CHECKSUM_BYTES]:
+        msg = f"{where}: the record's checksum does not fit its {len(body)} bytes"
+        raise CorruptError(msg)
+    try:
+        kind = _kind_decoder.decode(body).kind
+        if kind not in KINDS:
+            msg = f"{where}: record kind {kind!r} is not known to this release; upgrade tidegate"
+            raise ConfigError(msg)
+        return _record_decoder.decode(body)
+    except msgspec.DecodeError as error:
+        msg = f"{where}: the record cannot be read: {error}"
+        raise CorruptError(msg) from error
+
+
+def digest_after(digest: str, content: bytes) -> str:
+    """The digest of the fold after one more valid record: BLAKE2b-128 over both, hex."""
+    return hashlib.blake2b(digest.encode() + content, digest_size=16).hexdigest()
+
+
+# -- schemas, acks and the manifest -----------------------------------------------------------
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column's name and its type in Spark's simple form (``bigint`` is ``long`` here)."""
+
+    name: str
+    type: str
+
+
+class TableSchema(msgspec.Struct, frozen=True):
+    """How a table's keys and values are encoded.
+
+    ``value_format`` is ``json`` (an object of ``value`` columns) or ``bytes`` (one column as
+    it is).
+    """
+
+    key: tuple[Column, ...]
+    value: tuple[Column, ...]
+    value_format: str = "json"
+
+    @property
+    def key_types(self) -> list[str]:
+        return [column.type for column in self.key]
+
+    @property
+    def schema_id(self) -> str:
+        """16 hex digits, the same for the same schema everywhere."""
+        return hashlib.blake2b(_json.encode(self), digest_size=8).hexdigest()
+
+
+class FrameRef(msgspec.Struct, frozen=True, array_like=True):
+    """One durable frame: where it is, what it weighs, which runs it holds.
+
+    ``groups[i], tables[i], rows[i]`` describe run i: so many changes of one table (an index
+    into the manifest's tables) in one key group, in row order.
+    """
+
+    address: str
+    bytes: int
+    checksum: str
+    groups: tuple[int, ...]
+    tables: tuple[int, ...]
+    rows: tuple[int, ...]
+
+    @property
+    def changes(self) -> int:
+        return sum(self.rows)
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a task refused a row: the error's class name and its message."""
+
+    error: str
+    message: str
+
+
+class Ack(msgspec.Struct, frozen=True):
+    """A task's receipt: everything it names is durable in the log.
+
+    With a ``refusal`` the task met a bad row; its frames are orphans.
+    """
+
+    attempt: str
+    task: int
+    task_attempt: str
+    host: str
+    frames: tuple[FrameRef, ...]
+    rows: int
+    refusal: Refusal | None = None
+
+
+class Component(msgspec.Struct, frozen=True):
+    """One parallel step of the topology: its parallelism, and the frames of each instance."""
+
+    parallelism: int
+    instances: dict[str, tuple[FrameRef, ...]]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """All acks of the winning attempt: everything an apply needs to know.
+
+    ``topology -> component -> instance -> frames``; ``tables`` are in index order,
+    ``schemas`` by schema id.
+    """
+
+    namespace: str
+    attempt: str
+    version: int
+    key_groups: int
+    tables: tuple[str, ...]
+    schemas: dict[str, TableSchema]
+    table_schemas: dict[str, TableAt]
+    topology: dict[str, dict[str, Component]]
+    source_offsets: str
+
+    def frames(self) -> list[FrameRef]:
+        """All frames; a frame's place in this list is its ordinal within the version."""
+        return [
+            frame
+            for _, components in sorted(self.topology.items())
+            for _, component in sorted(components.items())
+            for _, frames in sorted(component.instances.items(), key=lambda item: int(item[0]))
+            for frame in frames
+        ]
+
+    def counts(self) -> dict[int, dict[str, int]]:
+        """Changes per key group and table: what each seal must find."""
+        counts: dict[int, dict[str, int]] = {}
+        for frame in self.frames():
+            for group, table, rows in zip(frame.groups, frame.tables, frame.rows, strict=True):
+                of_group = counts.setdefault(group, {})
+                name = self.tables[table]
+                of_group[name] = of_group.get(name, 0) + rows
+        return counts
+
+
+_msgpack = msgspec.msgpack.Encoder(order="deterministic")
+_manifest_decoder = msgspec.msgpack.Decoder(Manifest)
+_ack_decoder = msgspec.msgpack.Decoder(Ack)
+
+
+def encode_ack(ack: Ack) -> bytes:
+    return _msgpack.encode(ack)
+
+
+def decode_ack(content: bytes) -> Ack:
+    try:
+        return _ack_decoder.decode(content)
+    except msgspec.DecodeError as error:
+        msg = f"a task returned an ack that cannot be read: {error}"
+        raise CorruptError(msg) from error
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    body = _msgpack.encode(manifest)
+    return MANIFEST_MAGIC + checksum(body) + body
+
+
+def manifest_digest(content: bytes) -> str:
+    """BLAKE2b-128 of the manifest's bytes, hex: what Decided names it by."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def decode_manifest(content: bytes, digest: str, where: str) -> Manifest:
+    """The manifest in the bytes, if they are the ones that ``digest`` names; else CorruptError."""
+    if manifest_digest(content) != digest:
+        msg = f"{where}: these {len(content)} bytes are not the manifest {digest} that was decided"
+        raise CorruptError(msg)
+    start = len(MANIFEST_MAGIC) + CHECKSUM_BYTES
+    body = content[start:]
+    if content[: len(MANIFEST_MAGIC)] != MANIFEST_MAGIC:
+        msg = f"{where}: manifest format {content[:4]!r} is not known to this release; upgrade tidegate"
+        raise ConfigError(msg)
+    if checksum(body) != content[len(MANIFEST_MAGIC) : start]:
+        msg = f"{where}: the manifest's checksum does not fit its {len(body)} bytes"
+        raise CorruptError(msg)
+    try:
+        return _manifest_decoder.decode(body)
+    except msgspec.DecodeError as error:
+        msg = f"{where}: the manifest cannot be read: {error}"
+        raise CorruptError(msg) from error
