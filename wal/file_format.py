@@ -1,0 +1,160 @@
+"""The bytes of the file log (published in docs/storage-format.md). No I/O stands here.
+
+``decisions.log`` starts with 21 bytes, then frames follow, one per record::
+
+    4 bytes  TGDL
+    1 byte   format, 1
+    8 bytes  base: the position of the file's first byte, big-endian
+    8 bytes  XXH3-64 of the 13 bytes before it, big-endian
+
+``changelog/<segment>.seg`` starts with ``TGSG`` and the format byte, then frames follow, one
+per blob. A frame::
+
+    4 bytes  length n of the content, big-endian
+    4 bytes  XXH32 of these 4 bytes, big-endian
+    8 bytes  XXH3-64 of the content, big-endian
+    n bytes  content
+    1 byte   line feed
+
+The length has a checksum of its own so that a damaged length is never taken for a record that
+was cut short. The line feed is there because it is not zero: a file that was made longer but
+never written ends in zeros, a frame never does. So a **torn** tail (an append that did not
+finish) and **damage** (bytes that were whole once) can be told apart.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Generator
+from typing import NamedTuple
+
+import xxhash
+
+from tidegate.errors import ConfigError, CorruptError
+from tidegate.wal.record import checksum
+
+FORMAT = 1
+DECISIONS_MAGIC = b"TGDL"
+SEGMENT_HEADER = b"TGSG" + bytes([FORMAT])
+HEADER_BYTES = 21
+PREFIX_BYTES = 16
+END = b"\n"
+FRAME_EXTRA_BYTES = PREFIX_BYTES + len(END)
+LENGTH_MAX = 2**32 - 1
+
+SEGMENT = re.compile(r"[a-z0-9-]{1,200}")
+ADDRESS = re.compile(r"([a-z0-9-]{1,200}):(\d{1,18}):(\d{1,10})", re.ASCII)
+
+
+class Address(NamedTuple):
+    """A blob's place: its segment, its frame's offset there, its content's length."""
+
+    segment: str
+    offset: int
+    length: int
+
+    def __str__(self) -> str:
+        return f"{self.segment}:{self.offset}:{self.length}"
+
+
+class Damage(Exception):  # noqa: N818 - a finding, turned into CorruptError by who knows the file
+    """Bytes at ``offset`` were whole once and are not any more."""
+
+    def __init__(self, offset: int, why: str) -> None:
+        super().__init__(f"at byte {offset}: {why}")
+        self.offset = offset
+
+
+def parse_address(text: str, where: str) -> Address:
+    """The address in the text; CorruptError when it is none that this log gives out."""
+    match = ADDRESS.fullmatch(text)
+    if match is None or str(address := Address(match[1], int(match[2]), int(match[3]))) != text:
+        msg = f"{where}: {text!r} is not an address of this log"
+        raise CorruptError(msg)
+    return address
+
+
+def decisions_header(base: int) -> bytes:
+    head = DECISIONS_MAGIC + struct.pack(">BQ", FORMAT, base)
+    return head + checksum(head)
+
+
+def parse_decisions_header(head: bytes, where: str) -> int:
+    """The base position. CorruptError: not a header; ConfigError: of a newer format."""
+    if len(head) != HEADER_BYTES or head[:4] != DECISIONS_MAGIC:
+        msg = f"{where}: the file does not start as a decision log does ({head[:8]!r})"
+        raise CorruptError(msg)
+    if checksum(head[:13]) != head[13:]:
+        msg = f"{where}: the checksum of the file's header does not fit"
+        raise CorruptError(msg)
+    file_format, base = struct.unpack_from(">BQ", head, 4)
+    if file_format != FORMAT:
+        msg = f"{where}: file format {file_format} is not known to this release; upgrade tidegate"
+        raise ConfigError(msg)
+    return int(base)
+
+
+def frame_prefix(content: bytes) -> bytes:
+    """What stands before the content."""
+    length = struct.pack(">I", len(content))
+    return length + xxhash.xxh32_digest(length) + checksum(content)
+
+
+def frame_length(prefix: bytes) -> int | None:
+    """The content's length, or None when the length's own checksum does not fit."""
+    if xxhash.xxh32_digest(prefix[:4]) != prefix[4:8]:
+        return None
+    return int.from_bytes(prefix[:4], "big")
+
+
+def frame_content(frame: bytes) -> bytes | None:
+    """The content of a whole frame, or None when its checksum or its end does not fit."""
+    content = frame[PREFIX_BYTES:-1]
+    return content if frame[-1:] == END and checksum(content) == frame[8:PREFIX_BYTES] else None
+
+
+Read = Callable[[int, int], bytes]
+"""``read(offset, count)``: that many bytes, fewer only at the end of the file."""
+
+
+def scan(read: Read, start: int, end: int) -> Generator[tuple[int, int, bytes], None, int]:
+    """Whole frames in [start, end): offset, next offset, content; returns where they stop.
+
+    The return value is ``end``, or the offset of a torn tail: a frame cut short, or zeros from
+    some point on. Damage: a frame of full length that does not fit its checksum, or anything
+    else that is followed by bytes.
+    """
+    at = start
+    while at < end:
+        prefix = read(at, min(PREFIX_BYTES, end - at))
+        if len(prefix) < 8:
+            return at
+        length = frame_length(prefix)
+        if length is None:
+            # Eight bytes of a prefix are there: only zeros that start inside them are a torn tail.
+            if _zeros(read, at + 7, end):
+                return at
+            raise Damage(at, "the length of a record does not fit its checksum")
+        following = at + FRAME_EXTRA_BYTES + length
+        if following > end:
+            return at
+        frame = read(at, following - at)
+        if len(frame) < following - at:
+            return at
+        content = frame_content(frame)
+        if content is None:
+            if _zeros(read, following - 1, end):
+                return at
+            raise Damage(at, f"a record of {length} bytes does not fit its checksum")
+        yield at, following, content
+        at = following
+    return at
+
+
+def _zeros(read: Read, start: int, end: int) -> bool:
+    """Whether [start, end) holds nothing but zeros (and at least one of them)."""
+    piece_bytes = 64 * 1024
+    return start < end and not any(
+        any(read(at, min(piece_bytes, end - at))) for at in range(start, end, piece_bytes)
+    )

@@ -1,0 +1,429 @@
+"""The embedded log: a folder on a local disk, for any number of processes of one machine.
+
+::
+
+    <root>/<namespace, escaped>/
+        decisions.log             the decision log; appended only under the lock
+        changelog/<segment>.seg   one file per segment, written once, never changed
+        lock                      empty; its flock is the lock
+
+Three rules carry the guarantees. Only the holder of the lock changes ``decisions.log``, and
+cuts a torn tail before it appends. Nothing is acked before file and folder are synced (I3).
+Whoever reads a record syncs the file after reading and before giving it out, so nobody acts
+on a record that a power cut could take back. The bytes stand in ``file_format.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import random
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import NoReturn
+
+from tidegate.clock import Clock
+from tidegate.errors import ConfigError, CorruptError, OutcomeUnknownError, WalGapError, WalUnavailableError
+from tidegate.names import check_name, escape
+from tidegate.wal.file_format import (
+    END,
+    FRAME_EXTRA_BYTES,
+    HEADER_BYTES,
+    LENGTH_MAX,
+    SEGMENT,
+    SEGMENT_HEADER,
+    Address,
+    Damage,
+    decisions_header,
+    frame_content,
+    frame_length,
+    frame_prefix,
+    parse_address,
+    parse_decisions_header,
+    scan,
+)
+from tidegate.wal.fold import Entry
+from tidegate.wal.log import Appended, Blob, Log
+
+LOCK_TIMEOUT_S = 10.0
+POLL_FIRST_S, POLL_MOST_S = 0.001, 0.05
+WINDOW_BYTES = 1024 * 1024
+DAMAGE_LOOKS_MAX = 3
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class FileLog(Log):
+    """A log in ``<root>/<escaped namespace>``. Holds no handle between calls.
+
+    ``lock_timeout_s`` bounds how long an append waits for other appends of this machine.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        namespace: str,
+        *,
+        lock_timeout_s: float = LOCK_TIMEOUT_S,
+        clock: Clock | None = None,
+    ) -> None:
+        if (
+            isinstance(lock_timeout_s, bool)
+            or not isinstance(lock_timeout_s, int | float)
+            or lock_timeout_s <= 0
+        ):
+            msg = f"lock_timeout_s is {lock_timeout_s!r}; it must be a number of seconds above 0"
+            raise ConfigError(msg)
+        self.folder = Path(root) / escape(check_name("namespace", namespace))
+        self.where = str(self.folder)
+        self._decisions = self.folder / "decisions.log"
+        self._changelog = self.folder / "changelog"
+        self._lock = self.folder / "lock"
+        self._lock_timeout_s = float(lock_timeout_s)
+        self._clock = clock or Clock()
+        self._jitter = random.Random()
+        self._checked_to = 0
+        """Every byte before this position was read and found whole by this instance."""
+
+    # -- making it ---------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        try:
+            _make_folder(self._changelog)
+            with self._locked(os.O_CREAT):
+                if not self._decisions.exists():
+                    self._start()
+                # Also when it was there: whoever made it may have died before this.
+                for folder in (self._changelog, self.folder, self.folder.parent):
+                    _sync_folder(folder)
+        except OSError as error:
+            msg = (
+                f"the log's folder {self.folder} cannot be made or written: {error.strerror or error};"
+                " make it writable for this user, or give another folder in the URL file:///path"
+            )
+            raise ConfigError(msg) from error
+        with self._opened() as (fd, _):
+            os.fsync(fd)
+
+    def _start(self) -> None:
+        # Made beside and renamed: a decision log never stands there with half a header.
+        fresh = self._decisions.with_suffix(".new")
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            _write_all(fd, decisions_header(0))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        fresh.rename(self._decisions)
+
+    # -- the decision log ----------------------------------------------------------------------------
+
+    def append_decision(self, content: bytes) -> Appended:
+        if len(content) > LENGTH_MAX:
+            msg = f"{self.where}: a record of {len(content)} bytes is too long"
+            raise ConfigError(msg)
+        try:
+            with self._locked(os.O_CREAT), self._opened(os.O_RDWR) as (fd, base):
+                end = self._end_of_whole(fd, base)
+                frame = frame_prefix(content) + content + END
+                self._append(fd, end, frame)
+                self._checked_to = base + end + len(frame)
+                return Appended(base + end, self._checked_to)
+        except OSError as error:  # _append turns its own into what they prove: nothing was written here
+            self._unavailable(error)
+
+    def _end_of_whole(self, fd: int, base: int) -> int:
+        """Where the next frame goes; a torn tail is cut. Needs the lock."""
+        size = os.fstat(fd).st_size
+        start = max(self._checked_to - base, HEADER_BYTES)
+        if start > size:
+            self._went_back(base + size, self._checked_to)
+        frames = scan(_Window(fd).read, start, size)
+        while True:
+            try:
+                next(frames)
+            except StopIteration as stop:
+                end = int(stop.value)
+                break
+            except Damage as damage:
+                msg = f"{self._decisions} {damage}"
+                raise CorruptError(msg) from damage
+        if end < size:
+            os.ftruncate(fd, end)
+            os.fsync(fd)  # else a power cut could bring the old bytes back behind the new record
+        return end
+
+    def _append(self, fd: int, end: int, frame: bytes) -> None:
+        try:
+            _write_all(fd, frame, end)
+        except OSError as error:
+            if error.errno in DISK_FULL:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(fd, end)
+                    self._unavailable(error)
+            msg = f"{self._decisions}: the record may or may not have been written: {error}"
+            raise OutcomeUnknownError(msg) from error
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            # After a failed sync the kernel may call these pages clean. Written again they are not, and a
+            # reader that syncs before it acts on the record really brings it to the disk, or learns why not.
+            with contextlib.suppress(OSError):
+                _write_all(fd, frame, end)
+            msg = f"{self._decisions}: the record was written, but may not last: fsync: {error}"
+            raise OutcomeUnknownError(msg) from error
+
+    def decisions(self, position: int = 0) -> Iterator[Entry]:
+        with contextlib.ExitStack() as stack:
+            try:
+                fd, base = stack.enter_context(self._opened())
+                size = os.fstat(fd).st_size
+            except FileNotFoundError:
+                if position:
+                    self._went_back(0, position)
+                return
+            except OSError as error:
+                self._unavailable(error)
+            at = position - base if position else HEADER_BYTES
+            if at < HEADER_BYTES:
+                msg = f"{self._decisions}: the records before position {base + HEADER_BYTES} were trimmed"
+                raise WalGapError(msg)
+            if at > size:
+                self._went_back(base + size, position)
+            for look in range(1, DAMAGE_LOOKS_MAX + 1):
+                try:
+                    for start, following, content in scan(_Window(fd, sync=True).read, at, size):
+                        yield Entry(base + start, base + following, content)
+                        at = following
+                except OSError as error:
+                    self._unavailable(error)
+                except Damage as damage:
+                    if look == DAMAGE_LOOKS_MAX or self._is_damaged(fd, at):
+                        msg = f"{self._decisions} {damage}"
+                        raise CorruptError(msg) from damage
+                    size = os.fstat(fd).st_size
+                else:
+                    return
+
+    def _is_damaged(self, fd: int, at: int) -> bool:
+        """Whether damage seen at ``at`` is still there when nobody is writing.
+
+        A reader has no lock, so it may have met a torn tail that was being replaced.
+        """
+        try:
+            with self._locked():
+                for _ in scan(_Window(fd).read, at, os.fstat(fd).st_size):
+                    pass
+        except (Damage, OSError):  # OSError: there is no lock, so nobody writes here
+            return True
+        return False
+
+    # -- the change-log --------------------------------------------------------------------------------
+
+    def stage(self, segment: str, blobs: Iterable[bytes]) -> list[str]:
+        if SEGMENT.fullmatch(segment) is None:
+            msg = f"segment name {segment!r} is not allowed: use 1 to 200 of the characters a-z 0-9 -"
+            raise ConfigError(msg)
+        path = self._changelog / f"{segment}.seg"
+        addresses: list[str] = []
+        fd, offset = -1, len(SEGMENT_HEADER)
+        try:
+            for blob in blobs:
+                if fd < 0:
+                    fd = self._new_segment(path)
+                self._write(fd, path, blob)
+                addresses.append(str(Address(segment, offset, len(blob))))
+                offset += FRAME_EXTRA_BYTES + len(blob)
+            if fd >= 0:
+                self._sync(fd, path)
+        except BaseException:
+            if fd >= 0:  # an orphan otherwise: harmless, but why leave it
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            raise
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        return addresses
+
+    def _new_segment(self, path: Path) -> int:
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError as error:
+            msg = f"{path} is there already; each segment name is staged once"
+            raise ConfigError(msg) from error
+        except OSError as error:
+            self._unavailable(error)
+        return fd
+
+    def _write(self, fd: int, path: Path, blob: bytes) -> None:
+        if len(blob) > LENGTH_MAX:
+            msg = f"{path}: a blob of {len(blob)} bytes is too long"
+            raise ConfigError(msg)
+        try:
+            if os.lseek(fd, 0, os.SEEK_CUR) == 0:
+                _write_all(fd, SEGMENT_HEADER)
+            for part in (frame_prefix(blob), blob, END):
+                _write_all(fd, part)
+        except OSError as error:
+            self._unavailable(error)
+
+    def _sync(self, fd: int, path: Path) -> None:
+        try:
+            os.fsync(fd)
+            _sync_folder(path.parent)
+        except OSError as error:
+            self._unavailable(error)
+
+    def read(self, addresses: Sequence[str]) -> Iterator[Blob]:
+        places = sorted({parse_address(address, self.where) for address in addresses})
+        for segment, inside in groupby(places, key=lambda place: place.segment):
+            path = self._changelog / f"{segment}.seg"
+            try:
+                fd = os.open(path, os.O_RDONLY)
+            except FileNotFoundError as error:
+                msg = f"{path} is missing: it was trimmed, lost, or never staged"
+                raise WalGapError(msg) from error
+            except OSError as error:
+                self._unavailable(error)
+            try:
+                for place in inside:
+                    yield Blob(str(place), self._blob(fd, path, place))
+            finally:
+                os.close(fd)
+
+    def _blob(self, fd: int, path: Path, place: Address) -> bytes:
+        count = FRAME_EXTRA_BYTES + place.length
+        try:
+            # Before anything of the claimed size is allocated (T49).
+            if place.offset + count > os.fstat(fd).st_size:
+                msg = f"{path} ends before {place}: it was cut short, or this was never staged"
+                raise WalGapError(msg)
+            head = _read_at(fd, 0, len(SEGMENT_HEADER))
+            frame = _read_at(fd, place.offset, count)
+        except OSError as error:
+            self._unavailable(error)
+        content = frame_content(frame)
+        if head != SEGMENT_HEADER or frame_length(frame) != place.length or content is None:
+            msg = f"{path} at byte {place.offset}: the blob of {place.length} bytes does not fit its checksum"
+            raise CorruptError(msg)
+        return content
+
+    def close(self) -> None:
+        """Nothing to release: every call closes what it opens."""
+
+    # -- helpers -------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _opened(self, flags: int = os.O_RDONLY) -> Generator[tuple[int, int], None, None]:
+        """The decision log's descriptor and base position."""
+        fd = os.open(self._decisions, flags)
+        try:
+            yield fd, parse_decisions_header(_read_at(fd, 0, HEADER_BYTES), str(self._decisions))
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def _locked(self, flags: int = 0) -> Generator[None, None, None]:
+        """Hold the lock. WalUnavailableError: not got in time. OSError: no lock to be had."""
+        deadline = self._clock.monotonic() + self._lock_timeout_s
+        pause_s = POLL_FIRST_S
+        # A descriptor of its own per call: flock then keeps out threads too, not only processes.
+        fd = os.open(self._lock, os.O_RDONLY | flags, 0o666)
+        try:
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if self._clock.monotonic() >= deadline:
+                        msg = (
+                            f"{self._lock} was held by another append for {self._lock_timeout_s:g} s; nothing"
+                            " was written; look for a stopped process that writes here"
+                        )
+                        raise WalUnavailableError(msg) from error
+                self._clock.sleep(pause_s * self._jitter.uniform(0.5, 1.0))
+                pause_s = min(2 * pause_s, POLL_MOST_S)
+            try:
+                yield
+            finally:
+                # Closing is not enough: a child forked meanwhile would hold the lock on.
+                fcntl.flock(fd, fcntl.LOCK_UN)
+        finally:
+            os.close(fd)
+
+    def _unavailable(self, error: OSError) -> NoReturn:
+        hint = ""
+        if error.errno in DISK_FULL:
+            hint = "; make room on this disk"
+        elif error.errno == errno.ENOENT:
+            hint = "; the log was not created here (`tidegate init`, or start the query), or it was removed"
+        msg = f"{self.where}: {error}{hint}"
+        raise WalUnavailableError(msg) from error
+
+    def _went_back(self, end: int, position: int) -> NoReturn:
+        msg = (
+            f"{self._decisions} ends at {end}, before position {position} that was acked: an older copy was"
+            " restored, or the file was cut; restore the newest copy"
+        )
+        raise WalGapError(msg)
+
+
+class _Window:
+    """Reads a file through one buffer; with ``sync``, what was read is durable before it is used."""
+
+    def __init__(self, fd: int, *, sync: bool = False) -> None:
+        self._fd, self._sync = fd, sync
+        self._start, self._bytes = 0, b""
+
+    def read(self, offset: int, count: int) -> bytes:
+        skip = offset - self._start
+        if skip < 0 or skip + count > len(self._bytes):
+            self._start, skip = offset, 0
+            self._bytes = _read_at(self._fd, offset, max(count, WINDOW_BYTES))
+            if self._sync:
+                os.fsync(self._fd)
+        return self._bytes[skip : skip + count]
+
+
+def _read_at(fd: int, offset: int, count: int) -> bytes:
+    """``count`` bytes at ``offset``, fewer only at the end of the file."""
+    piece = os.pread(fd, count, offset)
+    if len(piece) == count or not piece:
+        return piece
+    pieces = [piece]
+    while piece and (left := count - sum(map(len, pieces))):
+        piece = os.pread(fd, left, offset + count - left)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _write_all(fd: int, content: bytes, offset: int | None = None) -> None:
+    """Write all of it, at the descriptor's place or at ``offset``; mostly one call."""
+    if offset is not None:
+        os.lseek(fd, offset, os.SEEK_SET)
+    written = os.write(fd, content)
+    rest = memoryview(content)
+    while written < len(rest):
+        rest = rest[written:]
+        written = os.write(fd, rest)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and what is missing above it, each durable in its parent."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    with contextlib.suppress(FileExistsError):  # raced; anything but a folder fails at its first use
+        folder.mkdir()
+    _sync_folder(folder.parent)

@@ -1,0 +1,88 @@
+"""From a URL to a log. Each backend is imported only when it is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from tidegate.errors import ConfigError
+from tidegate.options import redact
+from tidegate.wal.log import Log
+
+SCHEMES = {"memory": "memory://name", "file": "file:///path", "kafka": "kafka://host:9092"}
+"""Known schemes, each with an example."""
+
+
+def open_log(url: str, namespace: str, options: Mapping[str, Any] | None = None) -> Log:
+    """The log at this URL for this namespace. Touches nothing yet: see ``Log.create``.
+
+    ConfigError: the URL, the namespace or an option does not fit.
+    """
+    scheme = url.partition("://")[0] if "://" in url else ""
+    given = dict(options or {})
+    match scheme:
+        case "memory":
+            return _memory(url, namespace, given)
+        case "file":
+            return _file(url, namespace, given)
+        case "kafka":
+            msg = (
+                "a log in Kafka comes with tidegate[kafka], which is not part of this release;"
+                f" use {SCHEMES['file']}"
+            )
+            raise ConfigError(msg)
+        case _:
+            msg = f"{redact(url)!r} is not a URL of a log; known are {', '.join(SCHEMES.values())}"
+            raise ConfigError(msg)
+
+
+def _memory(url: str, namespace: str, options: dict[str, Any]) -> Log:
+    from tidegate.wal.memory_log import MemoryLog
+
+    _check_options("memory", options, ())
+    return MemoryLog(url.removeprefix("memory://"), namespace)
+
+
+def _file(url: str, namespace: str, options: dict[str, Any]) -> Log:
+    from tidegate.wal.file_log import FileLog
+
+    _check_options("file", options, ("lock_timeout_s",))
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc or not path.startswith("/") or parts.query or parts.fragment or "\0" in path:
+        msg = (
+            f"{redact(url)!r} is not a log's folder: write file:/// and the absolute path, as in file:///path"
+        )
+        raise ConfigError(msg)
+    return FileLog(path, namespace, **options)
+
+
+def _check_options(scheme: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        there_are = ", ".join(known) or "none"
+        msg = f"unknown option {', '.join(unknown)} for a {scheme} log; the options are: {there_are}"
+        raise ConfigError(msg)
+
+
+_shared: dict[tuple[object, ...], Log] = {}
+
+
+def shared_log(url: str, namespace: str, options: Mapping[str, Any] | None = None) -> Log:
+    """This process's one log for these arguments; for tasks, whose process may live on (T13).
+
+    Keyed by the process id, so that nothing made before a fork is used after it. Never closed.
+    """
+    wanted = tuple(sorted((name, repr(value)) for name, value in (options or {}).items()))
+    key = (os.getpid(), url, namespace, wanted)
+    found = _shared.get(key)
+    if found is not None:
+        return found
+    made = open_log(url, namespace, options)
+    # No lock, which a fork could leave held: setdefault is atomic, and the loser of a race closes its own.
+    kept = _shared.setdefault(key, made)
+    if kept is not made:
+        made.close()
+    return kept
