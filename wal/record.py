@@ -128,10 +128,14 @@ class Rewound(Record, frozen=True, kw_only=True, tag="rewound"):
 
 
 class StoreAdded(Record, frozen=True, kw_only=True, tag="store_added"):
+    """One more store follows this log."""
+
     store: str
 
 
 class StoreRemoved(Record, frozen=True, kw_only=True, tag="store_removed"):
+    """A store no longer follows this log."""
+
     store: str
 
 
@@ -378,10 +382,12 @@ _ack_decoder = msgspec.msgpack.Decoder(Ack)
 
 
 def encode_ack(ack: Ack) -> bytes:
+    """The ack's bytes, MessagePack: how it travels from a task to the driver."""
     return _msgpack.encode(ack)
 
 
 def decode_ack(content: bytes) -> Ack:
+    """The inverse of ``encode_ack``. CorruptError: these bytes are no ack."""
     try:
         return _ack_decoder.decode(content)
     except msgspec.DecodeError as error:
@@ -390,6 +396,7 @@ def decode_ack(content: bytes) -> Ack:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
+    """The manifest's bytes, as they are staged."""
     body = _msgpack.encode(manifest)
     return MANIFEST_MAGIC + checksum(body) + body
 

@@ -1,0 +1,33 @@
+"""The acks of an attempt: are they all there, and do they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidegate.errors import BY_NAME, BadRecordError, TidegateError
+from tidegate.key_groups import groups_of
+from tidegate.wal.record import Ack
+
+
+def check_acks(acks: Sequence[Ack], attempt: str, parallelism: int, key_groups: int) -> None:
+    """Exactly one ack of every task, of this attempt, with frames of its own key groups only.
+
+    A refusal becomes the error it names. TidegateError: acks are missing, doubled or foreign;
+    nothing is decided from them.
+    """
+    for ack in acks:
+        if ack.refusal is not None:
+            raise BY_NAME.get(ack.refusal.error, BadRecordError)(ack.refusal.message)
+    tasks = sorted(ack.task for ack in acks)
+    if tasks != list(range(parallelism)):
+        msg = f"{parallelism} tasks were to ack attempt {attempt}, the acks are of tasks {tasks}"
+        raise TidegateError(msg)
+    for ack in acks:
+        if ack.attempt != attempt:
+            msg = f"task {ack.task} acked attempt {ack.attempt}, not {attempt}"
+            raise TidegateError(msg)
+        owned = groups_of(ack.task, parallelism, key_groups)
+        foreign = {g for frame in ack.frames for g in frame.groups if g not in owned}
+        if foreign or ack.rows != sum(frame.changes for frame in ack.frames):
+            msg = f"task {ack.task} acked {ack.rows} rows with key groups {sorted(foreign)} of other tasks"
+            raise TidegateError(msg)

@@ -1,0 +1,98 @@
+"""A driver: who it is, what it holds, and how it reads and appends to the decision log."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from tidegate.clock import Clock
+from tidegate.committers.apply import ApplyWork
+from tidegate.errors import OutcomeUnknownError, TidegateError, WalUnavailableError
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.store import Store
+from tidegate.wal.fold import Entry, View, fold_all
+from tidegate.wal.log import Appended, Log
+from tidegate.wal.record import AnyRecord, Folded, encode_record
+
+ApplyOnExecutors = Callable[[Sequence[ApplyWork]], None]
+"""Runs every work somewhere else, in parallel; raises a TidegateError when one failed."""
+
+
+class Patience:
+    """A deadline and a growing pause between tries: every retry has a stop."""
+
+    def __init__(self, clock: Clock, seconds: float, first_s: float = 0.01, most_s: float = 1.0) -> None:
+        self._clock = clock
+        self._end = clock.monotonic() + seconds
+        self._pause, self._most = first_s, most_s
+
+    @property
+    def over(self) -> bool:
+        """Whether the deadline has passed."""
+        return self._clock.monotonic() >= self._end
+
+    def pause(self) -> None:
+        """Wait before the next try, twice as long each time up to a limit."""
+        self._clock.sleep(self._pause)
+        self._pause = min(2 * self._pause, self._most)
+
+
+@dataclasses.dataclass(slots=True)
+class Driver:
+    """The one writer of a namespace, from its open on. Not shared between threads.
+
+    ``epoch`` is the fencing number it owns (0: not open), ``tried_epoch`` the highest it ever
+    sent, ``view`` how far it has folded the decision log.
+    """
+
+    endpoints: Endpoints
+    log: Log
+    store: Store
+    options: Options = dataclasses.field(default_factory=Options)
+    clock: Clock = dataclasses.field(default_factory=Clock)
+    apply_on_executors: ApplyOnExecutors | None = None
+    writer: str = ""
+    epoch: int = 0
+    tried_epoch: int = 0
+    view: View = dataclasses.field(default_factory=View)
+
+    def __post_init__(self) -> None:
+        self.writer = self.writer or self.clock.new_id()
+
+    @property
+    def folded(self) -> Folded:
+        """The state of the log as far as it was folded."""
+        if self.view.state is None:
+            msg = f"namespace {self.endpoints.namespace} has no log yet at {self.log.where}"
+            raise TidegateError(msg)
+        return self.view.state
+
+    def fold_on(self) -> Folded | None:
+        """Fold every record that is there by now; the state, None for an empty log."""
+        self.view = fold_all(self.view, self.log.decisions(self.view.position), self.log.where)
+        return self.view.state
+
+    def append(self, record: AnyRecord) -> Appended | None:
+        """Append one record; None when nothing is proven (it may be there, or land later).
+
+        A record that landed just behind what was folded is folded at once, without a read.
+        """
+        content = encode_record(record)
+        try:
+            appended = self.log.append_decision(content)
+        except (OutcomeUnknownError, WalUnavailableError):
+            return None
+        if appended.position == self.view.position:
+            entry = Entry(appended.position, appended.next_position, content)
+            self.view = fold_all(self.view, [entry], self.log.where)
+        return appended
+
+    def fold_through(self, appended: Appended | None) -> Folded:
+        """The state with everything up to the appended record in it (append rule 2)."""
+        if appended is None or self.view.position < appended.next_position:
+            self.fold_on()
+        return self.folded
+
+    def patience(self, seconds: float) -> Patience:
+        """A deadline of so many seconds from now."""
+        return Patience(self.clock, seconds)

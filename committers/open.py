@@ -1,0 +1,185 @@
+"""Open: take a namespace over. Check, append Open, fold through it, claim, recover.
+
+Everything that can be refused is refused before anything is appended, and checked again
+after, because another driver may have written in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidegate import failpoints
+from tidegate.committers.driver import Driver
+from tidegate.committers.epoch import claim_epoch, take_epoch
+from tidegate.committers.recover import recover
+from tidegate.errors import (
+    ConfigError,
+    FencedError,
+    LineageError,
+    OutcomeUnknownError,
+    WalGapError,
+    WalUnavailableError,
+)
+from tidegate.key_groups import KEY_GROUPS_DEFAULT
+from tidegate.sinks.store import Identity
+from tidegate.wal.fold import fact_of
+from tidegate.wal.record import Folded, Genesis
+
+WRITER_ALIVE_S = 30.0
+"""A writer whose heartbeat is younger than this is taken to be alive."""
+
+Check = Callable[[Folded], None]
+
+
+def open_namespace(driver: Driver, lineage: str | None, check: Check | None = None) -> list[int]:
+    """Make ``driver`` the writer, and everything decided visible; the versions recovered.
+
+    ``lineage`` None means: the current one, whatever it is. ``check`` may refuse (raise) on
+    the folded state, before the append and again after it. A driver that ran before is fenced
+    at once.
+
+    ConfigError, LineageError, WalGapError: refused, nothing appended. FencedError: another
+    driver opened at the same time and won. OutcomeUnknownError: the Open's fate is unknown;
+    open again.
+    """
+    ensure_made(driver)
+
+    def refuse() -> str | None:
+        state = driver.folded
+        taken = state.lineage if lineage is None else lineage
+        _refuse_other_history(driver, state)
+        _refuse_other_lineage(driver, state, taken)
+        if check is not None:
+            check(state)
+        return taken
+
+    patience = driver.patience(driver.options.decide_deadline_s)
+    while True:
+        driver.fold_on()
+        taken = refuse()
+        failpoints.hit("open.before_append")
+        appended = take_epoch(driver, taken)
+        if _owned(driver, appended):
+            break
+        if patience.over:
+            msg = (
+                f"whether this driver opened namespace {driver.endpoints.namespace} is unknown:"
+                f" {driver.log.where} did not answer, or others kept opening it, for"
+                f" {driver.options.decide_deadline_s} s; restart the query"
+            )
+            raise OutcomeUnknownError(msg)
+        patience.pause()
+    failpoints.hit("open.after_append")
+    refuse()
+    claim_epoch(driver)
+    failpoints.hit("open.after_claim")
+    return recover(driver)
+
+
+def _owned(driver: Driver, appended: object) -> bool:
+    """Whether the fold, read through our Open, says that the epoch is ours."""
+    try:
+        state = driver.fold_on()
+    except WalUnavailableError:
+        return False
+    if state is not None and (state.epoch, state.writer) == (driver.tried_epoch, driver.writer):
+        driver.epoch = driver.tried_epoch
+        return True
+    if state is not None and state.epoch > driver.tried_epoch and appended is not None:
+        msg = (
+            f"driver {state.writer} opened namespace {driver.endpoints.namespace} at epoch {state.epoch}"
+            " while this one was opening it: stop one of the two"
+        )
+        raise FencedError(msg)
+    return False
+
+
+def ensure_made(driver: Driver) -> Folded:
+    """The namespace in log and store, made when neither has it; checked to be one namespace.
+
+    May be repeated and raced: the first Genesis wins, every store takes its uuid.
+    """
+    state, identity = driver.fold_on(), driver.store.identity()
+    if state is None:
+        if identity is not None:
+            raise _log_behind(driver, f"namespace {identity.uuid} is in the store, the log is empty")
+        driver.log.create()
+        state = _append_genesis(driver)
+    if identity is None:
+        identity = driver.store.create(Identity(state.namespace, state.name, state.key_groups))
+    if identity.uuid != state.namespace:
+        why = f"the log is of namespace {state.namespace}, the store of namespace {identity.uuid}"
+        raise _log_behind(driver, why)
+    wanted = driver.options.key_groups
+    if wanted is not None and wanted != state.key_groups:
+        msg = (
+            f"namespace {state.name} was made with key_groups={state.key_groups}, {wanted} was asked for: key"
+            " groups are fixed for life; leave the option out, or use a new namespace"
+        )
+        raise ConfigError(msg)
+    return state
+
+
+def _append_genesis(driver: Driver) -> Folded:
+    genesis = Genesis(
+        namespace=f"{driver.clock.new_id()}{driver.clock.new_id()}",
+        writer=driver.writer,
+        epoch=0,
+        prev_digest="",
+        key_groups=driver.options.key_groups or KEY_GROUPS_DEFAULT,
+        name=driver.endpoints.namespace,
+        created_at_us=driver.clock.now_us(),
+    )
+    patience = driver.patience(driver.options.decide_deadline_s)
+    while (state := driver.fold_on()) is None:
+        if patience.over:
+            msg = f"{driver.log.where} did not take the first record of namespace {genesis.name}"
+            raise WalUnavailableError(msg)
+        driver.append(genesis)  # a second copy, or another's, is void behind the first
+        if driver.view.state is None:
+            patience.pause()
+    return state
+
+
+def _refuse_other_history(driver: Driver, state: Folded) -> None:
+    pointer = driver.store.pointer()
+    if pointer.visible > state.last_version:
+        why = f"version {pointer.visible} is visible, the log ends at version {state.last_version}"
+        raise _log_behind(driver, why)
+    fact = fact_of(state, pointer.visible)
+    if fact is not None and fact.digest != pointer.digest:
+        why = f"version {pointer.visible} has digest {pointer.digest} in the store, {fact.digest} in the log"
+        raise _log_behind(driver, why)
+
+
+def _log_behind(driver: Driver, why: str) -> WalGapError:
+    return WalGapError(
+        f"the log {driver.log.where} does not belong to, or is behind, the store {driver.store.where}: {why};"
+        " nothing was written; restore the log that belongs to this store, or use a new namespace"
+    )
+
+
+def _refuse_other_lineage(driver: Driver, state: Folded, lineage: str | None) -> None:
+    if state.lineage is None or state.last_version == 0 or lineage == state.lineage:
+        return
+    msg = (
+        f"namespace {driver.endpoints.namespace} follows the checkpoint of query {state.lineage} and has"
+        f" {state.last_version} versions from it; this query is {lineage}: its checkpoint was deleted or"
+        " replaced. Put the old checkpoint back; or, if the new one is meant to take over, run"
+        f" `tidegate adopt --lineage {lineage}` and restart the query; or use a new namespace"
+    )
+    raise LineageError(msg)
+
+
+def refuse_if_writer_alive(driver: Driver, command: str, *, force: bool) -> None:
+    """ConfigError when a writer's heartbeat is younger than 30 s, unless forced."""
+    if driver.store.identity() is None:
+        return
+    pointer = driver.store.pointer()
+    age = pointer.heartbeat_age_s
+    if not force and age is not None and age < WRITER_ALIVE_S:
+        msg = (
+            f"driver {pointer.writer} gave a sign of life {age:.0f} s ago and seems to be running;"
+            f" `{command}` would fence it: stop the query and wait {WRITER_ALIVE_S:.0f} s, or use --force"
+        )
+        raise ConfigError(msg)

@@ -1,0 +1,55 @@
+"""Seal: a decided version is applied and sealed in every key group, however often it takes."""
+
+from __future__ import annotations
+
+import tenacity
+
+from tidegate.committers import apply
+from tidegate.committers.barrier import parallelism_of
+from tidegate.committers.driver import Driver
+from tidegate.committers.states import Event, Machine
+from tidegate.errors import IncompleteError, StoreUnavailableError, WalUnavailableError
+from tidegate.wal.record import Manifest, VersionFact
+
+RETRIED = (StoreUnavailableError, IncompleteError, WalUnavailableError)
+
+
+def seal_everywhere(driver: Driver, machine: Machine, fact: VersionFact, manifest: Manifest) -> None:
+    """Apply and seal every key group of the version, with backoff, until ``apply_deadline_s``.
+
+    A small version is applied by the driver itself; a large one by the executors.
+    """
+    end = driver.clock.monotonic() + driver.options.apply_deadline_s
+    again = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(RETRIED),
+        wait=tenacity.wait_random_exponential(multiplier=0.05, max=5),
+        stop=lambda _: driver.clock.monotonic() >= end,
+        sleep=driver.clock.sleep,
+        reraise=True,
+    )
+    try:
+        again(_seal_once, driver, fact, manifest)
+    except RETRIED as error:
+        machine.on(Event.DEADLINE)
+        msg = (
+            f"version {fact.version} is decided but could not be applied within"
+            f" {driver.options.apply_deadline_s} s ({error}); it stays decided: restart the query or run"
+            " `tidegate recover` when the cause is gone"
+        )
+        raise StoreUnavailableError(msg) from error
+    machine.on(Event.SEALED)
+
+
+def _seal_once(driver: Driver, fact: VersionFact, manifest: Manifest) -> None:
+    driver.store.put_schemas(manifest.schemas.values())
+    frames, options = manifest.frames(), driver.options
+    small = (
+        sum(ref.changes for ref in frames) <= options.driver_apply_max_changes
+        and sum(ref.bytes for ref in frames) <= options.driver_apply_max_bytes
+    )
+    if small or driver.apply_on_executors is None:
+        for work in apply.plan(manifest, fact, 1):
+            apply.do(work, driver.log, driver.store)
+    else:
+        tasks = min(manifest.key_groups, max(parallelism_of(manifest), options.parallelism or 1))
+        driver.apply_on_executors(apply.plan(manifest, fact, tasks))

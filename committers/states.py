@@ -1,0 +1,210 @@
+"""The coordinator's state machine: everything that decides what may follow what stands here.
+
+No I/O, no clock, no randomness. ``TABLE`` holds every state with its events and what they
+lead to; an event that is not listed raises. ``ACTIONS`` says what the driver does in each
+state. The pure functions below turn what was read into an event: ``after_fold`` is append
+rules 2 to 5, ``after_read_back`` the publish rules 2 to 5. The driver, the simulation and
+the exhaustive exploration run this same code.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from tidegate.sinks.store import Pointer
+from tidegate.wal.fold import decided_for
+from tidegate.wal.record import Folded, Origin, VersionFact
+
+
+class State(enum.Enum):
+    """Where one barrier is on its way to being visible."""
+
+    READY = "ready"
+    STAGING = "staging"
+    STAGED = "staged"
+    DECIDING = "deciding"
+    FOLDING = "folding"
+    FENCING = "fencing"
+    DECIDED = "decided"
+    SEALED = "sealed"
+    READING_BACK = "reading back"
+    VISIBLE = "visible"
+    UNDECIDED = "undecided"
+    UNKNOWN = "unknown"
+    FENCED = "fenced"
+    STALLED = "stalled"
+    BROKEN = "broken"
+
+
+class Action(enum.Enum):
+    """What the driver does in a state; None of them means anything in a final state."""
+
+    BEGIN = "begin the attempt"
+    STAGE = "let the tasks stage their change-logs"
+    WRITE_MANIFEST = "check the acks, stage the manifest"
+    APPEND_DECIDED = "append Decided, the same bytes each time"
+    FOLD = "fold the decision log to its end"
+    APPEND_OPEN = "append a fencing Open"
+    APPLY = "apply and seal every key group"
+    PUBLISH = "flip the visible version"
+    READ_POINTER = "read the store's pointer back"
+    RETURN = "return the version"
+    RAISE_CONFLICT = "raise ConflictError"
+    RAISE_UNKNOWN = "raise OutcomeUnknownError"
+    RAISE_FENCED = "raise FencedError"
+    RAISE_UNAVAILABLE = "raise StoreUnavailableError"
+    RAISE_CORRUPT = "raise CorruptError"
+
+
+class Event(enum.Enum):
+    """What happened, or what was learned."""
+
+    BEGUN = "the attempt has its id"
+    ACKED = "all acks are in"
+    STAGE_FAILED = "a task failed or refused a row"
+    MANIFEST_WRITTEN = "the manifest is durable"
+    APPENDED = "the append returned its position"
+    APPEND_LOST = "the append's outcome is unknown, or it wrote nothing"
+    WON = "this attempt is the one decided"
+    OTHER_WON = "another attempt is decided for this barrier"
+    NOT_THERE = "no attempt is decided yet, the epoch is still ours"
+    HIGHER_OPEN = "another writer's higher Open is folded, this attempt is not before it"
+    OWN_HIGHER_OPEN = "our fencing Open is folded, this attempt is not before it"
+    LOG_SILENT = "the log could not be read"
+    DEADLINE = "the deadline passed"
+    SEALED = "every key group is sealed"
+    FLIPPED = "the conditional write happened"
+    NOT_FLIPPED = "its condition was false, or the outcome is unknown"
+    IS_VISIBLE = "the version is visible with our digest"
+    IS_NEXT = "the version's predecessor is still visible"
+    HIGHER_EPOCH = "the store's epoch is above ours"
+    FOREIGN_DIGEST = "another digest is visible under this version"
+    GONE_BACK = "a version before the predecessor is visible"
+    STORE_SILENT = "the store could not be read"
+
+
+TABLE: dict[State, dict[Event, State]] = {
+    State.READY: {Event.BEGUN: State.STAGING},
+    State.STAGING: {Event.ACKED: State.STAGED, Event.STAGE_FAILED: State.UNDECIDED},
+    State.STAGED: {Event.MANIFEST_WRITTEN: State.DECIDING, Event.STAGE_FAILED: State.UNDECIDED},
+    State.DECIDING: {
+        Event.APPENDED: State.FOLDING,
+        Event.APPEND_LOST: State.FOLDING,
+    },
+    State.FOLDING: {
+        Event.WON: State.DECIDED,
+        Event.OTHER_WON: State.DECIDED,
+        Event.NOT_THERE: State.DECIDING,
+        Event.LOG_SILENT: State.FOLDING,
+        Event.DEADLINE: State.FENCING,
+        Event.HIGHER_OPEN: State.FENCED,
+        Event.OWN_HIGHER_OPEN: State.UNDECIDED,
+    },
+    State.FENCING: {
+        Event.WON: State.DECIDED,
+        Event.OTHER_WON: State.DECIDED,
+        Event.HIGHER_OPEN: State.FENCED,
+        Event.OWN_HIGHER_OPEN: State.UNDECIDED,
+        Event.NOT_THERE: State.FENCING,
+        Event.LOG_SILENT: State.FENCING,
+        Event.DEADLINE: State.UNKNOWN,
+    },
+    State.DECIDED: {Event.SEALED: State.SEALED, Event.DEADLINE: State.STALLED},
+    State.SEALED: {Event.FLIPPED: State.VISIBLE, Event.NOT_FLIPPED: State.READING_BACK},
+    State.READING_BACK: {
+        Event.IS_VISIBLE: State.VISIBLE,
+        Event.IS_NEXT: State.SEALED,
+        Event.HIGHER_EPOCH: State.FENCED,
+        Event.FOREIGN_DIGEST: State.BROKEN,
+        Event.GONE_BACK: State.STALLED,
+        Event.STORE_SILENT: State.READING_BACK,
+        Event.DEADLINE: State.STALLED,
+    },
+    State.VISIBLE: {},
+    State.UNDECIDED: {},
+    State.UNKNOWN: {},
+    State.FENCED: {},
+    State.STALLED: {},
+    State.BROKEN: {},
+}
+"""Every state, and where each event leads. Final states list none."""
+
+ACTIONS: dict[State, Action] = {
+    State.READY: Action.BEGIN,
+    State.STAGING: Action.STAGE,
+    State.STAGED: Action.WRITE_MANIFEST,
+    State.DECIDING: Action.APPEND_DECIDED,
+    State.FOLDING: Action.FOLD,
+    State.FENCING: Action.APPEND_OPEN,
+    State.DECIDED: Action.APPLY,
+    State.SEALED: Action.PUBLISH,
+    State.READING_BACK: Action.READ_POINTER,
+    State.VISIBLE: Action.RETURN,
+    State.UNDECIDED: Action.RAISE_CONFLICT,
+    State.UNKNOWN: Action.RAISE_UNKNOWN,
+    State.FENCED: Action.RAISE_FENCED,
+    State.STALLED: Action.RAISE_UNAVAILABLE,
+    State.BROKEN: Action.RAISE_CORRUPT,
+}
+"""What the driver does in each state."""
+
+
+class IllegalTransitionError(AssertionError):
+    """An event came in a state that does not list it: a bug in tidegate."""
+
+
+class Machine:
+    """One barrier's state. ``on(event)`` moves it along ``TABLE`` and nowhere else."""
+
+    def __init__(self, state: State = State.READY) -> None:
+        self.state = state
+
+    @property
+    def action(self) -> Action:
+        """What the driver does now."""
+        return ACTIONS[self.state]
+
+    def on(self, event: Event) -> State:
+        """The state after the event. IllegalTransitionError: it is not listed here."""
+        try:
+            self.state = TABLE[self.state][event]
+        except KeyError:
+            msg = f"event {event.name} in state {self.state.name}"
+            raise IllegalTransitionError(msg) from None
+        return self.state
+
+
+# -- from what was read to an event -----------------------------------------------------------
+
+
+def after_fold(
+    folded: Folded, origin: Origin, attempt: str, epoch: int, writer: str
+) -> tuple[Event, VersionFact | None]:
+    """What folding the log through the own append says (append rules 2, 3 and 5).
+
+    The question is never "is my record there", but "which attempt does the fold give for
+    this barrier". ``epoch`` is the one the attempt was staged under. Undecided is proven
+    only by a valid higher Open with no Decided of this barrier before it.
+    """
+    fact = decided_for(folded, origin)
+    if fact is not None:
+        return (Event.WON if fact.attempt == attempt else Event.OTHER_WON), fact
+    if folded.epoch > epoch:
+        return (Event.OWN_HIGHER_OPEN if folded.writer == writer else Event.HIGHER_OPEN), None
+    return Event.NOT_THERE, None
+
+
+def after_read_back(pointer: Pointer, fact: VersionFact, epoch: int) -> Event:
+    """What the store's pointer says after a flip of unknown or false outcome (publish rules 3 to 5).
+
+    An epoch above ours says nothing about the version: whoever owns it finishes the line. At
+    our own epoch only we flip, so a visible version is ours or corruption, whoever's reply
+    was lost.
+    """
+    if pointer.epoch > epoch:
+        return Event.HIGHER_EPOCH
+    if pointer.visible == fact.version:
+        return Event.IS_VISIBLE if pointer.digest == fact.digest else Event.FOREIGN_DIGEST
+    if pointer.visible == fact.version - 1:
+        return Event.IS_NEXT
+    return Event.FOREIGN_DIGEST if pointer.visible > fact.version else Event.GONE_BACK

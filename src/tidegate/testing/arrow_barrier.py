@@ -1,0 +1,82 @@
+"""A barrier made of plain rows, staged without Spark by the same code that runs in Spark tasks.
+
+For tests, simulations and crash tests: a driver process that starts in tenths of a second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from tidegate.clock import Clock
+from tidegate.key_groups import groups_of, key_group
+from tidegate.wal.changelog import CHANGES, StageSpec, stage_task
+from tidegate.wal.log import Log
+from tidegate.wal.record import Ack, BatchOrigin, Column, Origin, TableSchema
+
+BYTES_SCHEMA = TableSchema((Column("key", "binary"),), (Column("value", "binary"),), "bytes")
+
+Rows = Mapping[str, Mapping[bytes, bytes | None]]
+"""Per table, values by key; None deletes."""
+
+
+@dataclasses.dataclass
+class ArrowBarrier:
+    """One batch of plain rows: ``rows`` per table, None for a delete.
+
+    ``parallelism`` tasks stage it one after the other, in this process, into ``log``.
+    """
+
+    log: Log
+    rows: Rows
+    origin: Origin
+    key_groups: int
+    parallelism: int = 2
+    source_offsets: str = ""
+    starts: frozenset[str] = frozenset()
+    batch_rows: int = 1000
+    clock: Clock = dataclasses.field(default_factory=Clock)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return tuple(sorted(self.rows))
+
+    @property
+    def schemas(self) -> dict[str, TableSchema]:
+        return dict.fromkeys(self.rows, BYTES_SCHEMA)
+
+    def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
+        """Stage all tasks in turn. ``base_version`` is not needed: plain rows read no state."""
+        del base_version
+        changes = sorted(
+            (key_group(key, self.key_groups), index, key, b"-" if value is None else b"+" + value)
+            for index, table in enumerate(self.tables)
+            for key, value in self.rows[table].items()
+        )
+        acks = []
+        for task in range(self.parallelism):
+            groups = groups_of(task, self.parallelism, self.key_groups)
+            mine = [change for change in changes if change[0] in groups]
+            columns = [
+                pa.array(column, field.type)
+                for column, field in zip(zip(*mine, strict=True), CHANGES, strict=True)
+            ]
+            table = pa.Table.from_arrays(columns, schema=CHANGES) if mine else CHANGES.empty_table()
+            acks.append(
+                stage_task(
+                    table.to_batches(max_chunksize=self.batch_rows),
+                    spec,
+                    self.log,
+                    task=task,
+                    task_attempt=self.clock.new_id(),
+                    host="local",
+                )
+            )
+        return acks
+
+
+def batch(lineage: str, batch_id: int, fingerprint: str = "", generation: int = 0) -> BatchOrigin:
+    """The origin of a micro-batch; its fingerprint is its id unless given."""
+    return BatchOrigin(lineage, generation, batch_id, fingerprint or f"offsets-{batch_id}")
