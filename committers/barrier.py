@@ -61,7 +61,7 @@ def stage_spec(driver: Driver, barrier: Barrier, attempt: str) -> StageSpec:
     )
 
 
-def manifest_of(driver: Driver, barrier: Barrier, attempt: str, acks: list[Ack]) -> Manifest:
+def manifest_of(driver: Driver, barrier: Barrier, attempt: str, acks: Sequence[Ack]) -> Manifest:
     """The manifest of the version that would follow the one folded last."""
     state = driver.folded
     version = state.last_version + 1

@@ -27,6 +27,8 @@ from tidegate.errors import CorruptError
 VALUE = b"+"
 DELETE = b"-"
 FLAGS = frozenset(b"+-esxd")
+VALUE_END = 2**31 - 1
+"""Beyond any value: binary_slice without an end fails on short values (pyarrow 26: "Negative buffer")."""
 
 
 class Stored(NamedTuple):
@@ -82,7 +84,7 @@ def payloads(stored: Any) -> Any:
         return pa.nulls(len(stored), pa.binary())
     flags = pc.binary_slice(stored, 0, 1)
     plain = pc.equal(flags, VALUE)
-    rest = pc.binary_slice(stored, 1)
+    rest = pc.binary_slice(stored, 1, VALUE_END)
     values = pc.if_else(pc.fill_null(plain, False), rest, pa.scalar(None, pa.binary()))  # noqa: FBT003
     special = pc.and_(pc.is_valid(stored), pc.invert(pc.or_(plain, pc.equal(flags, DELETE))))
     if pc.any(special).as_py():

@@ -150,12 +150,12 @@ def _encode_one(value: object, kind: str) -> bytes:
 
 def _encode_decimal(value: decimal.Decimal, kind: str, scale: int) -> bytes:
     precision = int(kind[len("decimal(") :].partition(",")[0])
-    with decimal.localcontext(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation]):
-        try:
-            exact = value.quantize(decimal.Decimal(1).scaleb(-scale))
-        except decimal.DecimalException:
-            msg = f"{value} does not fit the key column's type, {kind}"
-            raise BadRecordError(msg) from None
+    exactly = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
+    try:
+        exact = value.quantize(decimal.Decimal(1).scaleb(-scale), context=exactly)
+    except decimal.DecimalException:
+        msg = f"{value} does not fit the key column's type, {kind}"
+        raise BadRecordError(msg) from None
     return f"{abs(exact) if exact.is_zero() else exact:f}".encode()
 
 
