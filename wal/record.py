@@ -263,7 +263,7 @@ def digest_after(digest: str, content: bytes) -> str:
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column's name and its type in Spark's simple form (``bigint`` is ``long`` here)."""
+    """A column's name and its type in Spark's simple form (``bigint``, ``decimal(10,2)``)."""
 
     name: str
     type: str

@@ -22,7 +22,7 @@ HASH_SEED = 42
 KEY_GROUPS_DEFAULT = 128
 KEY_GROUPS_MAX = 32_768
 
-INTEGER_LIMITS = {"byte": 2**7, "short": 2**15, "int": 2**31, "long": 2**63}
+INTEGER_LIMITS = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31, "bigint": 2**63}
 """Types of integer key columns, each with the first value beyond its range."""
 
 
@@ -134,7 +134,7 @@ def _encode_one(value: object, kind: str) -> bytes:
             return bytes(value)
         case "boolean", bool():
             return b"true" if value else b"false"
-        case (("byte" | "short" | "int" | "long"), int()) if not isinstance(value, bool):
+        case (("tinyint" | "smallint" | "int" | "bigint"), int()) if not isinstance(value, bool):
             if -INTEGER_LIMITS[kind] <= value < INTEGER_LIMITS[kind]:
                 return b"%d" % value
         case "date", datetime.date() if not isinstance(value, datetime.datetime):
@@ -169,7 +169,7 @@ def _decode_one(part: bytes, kind: str) -> object:
             return part == b"true"
         case "date":
             return datetime.date.fromisoformat(part.decode())
-        case "byte" | "short" | "int" | "long":
+        case "tinyint" | "smallint" | "int" | "bigint":
             return int(part)
         case _:
             return decimal.Decimal(part.decode())

@@ -59,14 +59,12 @@ class ArrowBarrier:
         for task in range(self.parallelism):
             groups = groups_of(task, self.parallelism, self.key_groups)
             mine = [change for change in changes if change[0] in groups]
-            columns = [
-                pa.array(column, field.type)
-                for column, field in zip(zip(*mine, strict=True), CHANGES, strict=True)
-            ]
-            table = pa.Table.from_arrays(columns, schema=CHANGES) if mine else CHANGES.empty_table()
+            table = CHANGES.empty_table()
+            if mine:
+                table = pa.Table.from_arrays(list(map(pa.array, zip(*mine, strict=True))), names=CHANGES.names)
             acks.append(
                 stage_task(
-                    table.to_batches(max_chunksize=self.batch_rows),
+                    table.cast(CHANGES).to_batches(max_chunksize=self.batch_rows),
                     spec,
                     self.log,
                     task=task,
