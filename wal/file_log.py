@@ -69,19 +69,12 @@ class FileLog(Log):
         lock_timeout_s: float = LOCK_TIMEOUT_S,
         clock: Clock | None = None,
     ) -> None:
-        if (
-            isinstance(lock_timeout_s, bool)
-            or not isinstance(lock_timeout_s, int | float)
-            or lock_timeout_s <= 0
-        ):
-            msg = f"lock_timeout_s is {lock_timeout_s!r}; it must be a number of seconds above 0"
-            raise ConfigError(msg)
         self.folder = Path(root) / escape(check_name("namespace", namespace))
         self.where = str(self.folder)
         self._decisions = self.folder / "decisions.log"
         self._changelog = self.folder / "changelog"
         self._lock = self.folder / "lock"
-        self._lock_timeout_s = float(lock_timeout_s)
+        self._lock_timeout_s = lock_timeout_s
         self._clock = clock or Clock()
         self._jitter = random.Random()
         self._checked_to = 0
@@ -98,14 +91,14 @@ class FileLog(Log):
                 # Also when it was there: whoever made it may have died before this.
                 for folder in (self._changelog, self.folder, self.folder.parent):
                     _sync_folder(folder)
+            with self._opened() as (fd, _):
+                os.fsync(fd)
         except OSError as error:
             msg = (
                 f"the log's folder {self.folder} cannot be made or written: {error.strerror or error};"
                 " make it writable for this user, or give another folder in the URL file:///path"
             )
             raise ConfigError(msg) from error
-        with self._opened() as (fd, _):
-            os.fsync(fd)
 
     def _start(self) -> None:
         # Made beside and renamed: a decision log never stands there with half a header.
@@ -115,7 +108,7 @@ class FileLog(Log):
             _write_all(fd, decisions_header(0))
             os.fsync(fd)
         finally:
-            os.close(fd)
+            _close(fd)
         fresh.rename(self._decisions)
 
     # -- the decision log ----------------------------------------------------------------------------
@@ -192,7 +185,7 @@ class FileLog(Log):
                 raise WalGapError(msg)
             if at > size:
                 self._went_back(base + size, position)
-            for look in range(1, DAMAGE_LOOKS_MAX + 1):
+            for _ in range(DAMAGE_LOOKS_MAX):
                 try:
                     for start, following, content in scan(_Window(fd, sync=True).read, at, size):
                         yield Entry(base + start, base + following, content)
@@ -200,12 +193,14 @@ class FileLog(Log):
                 except OSError as error:
                     self._unavailable(error)
                 except Damage as damage:
-                    if look == DAMAGE_LOOKS_MAX or self._is_damaged(fd, at):
+                    if self._is_damaged(fd, at):
                         msg = f"{self._decisions} {damage}"
                         raise CorruptError(msg) from damage
                     size = os.fstat(fd).st_size
                 else:
                     return
+            msg = f"{self._decisions} at byte {at}: the bytes change each time they are read; try again"
+            raise WalUnavailableError(msg)
 
     def _is_damaged(self, fd: int, at: int) -> bool:
         """Whether damage seen at ``at`` is still there when nobody is writing.
@@ -245,7 +240,7 @@ class FileLog(Log):
             raise
         finally:
             if fd >= 0:
-                os.close(fd)
+                _close(fd)
         return addresses
 
     def _new_segment(self, path: Path) -> int:
@@ -292,7 +287,7 @@ class FileLog(Log):
                 for place in inside:
                     yield Blob(str(place), self._blob(fd, path, place))
             finally:
-                os.close(fd)
+                _close(fd)
 
     def _blob(self, fd: int, path: Path, place: Address) -> bytes:
         count = FRAME_EXTRA_BYTES + place.length
@@ -323,7 +318,7 @@ class FileLog(Log):
         try:
             yield fd, parse_decisions_header(_read_at(fd, 0, HEADER_BYTES), str(self._decisions))
         finally:
-            os.close(fd)
+            _close(fd)
 
     @contextlib.contextmanager
     def _locked(self, flags: int = 0) -> Generator[None, None, None]:
@@ -350,9 +345,10 @@ class FileLog(Log):
                 yield
             finally:
                 # Closing is not enough: a child forked meanwhile would hold the lock on.
-                fcntl.flock(fd, fcntl.LOCK_UN)
+                with contextlib.suppress(OSError):
+                    fcntl.flock(fd, fcntl.LOCK_UN)
         finally:
-            os.close(fd)
+            _close(fd)
 
     def _unavailable(self, error: OSError) -> NoReturn:
         hint = ""
@@ -404,11 +400,18 @@ def _write_all(fd: int, content: bytes, offset: int | None = None) -> None:
     """Write all of it, at the descriptor's place or at ``offset``; mostly one call."""
     if offset is not None:
         os.lseek(fd, offset, os.SEEK_SET)
-    written = os.write(fd, content)
     rest = memoryview(content)
-    while written < len(rest):
-        rest = rest[written:]
+    while rest:
         written = os.write(fd, rest)
+        if written == 0:
+            raise OSError(errno.EIO, "a write of some bytes wrote none")
+        rest = rest[written:]
+
+
+def _close(fd: int) -> None:
+    """Close it; what counted was synced before, so an error here proves nothing about it."""
+    with contextlib.suppress(OSError):
+        os.close(fd)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -416,7 +419,7 @@ def _sync_folder(folder: Path) -> None:
     try:
         os.fsync(fd)
     finally:
-        os.close(fd)
+        _close(fd)
 
 
 def _make_folder(folder: Path) -> None:

@@ -54,8 +54,9 @@ class Log(abc.ABC):
         shows it at ``position``. May be repeated: a repeat is another record with the same
         bytes, which the fold finds void if the first one counts.
 
-        WalUnavailableError proves that this call wrote nothing. OutcomeUnknownError proves
-        nothing: the record may be there, or may land later.
+        WalUnavailableError proves that this call wrote nothing (no answer, no room, or the log
+        was not created). OutcomeUnknownError proves nothing: the record may be there, or may
+        land later.
         """
 
     @abc.abstractmethod
@@ -67,7 +68,8 @@ class Log(abc.ABC):
         included. Positions may have gaps. A log that was not created yields nothing.
 
         WalUnavailableError: the log did not answer in time. WalGapError: the records from
-        ``position`` on were trimmed. CorruptError: bytes in the middle cannot be read.
+        ``position`` on were trimmed, or the log ends before ``position`` (an older copy was put
+        back). CorruptError: bytes in the middle cannot be read.
         """
 
     @abc.abstractmethod
@@ -79,7 +81,8 @@ class Log(abc.ABC):
         ``segment`` is a fresh name (``[a-z0-9-]+``) that groups what is staged and trimmed
         together; the same name is never staged twice.
 
-        May be repeated under another segment name; what an earlier try left are orphans.
+        May be repeated under another segment name; what an earlier try left are orphans. No
+        blobs: nothing is written, and no address comes back.
         Any error proves nothing about what was written, and no address may be used.
         """
 
@@ -87,10 +90,12 @@ class Log(abc.ABC):
     def read(self, addresses: Sequence[str]) -> Iterator[Blob]:
         """The blobs at these addresses, each once, in any order, a bounded number in memory.
 
-        The bytes are as they were found: the caller checks digest and checksum.
+        The bytes are as they were found: the caller checks digest and checksum, whether or not
+        the log has a checksum of its own.
 
         WalGapError: a blob is no longer (or was never) there. WalUnavailableError: no answer
-        in time. CorruptError: an address cannot belong to this log.
+        in time. CorruptError: an address cannot belong to this log, or the log's own checksum
+        does not fit.
         """
 
     @abc.abstractmethod

@@ -49,6 +49,10 @@ def _file(url: str, namespace: str, options: dict[str, Any]) -> Log:
     from tidegate.wal.file_log import FileLog
 
     _check_options("file", options, ("lock_timeout_s",))
+    seconds = options.get("lock_timeout_s", 1)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 86_400:
+        msg = f"lock_timeout_s is {seconds!r}; it must be a number of seconds above 0 and below 86,400"
+        raise ConfigError(msg)
     parts = urlsplit(url)
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or parts.query or parts.fragment or "\0" in path:
