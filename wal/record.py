@@ -193,7 +193,7 @@ class Summary(Record, frozen=True, kw_only=True, tag="summary"):
 AnyRecord: TypeAlias = Genesis | Open | Decided | Adopted | Rewound | StoreAdded | StoreRemoved | Summary
 
 _json = msgspec.json.Encoder(order="deterministic")
-_record_decoder = msgspec.json.Decoder(AnyRecord)
+_record_decoder: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
 
 
 class _Kind(msgspec.Struct):

@@ -116,7 +116,7 @@ class LogSuite(abc.ABC):
         yield made
         made.close()
 
-    # -- before and after ------------------------------------------------------------------------------
+    # -- before and after --------------------------------------------------------------------------
 
     def test_a_log_that_was_not_created_yields_nothing_and_takes_nothing(self) -> None:
         log = self.make_log()
@@ -146,7 +146,7 @@ class LogSuite(abc.ABC):
         assert log.where
         assert self.make_log().where != log.where
 
-    # -- the decision log --------------------------------------------------------------------------------
+    # -- the decision log --------------------------------------------------------------------------
 
     def test_records_come_back_in_order_with_their_positions(self, log: Log) -> None:
         records = [b"first", b"", b"\0\0\0", bytes(range(256)), b"\n" * 40, b"\0" * 5000, b"x" * 200_000]
@@ -234,7 +234,7 @@ class LogSuite(abc.ABC):
             log.append_decision(record)
         self.damage_decision(log, nth)
         seen: list[bytes] = []
-        with pytest.raises(CorruptError, match=".*[0-9]"):
+        with pytest.raises(CorruptError, match=r"\d"):
             seen.extend(entry.content for entry in self.reopen(log).decisions())
         assert seen == records[: len(seen)]
         assert len(seen) <= nth
@@ -355,7 +355,7 @@ class LogSuite(abc.ABC):
         assert {blob.address: blob.content for blob in log.read(list(staged))} == staged
         assert len(staged) == 80
 
-    # -- another process ---------------------------------------------------------------------------------------
+    # -- another process ---------------------------------------------------------------------------
 
     def test_another_process_reads_all_of_it_and_adds_to_it(self, log: Log) -> None:
         place = self.place(log)
@@ -379,7 +379,7 @@ class LogSuite(abc.ABC):
             other.close()
 
 
-# -- helpers --------------------------------------------------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------------
 
 
 def contents(log: Log) -> list[bytes]:
