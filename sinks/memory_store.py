@@ -1,0 +1,326 @@
+"""The reference store: plain dictionaries under one lock. Read this one first.
+
+Everything that the interface promises stands here in its simplest form; the other stores do
+the same with files and servers. "Durable" means here: as long as the process lives.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tidegate.clock import Clock
+from tidegate.errors import ConfigError, IncompleteError, SnapshotExpiredError, VersionRegressedError
+from tidegate.key_groups import key_group
+from tidegate.names import check_name
+from tidegate.sinks.layout import payloads, unpack
+from tidegate.sinks.store import CatalogEntry, Counts, Finding, Identity, Lease, Pointer, Stamp, Store
+from tidegate.wal.frame import Chunk
+from tidegate.wal.record import TableSchema
+
+SCAN_ROWS = 1_000
+BATCH = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
+
+
+class _Space:
+    """What one namespace holds. ``rows``: (table, group) -> key -> version -> stored value."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.identity: Identity | None = None
+        self.pointer = Pointer()
+        self.heartbeat_us: int | None = None
+        self.catalog: dict[int, CatalogEntry] = {}
+        self.schemas: dict[str, TableSchema] = {}
+        self.leases: dict[str, tuple[int, int]] = {}  # lease id -> version, expiry in microseconds
+        self.rows: dict[tuple[str, int], dict[bytes, dict[int, bytes]]] = defaultdict(dict)
+        self.floors: dict[int, int] = {}
+        self.applied: dict[tuple[int, int], dict[str, dict[int, int]]] = {}  # group, version -> counts
+        self.sealed: set[tuple[int, int]] = set()
+
+
+_spaces: dict[tuple[str, str], _Space] = {}
+_spaces_lock = threading.Lock()
+
+
+def forget(name: str) -> None:
+    """Drop every namespace of ``memory://name`` in this process; for tests that make many."""
+    with _spaces_lock:
+        for at in [at for at in _spaces if at[0] == name]:
+            del _spaces[at]
+
+
+class MemoryStore(Store):
+    """A namespace in this process's memory, shared by all instances of the same name."""
+
+    def __init__(self, name: str, namespace: str, clock: Clock | None = None) -> None:
+        check_name("namespace", namespace)
+        self.where = f"store memory://{name}, namespace {namespace}"
+        self._clock = clock or Clock()
+        with _spaces_lock:
+            self._found = _spaces.setdefault((name, namespace), _Space())
+
+    # -- identity ------------------------------------------------------------------------------
+
+    def identity(self) -> Identity | None:
+        return self._found.identity
+
+    def create(self, identity: Identity) -> Identity:
+        with self._found.lock:
+            if self._found.identity is None:
+                self._found.identity = identity
+            return self._found.identity
+
+    @property
+    def _space(self) -> _Space:
+        if self._found.identity is None:
+            raise ConfigError(
+                f"{self.where}: there is no namespace here yet; start a query that writes to it, or run"
+                " `tidegate init`"
+            )
+        return self._found
+
+    # -- the pointer ---------------------------------------------------------------------------
+
+    def pointer(self) -> Pointer:
+        space = self._space
+        with space.lock:
+            if space.heartbeat_us is None:
+                return space.pointer
+            age_s = max(0.0, (self._clock.now_us() - space.heartbeat_us) / 1e6)
+            return msgspec.structs.replace(space.pointer, heartbeat_age_s=age_s)
+
+    def claim(self, epoch: int, writer: str) -> int:
+        space = self._space
+        with space.lock:
+            if epoch > space.pointer.epoch:
+                space.pointer = msgspec.structs.replace(space.pointer, epoch=epoch, writer=writer)
+            return space.pointer.epoch
+
+    def heartbeat(self, epoch: int) -> None:
+        space = self._space
+        with space.lock:
+            if epoch == space.pointer.epoch:
+                space.heartbeat_us = self._clock.now_us()
+
+    def publish(self, entry: CatalogEntry, epoch: int) -> bool:
+        space = self._space
+        with space.lock:
+            # I7: only from the exact predecessor. I6: never under a higher epoch.
+            if space.pointer.visible != entry.version - 1 or space.pointer.epoch > epoch:
+                return False
+            space.catalog[entry.version] = msgspec.structs.replace(
+                entry, published_at_us=self._clock.now_us()
+            )
+            space.pointer = msgspec.structs.replace(
+                space.pointer, visible=entry.version, digest=entry.digest, epoch=epoch
+            )
+            return True
+
+    # -- writing a decided version ---------------------------------------------------------------
+
+    def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
+        space = self._space
+        with space.lock:
+            space.schemas.update((schema.schema_id, schema) for schema in schemas)
+
+    def apply(self, stamp: Stamp, chunk: Chunk) -> None:
+        space, version = self._space, stamp.version
+        with space.lock:
+            counted: dict[tuple[int, str], int] = defaultdict(int)
+            for run in chunk.runs:
+                if space.floors.get(run.group, 0) >= version:
+                    continue  # a late zombie: what it brings was merged, or replaced and dropped
+                rows = space.rows[run.table, run.group]
+                for key, value in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
+                    rows.setdefault(key, {})[version] = value
+                counted[run.group, run.table] += len(run.keys)
+            for (group, table), count in counted.items():
+                # Set, not added: a chunk that comes again counts once.
+                of_group = space.applied.setdefault((group, version), {})
+                of_group.setdefault(table, {})[chunk.ordinal] = count
+
+    def seal(self, stamp: Stamp, counts: Counts) -> None:
+        space, version = self._space, stamp.version
+        wrong = []
+        with space.lock:
+            for group, expected in counts.items():
+                if (group, version) in space.sealed or space.floors.get(group, 0) >= version:
+                    continue
+                found = self._counted(space, group, version)
+                if found == _without_zeros(expected):
+                    space.sealed.add((group, version))
+                else:
+                    wrong.append(f"key group {group}: {found} instead of {dict(expected)}")
+        if wrong:
+            raise IncompleteError(f"{self.where}: version {version} is not whole in {'; '.join(wrong[:3])}")
+
+    @staticmethod
+    def _counted(space: _Space, group: int, version: int) -> dict[str, int]:
+        applied = space.applied.get((group, version), {})
+        return _without_zeros({table: sum(chunks.values()) for table, chunks in applied.items()})
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def catalog(self, oldest: int = 0, newest: int | None = None) -> list[CatalogEntry]:
+        space = self._space
+        with space.lock:
+            first = max(oldest, space.pointer.horizon)
+            return [
+                entry
+                for version, entry in sorted(space.catalog.items())
+                if first <= version and (newest is None or version <= newest)
+            ]
+
+    def schemas(self) -> dict[str, TableSchema]:
+        space = self._space
+        with space.lock:
+            return dict(space.schemas)
+
+    def get_many(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+        space = self._space
+        key_groups = space.identity.key_groups if space.identity else 1
+        with space.lock:
+            groups = [key_group(key, key_groups) for key in keys]
+            self._check_readable(space, version, set(groups))
+            found = [
+                _newest(space.rows[table, group].get(key, {}), version, start)
+                for group, key in zip(groups, keys, strict=True)
+            ]
+        return payloads(pa.array(found, pa.binary()))
+
+    def scan(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+        space = self._space
+        with space.lock:
+            # Keys that come later belong to later versions; keys that go take the floor with them.
+            keys = sorted(space.rows[table, group])
+        for at in range(0, max(len(keys), 1), SCAN_ROWS):
+            page = keys[at : at + SCAN_ROWS]
+            with space.lock:
+                self._check_readable(space, version, {group})
+                rows = space.rows[table, group]
+                stored = [_newest(rows.get(key, {}), version, start) for key in page]
+            values = payloads(pa.array(stored, pa.binary()))
+            batch = pa.record_batch([pa.array(page, pa.binary()), values], schema=BATCH)
+            live = batch.filter(values.is_valid())
+            if live.num_rows:
+                yield live
+
+    def _check_readable(self, space: _Space, version: int, groups: set[int]) -> None:
+        """I8, T28: refuse rather than mix. In other stores the order of these reads matters."""
+        if version > space.pointer.visible:
+            raise VersionRegressedError(
+                f"{self.where}: version {version} was asked for, the visible one is {space.pointer.visible}"
+            )
+        oldest = max([space.pointer.horizon, *(space.floors.get(group, 0) for group in groups)])
+        if version < oldest:
+            raise SnapshotExpiredError(
+                f"{self.where}: version {version} was retired, the oldest that can be read is {oldest}"
+            )
+
+    # -- leases and retirement -----------------------------------------------------------------------
+
+    def lease(self, lease: Lease, ttl_s: float) -> None:
+        space = self._space
+        with space.lock:
+            if lease.version < space.pointer.horizon:
+                raise SnapshotExpiredError(
+                    f"{self.where}: no lease on version {lease.version}, the oldest that can be read is"
+                    f" {space.pointer.horizon}"
+                )
+            expires_us = self._clock.now_us() + int(ttl_s * 1e6)
+            space.leases[lease.lease_id] = (lease.version, expires_us)
+
+    def release(self, lease_id: str) -> None:
+        space = self._space
+        with space.lock:
+            space.leases.pop(lease_id, None)
+
+    def announce(self, horizon: int) -> int:
+        space = self._space
+        with space.lock:
+            now_us = self._clock.now_us()
+            space.leases = {name: lease for name, lease in space.leases.items() if lease[1] > now_us}
+            limits = [horizon, space.pointer.visible, *(version for version, _ in space.leases.values())]
+            moved = max(space.pointer.horizon, min(limits))
+            space.pointer = msgspec.structs.replace(space.pointer, horizon=moved)
+            return moved
+
+    def retire(self, version: int, changes: Iterable[Chunk]) -> None:
+        space = self._space
+        for chunk in changes:
+            with space.lock:
+                for run in chunk.runs:
+                    self._raise_floor(space, run.group, version)
+                    rows = space.rows[run.table, run.group]
+                    for key in run.keys.to_pylist():
+                        _drop_replaced(rows, key, version)
+        with space.lock:
+            self._retire_replaced_tables(space, version)
+            last = min(version, space.pointer.horizon - 1)  # later ones still say which tables they emptied
+            for old in [old for old in space.catalog if old <= last]:
+                del space.catalog[old]
+
+    def _retire_replaced_tables(self, space: _Space, version: int) -> None:
+        """A table that ``version`` emptied: its older rows go, whichever keys came back."""
+        entry = space.catalog.get(version)
+        starts = {table for table, at in entry.tables.items() if at.start == version} if entry else set()
+        for table, group in [at for at in space.rows if at[0] in starts]:
+            self._raise_floor(space, group, version)
+            rows = space.rows[table, group]
+            for key in list(rows):
+                rows[key] = {v: value for v, value in rows[key].items() if v >= version}
+                if not rows[key]:
+                    del rows[key]
+
+    @staticmethod
+    def _raise_floor(space: _Space, group: int, version: int) -> None:
+        space.floors[group] = max(space.floors.get(group, 0), version)
+        space.applied.pop((group, version), None)
+        space.sealed.discard((group, version))
+
+    # -- checking ---------------------------------------------------------------------------------------
+
+    def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
+        space, version = self._space, stamp.version
+        findings = []
+        with space.lock:
+            for group, expected in sorted(counts.items()):
+                if space.floors.get(group, 0) >= version:
+                    continue  # merged: its rows cannot be told from newer ones
+                where = f"{self.where}, version {version}, key group {group}"
+                if (group, version) not in space.sealed:
+                    findings.append(Finding(where, "sealed", "not sealed"))
+                for table, rows in sorted(expected.items()):
+                    held = sum(version in of_key for of_key in space.rows[table, group].values())
+                    if held != rows:
+                        findings.append(Finding(f"{where}, table {table}", f"{rows} rows", f"{held} rows"))
+        return findings
+
+    def close(self) -> None:
+        pass
+
+
+def _newest(versions: dict[int, bytes], version: int, start: int) -> bytes | None:
+    """T26: the newest row at or below the version, never the one of exactly this version."""
+    readable = [v for v in versions if start <= v <= version]
+    return versions[max(readable)] if readable else None
+
+
+def _drop_replaced(rows: dict[bytes, dict[int, bytes]], key: bytes, version: int) -> None:
+    kept = {v: value for v, value in rows.get(key, {}).items() if v >= version}
+    if version in kept and unpack(kept[version]).value is None:
+        del kept[version]  # T27: nothing is left below that it would have to hide
+    if kept:
+        rows[key] = kept
+    else:
+        rows.pop(key, None)
+
+
+def _without_zeros(counts: Any) -> dict[str, int]:
+    return {table: rows for table, rows in counts.items() if rows}

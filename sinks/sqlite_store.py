@@ -1,0 +1,278 @@
+"""The embedded store: a folder of SQLite files, for one machine and any number of processes.
+
+Every step that must be atomic is one SQL transaction: ``publish`` is one UPDATE with its
+condition in the WHERE clause; ``lease`` and ``announce`` each hold the write lock of
+``meta.sqlite`` from their first read to their commit.
+
+A read looks at two files, so the order matters: the visible version before the rows (what was
+not visible then may be half applied), the floor in one transaction with the rows, the horizon
+after them (I1, I8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from tidegate.clock import Clock
+from tidegate.errors import (
+    ConfigError,
+    CorruptError,
+    IncompleteError,
+    SnapshotExpiredError,
+    VersionRegressedError,
+)
+from tidegate.key_groups import key_group
+from tidegate.names import check_name, escape
+from tidegate.sinks.layout import payloads
+from tidegate.sinks.sqlite_files import META, Files, creation_lock, has_table, make_folder
+from tidegate.sinks.sqlite_rows import Asked, Shards
+from tidegate.sinks.store import CatalogEntry, Counts, Finding, Identity, Lease, Pointer, Stamp, Store
+from tidegate.wal.frame import Chunk
+from tidegate.wal.record import TableSchema
+
+META_FILE = "meta.sqlite"
+BATCH = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
+
+CLAIM = "UPDATE pointer SET epoch = ?, writer = ? WHERE epoch < ?"
+PUBLISH = """UPDATE pointer SET visible = :version, digest = :digest, epoch = :epoch
+    WHERE visible = :version - 1 AND epoch <= :epoch"""
+CATALOG = """SELECT entry FROM catalog WHERE version >= ? AND version <= ?
+    AND version >= (SELECT horizon FROM pointer) ORDER BY version"""
+ANNOUNCE = """UPDATE pointer SET horizon = max(horizon, min(?, visible,
+    coalesce((SELECT min(version) FROM leases), visible)))"""
+
+Kind = TypeVar("Kind")
+_json = msgspec.json.Encoder(order="deterministic")
+
+
+class SqliteStore(Store):
+    """A namespace in ``<path>/<escape(namespace)>/``. Opens nothing before it is used.
+
+    ``timeout_s``: how long to wait for another process's lock before StoreUnavailableError.
+    """
+
+    def __init__(
+        self, path: str, namespace: str, clock: Clock | None = None, *, timeout_s: float = 30.0
+    ) -> None:
+        check_name("namespace", namespace)
+        if timeout_s < 0:
+            raise ConfigError(f"timeout_s is {timeout_s!r}; it must be a number of seconds, 0 or more")
+        self.where = f"store sqlite://{path}, namespace {namespace}"
+        self._clock = clock or Clock()
+        self._timeout_s = timeout_s
+        self._files = Files(Path(path) / escape(namespace), self.where, timeout_s)
+        self._opened: Shards | None = None
+        self._visible_seen = 0
+
+    # -- identity ------------------------------------------------------------------------------
+
+    def identity(self) -> Identity | None:
+        if not self._files.exists(META_FILE):
+            return None
+        with self._files.reading(META_FILE) as meta:
+            if not has_table(meta, "namespace"):
+                return None  # being made, or its making was cut short
+            row = meta.execute("SELECT identity FROM namespace WHERE ready = 1").fetchone()
+        return None if row is None else self._decode(row[0], Identity)
+
+    def create(self, identity: Identity) -> Identity:
+        make_folder(self._files.folder, self.where)
+        with creation_lock(self._files.folder, self.where, self._timeout_s):
+            self._files.make(META_FILE, META)
+            with self._files.writing(META_FILE, durable=True) as meta:
+                meta.execute(
+                    "INSERT OR IGNORE INTO namespace VALUES (1, ?, 0)", (_json.encode(identity).decode(),)
+                )
+                content, ready = meta.execute("SELECT identity, ready FROM namespace").fetchone()
+            stands = self._decode(content, Identity)
+            if not ready:  # a shard that is missing later is a loss (I10), never made anew
+                Shards(self._files, stands).create()
+                with self._files.writing(META_FILE, durable=True) as meta:
+                    meta.execute("UPDATE namespace SET ready = 1")
+        return stands
+
+    def _decode(self, content: str, kind: type[Kind]) -> Kind:
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except msgspec.DecodeError as error:
+            path = self._files.folder / META_FILE
+            raise CorruptError(f"{self.where}: {path}: a {kind.__name__} cannot be read: {error}") from error
+
+    @property
+    def _shards(self) -> Shards:
+        if self._opened is None:
+            identity = self.identity()
+            if identity is None:
+                raise ConfigError(
+                    f"{self.where}: there is no namespace here yet; start a query that writes to it, or run"
+                    " `tidegate init`"
+                )
+            self._key_groups = identity.key_groups
+            self._opened = Shards(self._files, identity)
+        return self._opened
+
+    # -- the pointer ---------------------------------------------------------------------------
+
+    def pointer(self) -> Pointer:
+        _ = self._shards
+        with self._files.connection(META_FILE) as meta:
+            row = meta.execute(
+                "SELECT visible, digest, epoch, writer, horizon, heartbeat_us FROM pointer"
+            ).fetchone()
+        visible, digest, epoch, writer, horizon, heartbeat_us = row
+        age_s = None if heartbeat_us is None else max(0.0, (self._clock.now_us() - heartbeat_us) / 1e6)
+        pointer = Pointer(visible, digest, epoch, writer, horizon, age_s)
+        self._visible_seen = max(self._visible_seen, pointer.visible)
+        return pointer
+
+    def claim(self, epoch: int, writer: str) -> int:
+        _ = self._shards
+        with self._files.writing(META_FILE, durable=True) as meta:
+            meta.execute(CLAIM, (epoch, writer, epoch))
+            stands: int = meta.execute("SELECT epoch FROM pointer").fetchone()[0]
+        return stands
+
+    def heartbeat(self, epoch: int) -> None:
+        _ = self._shards
+        with self._files.writing(META_FILE, durable=False) as meta:  # a lost one is followed by the next
+            meta.execute("UPDATE pointer SET heartbeat_us = ? WHERE epoch = ?", (self._clock.now_us(), epoch))
+
+    def publish(self, entry: CatalogEntry, epoch: int) -> bool:
+        _ = self._shards
+        content = _json.encode(msgspec.structs.replace(entry, published_at_us=self._clock.now_us()))
+        with self._files.writing(META_FILE, durable=True) as meta:
+            flipped = meta.execute(
+                PUBLISH, {"version": entry.version, "digest": entry.digest, "epoch": epoch}
+            ).rowcount
+            if flipped:
+                meta.execute(
+                    "INSERT OR REPLACE INTO catalog VALUES (?, ?)", (entry.version, content.decode())
+                )
+        return flipped == 1
+
+    # -- writing a decided version ---------------------------------------------------------------
+
+    def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
+        _ = self._shards
+        rows = [(schema.schema_id, _json.encode(schema).decode()) for schema in schemas]
+        with self._files.writing(META_FILE, durable=True) as meta:
+            meta.executemany("INSERT OR REPLACE INTO schemas VALUES (?, ?)", rows)
+
+    def apply(self, stamp: Stamp, chunk: Chunk) -> None:
+        self._shards.apply(stamp.version, chunk)
+
+    def seal(self, stamp: Stamp, counts: Counts) -> None:
+        wrong = self._shards.seal(stamp.version, counts)
+        if wrong:
+            raise IncompleteError(
+                f"{self.where}: version {stamp.version} is not whole in {len(wrong)} key groups:"
+                f" {'; '.join(wrong[:3])}"
+            )
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def catalog(self, oldest: int = 0, newest: int | None = None) -> list[CatalogEntry]:
+        _ = self._shards
+        with self._files.connection(META_FILE) as meta:
+            rows = meta.execute(CATALOG, (oldest, 2**62 if newest is None else newest)).fetchall()
+        return [self._decode(content, CatalogEntry) for (content,) in rows]
+
+    def schemas(self) -> dict[str, TableSchema]:
+        _ = self._shards
+        with self._files.connection(META_FILE) as meta:
+            rows = meta.execute("SELECT schema_id, schema FROM schemas").fetchall()
+        return {schema_id: self._decode(content, TableSchema) for schema_id, content in rows}
+
+    def get_many(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+        shards = self._shards
+        self._check_visible(version)
+        found: list[bytes | None] = [None] * len(keys)
+        asked = (Asked(place, key_group(key, self._key_groups), key) for place, key in enumerate(keys))
+        for place, value in shards.look_up(table, asked, version, start):
+            found[place] = value
+        self._check_horizon(version)
+        return payloads(pa.array(found, pa.binary()))
+
+    def scan(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+        shards = self._shards
+        self._check_visible(version)
+        following: bytes | None = b""
+        while following is not None:
+            keys, stored, following = shards.page(table, group, following, version, start)
+            self._check_horizon(version)
+            values = payloads(pa.array(stored, pa.binary()))
+            live = pa.record_batch([pa.array(keys, pa.binary()), values], schema=BATCH).filter(
+                values.is_valid()
+            )
+            if live.num_rows:
+                yield live
+
+    def _check_visible(self, version: int) -> None:
+        if version > self._visible_seen and version > self.pointer().visible:
+            raise VersionRegressedError(
+                f"{self.where}: version {version} was asked for, the visible one is {self._visible_seen}"
+            )
+
+    def _check_horizon(self, version: int) -> None:
+        horizon = self.pointer().horizon
+        if version < horizon:
+            raise SnapshotExpiredError(
+                f"{self.where}: version {version} was retired, the oldest that can be read is {horizon}"
+            )
+
+    # -- leases and retirement -----------------------------------------------------------------------
+
+    def lease(self, lease: Lease, ttl_s: float) -> None:
+        _ = self._shards
+        with self._files.writing(META_FILE, durable=True) as meta:
+            (horizon,) = meta.execute("SELECT horizon FROM pointer").fetchone()
+            if lease.version < horizon:
+                raise SnapshotExpiredError(
+                    f"{self.where}: no lease on version {lease.version}, the oldest that can be read is"
+                    f" {horizon}"
+                )
+            expires_us = self._clock.now_us() + int(ttl_s * 1e6)
+            meta.execute(
+                "INSERT OR REPLACE INTO leases VALUES (?, ?, ?)", (lease.lease_id, lease.version, expires_us)
+            )
+
+    def release(self, lease_id: str) -> None:
+        _ = self._shards
+        with self._files.writing(META_FILE, durable=False) as meta:  # one that comes back only runs out later
+            meta.execute("DELETE FROM leases WHERE lease_id = ?", (lease_id,))
+
+    def announce(self, horizon: int) -> int:
+        _ = self._shards
+        with self._files.writing(META_FILE, durable=True) as meta:
+            meta.execute("DELETE FROM leases WHERE expires_us <= ?", (self._clock.now_us(),))
+            meta.execute(ANNOUNCE, (horizon,))
+            stands: int = meta.execute("SELECT horizon FROM pointer").fetchone()[0]
+        return stands
+
+    def retire(self, version: int, changes: Iterable[Chunk]) -> None:
+        self._shards.retire(version, changes)
+        with self._files.connection(META_FILE) as meta:
+            row = meta.execute("SELECT entry FROM catalog WHERE version = ?", (version,)).fetchone()
+        if row is not None:
+            for table, at in sorted(self._decode(row[0], CatalogEntry).tables.items()):
+                if at.start == version:
+                    self._shards.retire_replaced(version, table)
+        with self._files.writing(META_FILE, durable=False) as meta:
+            # Later entries still say which tables they emptied.
+            meta.execute(
+                "DELETE FROM catalog WHERE version <= ? AND version < (SELECT horizon FROM pointer)",
+                (version,),
+            )
+
+    # -- checking ---------------------------------------------------------------------------------------
+
+    def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
+        return self._shards.verify(stamp.version, counts)
+
+    def close(self) -> None:
+        self._files.close()
