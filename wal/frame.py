@@ -22,7 +22,7 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.errors import CorruptError
-from tidegate.wal.record import CHECKSUM_BYTES, FrameRef, checksum
+from tidegate.wal.record import CHECKSUM_BYTES, UNREADABLE, FrameRef, checksum
 
 MAGIC = b"TGF1"
 SCHEMA = pa.schema(
@@ -101,7 +101,7 @@ def decode_frame(content: bytes, expected: FrameRef, attempt: str, where: str) -
     try:
         header = _decoder.decode(memoryview(content)[BODY_AT : BODY_AT + length])
         batch = _read_batch(pa.py_buffer(content)[BODY_AT + length :])
-    except (msgspec.DecodeError, pa.ArrowInvalid, OSError) as error:
+    except (*UNREADABLE, pa.ArrowInvalid, OSError) as error:
         raise refuse(f"the frame cannot be read: {error}") from error
     if header.attempt != attempt:
         raise refuse(f"the frame is of attempt {header.attempt}, not {attempt}")

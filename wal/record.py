@@ -26,6 +26,9 @@ DECIDED_BYTES_MAX = 64 * 1024
 OFFSETS_BYTES_MAX = 16 * 1024
 """Source offsets longer than this stand in the manifest only; the fingerprint stands for them."""
 
+UNREADABLE = (msgspec.DecodeError, RecursionError)
+"""What decoding hostile bytes raises: nested too deeply is a RecursionError (T49)."""
+
 MANIFEST_MAGIC = b"TGM1"
 CHECKSUM_BYTES = 8
 
@@ -218,9 +221,10 @@ def encode_record(record: AnyRecord) -> bytes:
     ConfigError: a Decided is larger than one log message may be (too many tables).
     """
     body = _json.encode(record)
-    if isinstance(record, Decided) and len(body) >= DECIDED_BYTES_MAX:
+    size = 1 + CHECKSUM_BYTES + len(body)
+    if isinstance(record, Decided) and size > DECIDED_BYTES_MAX:
         msg = (
-            f"the decision of version {record.version} takes {len(body)} bytes, {DECIDED_BYTES_MAX} are"
+            f"the decision of version {record.version} takes {size} bytes, {DECIDED_BYTES_MAX} are"
             f" allowed: {len(record.tables)} tables are too many for one namespace, use several"
         )
         raise ConfigError(msg)
@@ -249,7 +253,7 @@ def decode_record(content: bytes, where: str) -> AnyRecord:
             msg = f"{where}: record kind {kind!r} is not known to this release; upgrade tidegate"
             raise ConfigError(msg)
         return _record_decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         msg = f"{where}: the record cannot be read: {error}"
         raise CorruptError(msg) from error
 
@@ -390,7 +394,7 @@ def decode_ack(content: bytes) -> Ack:
     """The inverse of ``encode_ack``. CorruptError: these bytes are no ack."""
     try:
         return _ack_decoder.decode(content)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         msg = f"a task returned an ack that cannot be read: {error}"
         raise CorruptError(msg) from error
 
@@ -421,6 +425,6 @@ def decode_manifest(content: bytes, digest: str, where: str) -> Manifest:
         raise CorruptError(msg)
     try:
         return _manifest_decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         msg = f"{where}: the manifest cannot be read: {error}"
         raise CorruptError(msg) from error
