@@ -36,12 +36,18 @@ class Barrier(Protocol):
     version empties first. ``parallelism`` is the number of tasks, one ack each.
     """
 
-    origin: Origin
-    source_offsets: str
-    tables: tuple[str, ...]
-    schemas: dict[str, TableSchema]
-    starts: frozenset[str]
-    parallelism: int
+    @property
+    def origin(self) -> Origin: ...
+    @property
+    def source_offsets(self) -> str: ...
+    @property
+    def tables(self) -> tuple[str, ...]: ...
+    @property
+    def schemas(self) -> dict[str, TableSchema]: ...
+    @property
+    def starts(self) -> frozenset[str]: ...
+    @property
+    def parallelism(self) -> int: ...
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         """Run the tasks; the acks that count. Everything they name is durable in the log."""

@@ -1,0 +1,77 @@
+"""Which batch this is: the query, its checkpoint and its source offsets, asked of Spark."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame
+
+from tidegate.errors import ConfigError
+
+
+class BatchContext(NamedTuple):
+    """One micro-batch, as Spark's offset log holds it.
+
+    ``lineage`` is the query id, which lives in the checkpoint; ``run_id`` is new at each start
+    of the query. ``fingerprint`` is a digest of ``source_offsets``.
+    """
+
+    lineage: str
+    run_id: str
+    batch_id: int
+    source_offsets: str
+    fingerprint: str
+
+
+def batch_context(batch_df: DataFrame, batch_id: int) -> BatchContext:
+    """The context of the batch that is being run in this thread.
+
+    The running query is found through the state that all sessions of the application share:
+    the batch's own session is a clone that knows no queries (T15).
+
+    ConfigError: this is not a call from foreachBatch, or the session is a Spark Connect one.
+    """
+    if not isinstance(batch_id, int) or isinstance(batch_id, bool):
+        msg = (
+            f"the batch id is {batch_id!r}; pass the sink to foreachBatch, which gives (DataFrame, batch id)"
+        )
+        raise ConfigError(msg)
+    session = getattr(batch_df, "sparkSession", None)
+    if session is None or not hasattr(session, "_jsparkSession"):
+        msg = (
+            "this DataFrame is not one of a classic Spark session; Spark Connect does not run foreachBatch in"
+            " the driver's process: start the session with SparkSession.builder.master(...)"
+        )
+        raise ConfigError(msg)
+    query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if query_id is None:
+        msg = "no streaming query runs in this thread: pass the sink to df.writeStream.foreachBatch(sink)"
+        raise ConfigError(msg)
+    try:
+        query = _running_query(session, query_id)
+        offsets = query.offsetLog().get(batch_id) if query is not None else None
+        if offsets is None or not offsets.isDefined():
+            msg = f"query {query_id} has no offsets for batch {batch_id} in its checkpoint"
+            raise ConfigError(msg)
+        text = str(offsets.get().toString())
+        run_id = str(query.runId().toString())
+    except Py4JError as error:
+        msg = f"this release of Spark does not show the offsets of query {query_id}: {error}"
+        raise ConfigError(msg) from error
+    fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return BatchContext(query_id, run_id, batch_id, text, fingerprint)
+
+
+def is_running(session: Any, query_id: str) -> bool:
+    """Whether the query still runs in this application."""
+    try:
+        return _running_query(session, query_id) is not None
+    except Py4JError:
+        return False
+
+
+def _running_query(session: Any, query_id: str) -> Any:
+    uuid = session._jvm.java.util.UUID.fromString(query_id)
+    return session._jsparkSession.sharedState().activeStreamingQueries().get(uuid)

@@ -1,0 +1,120 @@
+"""Keys, key groups and values as Spark columns: the JVM does the work per row.
+
+The same bytes as ``tidegate.key_groups`` makes in Python; tests hold the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, functions
+from pyspark.sql import types as T
+
+from tidegate.errors import ConfigError
+from tidegate.wal.record import Column as SchemaColumn
+
+JSON_OPTIONS = {
+    "ignoreNullFields": "false",
+    "dateFormat": "yyyy-MM-dd",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+}
+"""How ``to_json`` writes values, whatever the session says: docs/storage-format.md."""
+
+_KEY_TYPES = (
+    T.StringType,
+    T.BinaryType,
+    T.ByteType,
+    T.ShortType,
+    T.IntegerType,
+    T.LongType,
+    T.BooleanType,
+    T.DateType,
+    T.DecimalType,
+)
+
+
+def column(name: str) -> Column:
+    """The column of exactly this name, dots and all."""
+    return functions.col("`" + name.replace("`", "``") + "`")
+
+
+def schema_column(field: T.StructField) -> SchemaColumn:
+    """A field's name and Spark's simple name of its type."""
+    return SchemaColumn(field.name, field.dataType.simpleString())
+
+
+def check_key_type(table: str, field: T.StructField) -> None:
+    """ConfigError when a column of this type cannot be a key, with what to do instead."""
+    kind = field.dataType
+    if isinstance(kind, T.FloatType | T.DoubleType):
+        msg = (
+            f"table {table}: key column {field.name} is {kind.simpleString()}; NaN and -0.0 have no one"
+            " encoding, so float keys are refused: cast it to decimal, bigint or string"
+        )
+        raise ConfigError(msg)
+    if not isinstance(kind, _KEY_TYPES):
+        msg = (
+            f"table {table}: key column {field.name} is {kind.simpleString()}; a key column is a string,"
+            " binary, integer, boolean, date or decimal: cast it to one of them"
+        )
+        raise ConfigError(msg)
+    if isinstance(kind, T.StringType) and getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
+        msg = f"table {table}: key column {field.name} has a collation; cast it to binary or plain string"
+        raise ConfigError(msg)
+
+
+def key_bytes(fields: Sequence[T.StructField]) -> Column:
+    """The key's bytes; null when any key column is null (refused while staging)."""
+    parts = [_part(field) for field in fields]
+    if len(parts) == 1:
+        return parts[0]
+    pieces = []
+    for part in parts:
+        length = functions.octet_length(part).cast("string").cast("binary")
+        pieces += [length, functions.lit(b":"), part, functions.lit(b",")]
+    return functions.concat(*pieces)
+
+
+def _part(field: T.StructField) -> Column:
+    value = column(field.name)
+    if isinstance(field.dataType, T.BinaryType):
+        return value
+    # try_cast: plain digits for decimals whatever ANSI says; CAST may write 1.000E-7
+    return value.try_cast("string").cast("binary")
+
+
+def key_group(key: Column, key_groups: int) -> Column:
+    """``xxh64(key, seed 42) mod key_groups`` over the unsigned hash; Spark's is signed."""
+    signed = functions.xxhash64(key)
+    group = functions.pmod(signed, functions.lit(key_groups).cast("bigint"))
+    wrapped = 2**64 % key_groups
+    if wrapped:
+        shifted = functions.pmod(group + functions.lit(wrapped), functions.lit(key_groups).cast("bigint"))
+        group = functions.when(signed < 0, shifted).otherwise(group)
+    return group.cast("int")
+
+
+def task_of(group: Column, parallelism: int, key_groups: int) -> Column:
+    """The task that owns a key group: ``group * parallelism // key_groups``."""
+    owner = functions.floor(group.cast("bigint") * parallelism / functions.lit(key_groups))
+    return owner.cast("int")
+
+
+def json_value(names: Sequence[str]) -> Column:
+    """A stored value: ``+`` and the JSON object of these columns."""
+    if not names:
+        return functions.lit(b"+{}")
+    text = functions.to_json(functions.struct(*map(column, names)), JSON_OPTIONS)
+    return functions.concat(functions.lit(b"+"), text.cast("binary"))
+
+
+def bytes_value(name: str) -> Column:
+    """A stored value: ``+`` and the column's bytes."""
+    return functions.concat(functions.lit(b"+"), column(name).cast("binary"))
+
+
+def delete_marker() -> Column:
+    """A stored delete marker."""
+    return functions.lit(b"-")

@@ -1,0 +1,30 @@
+"""Typed errors across Spark: what a task raised is raised again in the driver, as itself."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from tidegate.errors import BY_NAME
+
+_RAISED = re.compile(r"tidegate\.errors\.(\w+): (.*)")
+
+
+@contextlib.contextmanager
+def typed() -> Iterator[None]:
+    """Turn Spark's report of a task's tidegate error back into that error.
+
+    Anything else, such as an error in the user's own plan, passes as it is.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raised = _RAISED.findall(str(error))
+        if raised and raised[-1][0] in BY_NAME:
+            name, message = raised[-1]
+            raise BY_NAME[name](message) from error
+        raise

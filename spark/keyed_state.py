@@ -1,0 +1,213 @@
+"""Reducers: state at the base version, the batch's own part, their sum; all in Arrow columns.
+
+Spark has reduced the batch to one row per key before it comes here; its value is the JSON of
+the batch's own aggregates. For each Arrow batch the state of its keys is read in bulk, both
+are parsed by Arrow, combined column by column, and written as JSON again. Nulls are skipped
+by every reducer, as SQL aggregates do. No pyspark is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from tidegate.errors import BadRecordError, ConfigError, CorruptError
+from tidegate.sinks.layout import VALUE_END
+from tidegate.sinks.store import Store
+from tidegate.wal.changelog import CHANGES, Merge
+from tidegate.wal.record import Column
+
+REDUCERS = ("sum", "count", "min", "max", "first", "last")
+
+INTEGERS = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
+FLOATS = {"float": pa.float64(), "double": pa.float64()}
+TEXTS = {"string": pa.string(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC")}
+TYPES = {**INTEGERS, **FLOATS, **TEXTS, "boolean": pa.bool_()}
+"""Types that reducers work on, as they are in Arrow."""
+
+
+class ReducedColumn(msgspec.Struct, frozen=True):
+    """One field of a reduced value: its name, the type of its result, its reducer."""
+
+    name: str
+    type: str
+    reducer: str
+
+
+class ReducedTable(msgspec.Struct, frozen=True):
+    """A table written by ``reduce`` in this batch: its index, name, start at the base, fields."""
+
+    index: int
+    name: str
+    start: int
+    columns: tuple[ReducedColumn, ...]
+
+
+def reduced_column(table: str, column: Column, reducer: str) -> ReducedColumn:
+    """The field that a reducer makes of a column. ConfigError: it does not work on that type."""
+    if reducer not in REDUCERS:
+        msg = f"table {table}: {reducer!r} is not a reducer; there are {', '.join(REDUCERS)}"
+        raise ConfigError(msg)
+    if reducer == "count":
+        return ReducedColumn(column.name, "bigint", reducer)
+    if reducer == "sum":
+        if column.type in INTEGERS:
+            return ReducedColumn(column.name, "bigint", reducer)
+        if column.type in FLOATS:
+            return ReducedColumn(column.name, "double", reducer)
+        msg = f"table {table}: sum of column {column.name} ({column.type}): cast it to bigint or double"
+        raise ConfigError(msg)
+    if column.type not in TYPES or (column.type == "boolean" and reducer in ("min", "max")):
+        msg = (
+            f"table {table}: {reducer} of column {column.name} ({column.type}) is not supported; cast it to one"
+            f" of {', '.join(TYPES)}"
+        )
+        raise ConfigError(msg)
+    return ReducedColumn(column.name, column.type, reducer)
+
+
+def merge_with(store: Store, tables: Sequence[ReducedTable], base_version: int) -> Merge:
+    """A merge for ``stage_task``: values of reduced tables become state combined with batch."""
+
+    def merge(batch: Any) -> Any:
+        for table in tables:
+            mine = pc.equal(batch["t"], table.index)
+            if not pc.any(mine).as_py():
+                continue
+            rows = batch.filter(mine)
+            values = _merge_table(store, table, base_version, rows["k"], rows["v"])
+            merged = pc.replace_with_mask(batch["v"], mine, values)
+            batch = pa.record_batch([batch["g"], batch["t"], batch["k"], merged], schema=CHANGES)
+        return batch
+
+    return merge
+
+
+def _merge_table(store: Store, table: ReducedTable, base_version: int, keys: Any, values: Any) -> Any:
+    part = parse(pc.binary_slice(values, 1, VALUE_END), table.columns)
+    if base_version == 0:
+        state = [pa.nulls(len(keys), column.type) for column in part]
+    else:
+        held = store.get_many(table.name, keys.to_pylist(), base_version, table.start)
+        state = parse(held, table.columns)
+    combined = []
+    for column, ours, theirs in zip(table.columns, state, part, strict=True):
+        try:
+            combined.append(combine(column.reducer, ours, theirs))
+        except pa.ArrowInvalid as error:
+            msg = (
+                f"table {table.name}, field {column.name}: {column.reducer} of this batch and the state at"
+                f" version {base_version} fails: {error}; nothing was decided; use a wider type (double)"
+            )
+            raise BadRecordError(msg) from error
+    return format_values(table.columns, combined)
+
+
+def combine(reducer: str, state: Any, batch: Any) -> Any:
+    """State and batch, row by row; null where both are. ArrowInvalid: a sum overflows."""
+    match reducer:
+        case "sum" | "count":
+            zero = pa.scalar(0, state.type)
+            total = pc.add_checked(pc.fill_null(state, zero), pc.fill_null(batch, zero))
+            both_null = pc.and_(pc.is_null(state), pc.is_null(batch))
+            return pc.if_else(both_null, pa.scalar(None, state.type), total)
+        case "min":
+            return pc.coalesce(pc.if_else(_above(state, batch), batch, state), state, batch)
+        case "max":
+            return pc.coalesce(pc.if_else(_above(state, batch), state, batch), state, batch)
+        case "first":
+            return pc.coalesce(state, batch)
+        case _:
+            return pc.coalesce(batch, state)
+
+
+def _above(one: Any, other: Any) -> Any:
+    """Whether ``one`` is greater; NaN is above every number, as Spark orders it."""
+    if not pa.types.is_floating(one.type):
+        return pc.greater(one, other)
+    return pc.or_(pc.greater(one, other), pc.and_(pc.is_nan(one), pc.invert(pc.is_nan(other))))
+
+
+# -- JSON in columns ----------------------------------------------------------------------------
+
+
+def parse(values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
+    """JSON objects (null: no state) as one Arrow array per column; missing fields are null."""
+    lines = pc.fill_null(values, b"{}")
+    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), b"\n")[0].as_buffer()
+    as_read = [(column.name, _read_type(column.type)) for column in columns]
+    options = pj.ParseOptions(explicit_schema=pa.schema(as_read), unexpected_field_behavior="ignore")
+    block = pj.ReadOptions(use_threads=False, block_size=max(joined.size + 1, 1 << 16))
+    try:
+        table = pj.read_json(pa.BufferReader(joined), read_options=block, parse_options=options)
+    except pa.ArrowInvalid:
+        return _parse_slowly(lines, columns)
+    if table.num_rows != len(lines):
+        msg = f"{len(lines)} values of state were parsed as {table.num_rows} rows"
+        raise CorruptError(msg)
+    return [
+        table[column.name].combine_chunks().cast(TYPES[column.type])
+        if len(lines)
+        else pa.nulls(0, TYPES[column.type])
+        for column in columns
+    ]
+
+
+def _read_type(kind: str) -> Any:
+    return pa.string() if kind in TEXTS else TYPES[kind]
+
+
+def _parse_slowly(lines: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
+    """Row by row, for what Arrow's reader refuses: "NaN" and "Infinity" among floats."""
+    rows = [msgspec.json.decode(line) for line in lines.to_pylist()]
+    arrays = []
+    for column in columns:
+        cells = [row.get(column.name) for row in rows]
+        if column.type in FLOATS:
+            cells = [None if cell is None else float(cell) for cell in cells]
+        arrays.append(pa.array(cells, _read_type(column.type)).cast(TYPES[column.type]))
+    return arrays
+
+
+def format_values(columns: Sequence[ReducedColumn], arrays: Sequence[Any]) -> Any:
+    """Stored values: ``+`` and a JSON object per row, as the JVM's ``to_json`` writes it."""
+    pieces: list[Any] = []
+    lead = "+{"
+    for column, array in zip(columns, arrays, strict=True):
+        name = msgspec.json.encode(column.name).decode()
+        pieces += [pa.scalar(f"{lead}{name}:"), pc.fill_null(_json_text(array), "null")]
+        lead = ","
+    return pc.binary_join_element_wise(*pieces, pa.scalar("}"), "").cast(pa.binary())
+
+
+def _json_text(array: Any) -> Any:
+    if pa.types.is_floating(array.type):
+        special = pc.if_else(
+            pc.is_nan(array), '"NaN"', pc.if_else(pc.greater(array, 0), '"Infinity"', '"-Infinity"')
+        )
+        return pc.if_else(pc.is_finite(array), array.cast(pa.string()), special)
+    if pa.types.is_timestamp(array.type):
+        text = array.cast(pa.timestamp("us")).cast(pa.string())
+        return _quoted(pc.binary_join_element_wise(pc.replace_substring(text, " ", "T"), "Z", ""))
+    if pa.types.is_date(array.type):
+        return _quoted(array.cast(pa.string()))
+    if pa.types.is_string(array.type):
+        return _quoted(_escaped(array))
+    return array.cast(pa.string())
+
+
+def _quoted(text: Any) -> Any:
+    return pc.binary_join_element_wise('"', text, '"', "")
+
+
+def _escaped(text: Any) -> Any:
+    text = pc.replace_substring(pc.replace_substring(text, "\\", "\\\\"), '"', '\\"')
+    if pc.any(pc.match_substring_regex(text, "[\\x00-\\x1f]")).as_py():
+        for code in range(0x20):
+            text = pc.replace_substring(text, chr(code), f"\\u{code:04x}")
+    return text

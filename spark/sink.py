@@ -1,0 +1,213 @@
+"""``VersionedSink``: every micro-batch becomes one version of the namespace, or none."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from pyspark.sql import DataFrame
+
+from tidegate.committers.background import Background
+from tidegate.committers.commit import commit
+from tidegate.committers.driver import Driver
+from tidegate.committers.open import open_namespace
+from tidegate.errors import ConfigError
+from tidegate.names import check_name
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.open_store import open_store
+from tidegate.spark.apply_job import apply_on_executors
+from tidegate.spark.batch import BatchContext, batch_context, is_running
+from tidegate.spark.stage import SparkBarrier
+from tidegate.spark.transaction import Names, Transaction
+from tidegate.wal.fold import replay_of
+from tidegate.wal.open_log import open_log
+from tidegate.wal.record import BatchOrigin, Folded, TableSchema, VersionFact
+
+logger = logging.getLogger("tidegate")
+
+Write = Callable[[Transaction, DataFrame], None]
+
+
+class VersionedSink:
+    """A sink for ``foreachBatch``: one atomic, numbered version per micro-batch.
+
+    >>> sink = VersionedSink(                                          # doctest: +SKIP
+    ...     namespace="flights", wal="file:///data/wal", store="sqlite:///data/store",
+    ...     table="aircraft", key="tailnum", order_by="time_hour",
+    ... )
+    >>> df.writeStream.foreachBatch(sink).option("checkpointLocation", path).start()
+
+    With ``table`` and ``key`` the sink upserts every batch into that table; without them give
+    ``sink.each(write)`` a function that writes several tables. Making a sink writes nothing;
+    the namespace is opened, and made if missing, at the first batch. One sink serves one
+    query at a time. Further keywords are ``tidegate.options.Options``.
+
+    ConfigError: an option, a URL or a name is wrong; nothing was written.
+    """
+
+    def __init__(
+        self,
+        *,
+        namespace: str,
+        wal: str,
+        store: str,
+        table: str | None = None,
+        key: Names | None = None,
+        order_by: Names | None = None,
+        delete_when: str | None = None,
+        value: str | None = None,
+        wal_options: dict[str, Any] | None = None,
+        store_options: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self._endpoints = Endpoints(namespace, wal, store, wal_options or {}, store_options or {})
+        self._options = Options.of(options)
+        if (table is None) != (key is None):
+            msg = "table and key go together: give both, or neither and use sink.each(write)"
+            raise ConfigError(msg)
+        if table is not None:
+            check_name("table", table)
+        elif order_by is not None or delete_when is not None or value is not None:
+            msg = "order_by, delete_when and value belong to the one-table form: give table and key too"
+            raise ConfigError(msg)
+        self._table, self._key = table, key
+        self._upsert = {"order_by": order_by, "delete_when": delete_when, "value": value}
+        open_log(wal, namespace, self._endpoints.wal_options).close()
+        open_store(store, namespace, self._endpoints.store_options).close()
+        self._lock = threading.Lock()
+        self._driver: Driver | None = None
+        self._background: Background | None = None
+        self._session: Any = None
+        self._done: tuple[str, int] | None = None
+        self.last_commit: VersionFact | None = None
+        """The last version this sink made visible, None before the first."""
+
+    def __repr__(self) -> str:
+        return f"VersionedSink({self._endpoints!r}, table={self._table!r})"
+
+    def __reduce__(self) -> NoReturn:
+        msg = "a VersionedSink stays in the driver's process and is never pickled (Spark Connect would do so)"
+        raise ConfigError(msg)
+
+    def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
+        """Commit one batch into the sink's table. Spark calls this from ``foreachBatch``."""
+        if self._table is None or self._key is None:
+            msg = "this sink has no table: pass table= and key=, or give foreachBatch sink.each(write)"
+            raise ConfigError(msg)
+        table, key = self._table, self._key
+        self._run(batch_df, batch_id, lambda txn, rows: txn.upsert(table, rows, key, **self._upsert))
+
+    def each(self, write: Write) -> Callable[[DataFrame, int], None]:
+        """A function for ``foreachBatch`` that calls ``write(txn, batch_df)`` for each new batch.
+
+        All that ``write`` does through ``txn`` becomes one version. It is not called for a
+        batch that was decided before. If it raises, nothing is decided.
+        """
+
+        def run(batch_df: DataFrame, batch_id: int) -> None:
+            self._run(batch_df, batch_id, write)
+
+        return run
+
+    def close(self) -> None:
+        """Stop the background work and release handles. The next batch opens again."""
+        with self._lock:
+            self._release()
+
+    # -- one batch ------------------------------------------------------------------------------
+
+    def _run(self, batch_df: DataFrame, batch_id: int, write: Write) -> None:
+        with self._lock:
+            batch = batch_context(batch_df, batch_id)
+            if self._done == (batch.run_id, batch_id):
+                msg = (
+                    f"batch {batch_id} has made its version already: one transaction per batch; write all"
+                    " tables in one sink.each(write), or use a second namespace"
+                )
+                raise ConfigError(msg)
+            try:
+                fact = self._commit(batch_df, batch, write)
+            except BaseException:
+                self._release()  # open again, and recover, before anything else is written
+                raise
+            self._done, self.last_commit = (batch.run_id, batch_id), fact
+
+    def _commit(self, batch_df: DataFrame, batch: BatchContext, write: Write) -> VersionFact:
+        driver = self._opened(batch_df, batch)
+        state = driver.folded
+        origin = _origin(state, batch)
+        fact = replay_of(state, origin)
+        if fact is not None:
+            logger.info("batch %s is version %s already; it is skipped", batch.batch_id, fact.version)
+            return fact
+        txn = Transaction(batch.batch_id, state.last_version, self._known(driver))
+        write(txn, batch_df)
+        barrier = SparkBarrier(
+            txn.close(),
+            txn.schemas,
+            origin,
+            batch.source_offsets,
+            self._endpoints,
+            state.key_groups,
+            self._parallelism(batch_df, state),
+            state.tables,
+        )
+        fact = commit(driver, barrier)
+        if self._background is not None:
+            self._background.published()
+        return fact
+
+    def _opened(self, batch_df: DataFrame, batch: BatchContext) -> Driver:
+        self._session = batch_df.sparkSession
+        if self._driver is not None and self._driver.folded.lineage != batch.lineage:
+            self._release()  # another query: its checkpoint has to be accepted first
+        if self._driver is None:
+            driver = self._new_driver()
+            recovered = open_namespace(
+                driver, batch.lineage, lambda state: replay_of(state, _origin(state, batch)) and None
+            )
+            if recovered:
+                logger.info("recovered versions %s of namespace %s", recovered, self._endpoints.namespace)
+            self._driver = driver
+        if self._background is None or self._background.ended:
+            session, lineage, driver = self._session, batch.lineage, self._driver
+            self._background = Background(
+                driver.log, driver.store, self._options, driver.epoch, lambda: is_running(session, lineage)
+            )
+        return self._driver
+
+    def _new_driver(self) -> Driver:
+        where = self._endpoints
+        return Driver(
+            where,
+            open_log(where.wal, where.namespace, where.wal_options),
+            open_store(where.store, where.namespace, where.store_options),
+            self._options,
+            apply_on_executors=apply_on_executors(lambda: self._session.sparkContext, where),
+        )
+
+    def _release(self) -> None:
+        if self._background is not None:
+            self._background.stop()
+        if self._driver is not None:
+            self._driver.log.close()
+            self._driver.store.close()
+        self._driver = self._background = None
+
+    def _known(self, driver: Driver) -> dict[str, TableSchema]:
+        """The schemas of the tables as they stand. Read from the store: it is never behind here."""
+        tables = driver.folded.tables
+        if not tables:
+            return {}
+        schemas = driver.store.schemas()
+        return {name: schemas[at.schema_id] for name, at in tables.items()}
+
+    def _parallelism(self, batch_df: DataFrame, state: Folded) -> int:
+        asked = self._options.parallelism or batch_df.sparkSession.sparkContext.defaultParallelism
+        return min(asked, state.key_groups)
+
+
+def _origin(state: Folded, batch: BatchContext) -> BatchOrigin:
+    return BatchOrigin(batch.lineage, state.generation, batch.batch_id, batch.fingerprint)
