@@ -1,0 +1,286 @@
+"""Values come back as what they were. The texts are what Spark 4's to_json wrote for these values."""
+
+import base64
+import contextlib
+import datetime
+import decimal
+import json
+import math
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.errors import ConfigError, CorruptError
+from tidegate.values import kind_of, values_of
+from tidegate.wal.record import Column, TableSchema
+
+D = decimal.Decimal
+UTC = datetime.timezone.utc
+
+
+def schema_of(*types, key=("id:string",), value_format="json"):
+    columns = tuple(Column(f"c{i}", kind) for i, kind in enumerate(types))
+    keys = tuple(Column(*part.split(":")) for part in key)
+    return TableSchema(keys, columns, value_format)
+
+
+def decode(kind, text):
+    return values_of(schema_of(kind)).decode(b'{"c0":' + text.encode() + b"}")["c0"]
+
+
+SPARK = [
+    ("string", '"hé\\"\\\\x"', 'hé"\\x'),
+    ("varchar(10)", '"x"', "x"),
+    ("string collate UTF8_LCASE", '"x"', "x"),
+    ("tinyint", "1", 1),
+    ("bigint", "9223372036854775807", 2**63 - 1),
+    ("double", '"Infinity"', math.inf),
+    ("double", '"-Infinity"', -math.inf),
+    ("double", "1.0E22", 1e22),
+    ("double", "1.0E-300", 1e-300),
+    ("float", "0.1", 0.1),
+    ("decimal(20,10)", "1.000E-7", D("1.000E-7")),
+    ("decimal(38,0)", "12345678901234567890123456789012345678", D("12345678901234567890123456789012345678")),
+    ("decimal(10,2)", "-1.10", D("-1.10")),
+    ("decimal(38,20)", "0E-20", D("0E-20")),
+    ("date", '"0001-01-01"', datetime.date(1, 1, 1)),
+    ("date", '"9999-12-31"', datetime.date(9999, 12, 31)),
+    (
+        "timestamp",
+        '"2023-01-02T08:04:05.123456Z"',
+        datetime.datetime(2023, 1, 2, 8, 4, 5, 123456, UTC),
+    ),
+    ("timestamp", '"9999-12-31T23:59:59.999999Z"', datetime.datetime.max.replace(tzinfo=UTC)),
+    ("timestamp_ntz", '"2023-01-02T03:04:05.123456"', datetime.datetime(2023, 1, 2, 3, 4, 5, 123456)),  # noqa: DTZ001
+    ("binary", '"YWJj"', b"abc"),
+    ("binary", '""', b""),
+    ("boolean", "true", True),
+    ("int", "null", None),
+    ("void", "null", None),
+    ("struct<a:int,b:string>", '{"a":1,"b":null}', {"a": 1, "b": None}),
+    ("array<int>", "[1,null,3]", [1, None, 3]),
+    ("map<string,int>", '{"a":1,"b":null}', {"a": 1, "b": None}),
+    ("map<int,string>", '{"1":"x"}', {1: "x"}),
+    ("map<date,int>", '{"19358":1}', {datetime.date(2023, 1, 1): 1}),
+    ("map<timestamp,int>", '{"1672549200000000":1}', {datetime.datetime(2023, 1, 1, 5, tzinfo=UTC): 1}),
+    ("map<timestamp_ntz,int>", '{"1672531200000000":1}', {datetime.datetime(2023, 1, 1): 1}),  # noqa: DTZ001
+    ("map<decimal(10,2),int>", '{"1.50":1}', {D("1.50"): 1}),
+    ("map<boolean,int>", '{"true":1}', {True: 1}),
+    ("map<double,int>", '{"1.5":2}', {1.5: 2}),
+    (
+        "array<struct<x:map<string,array<date>>>>",
+        '[{"x":{"k":["2023-01-01"]}}]',
+        [{"x": {"k": [datetime.date(2023, 1, 1)]}}],
+    ),
+    ("interval day to second", "\"INTERVAL '1' DAY\"", "INTERVAL '1' DAY"),
+]
+
+
+@pytest.mark.parametrize("kind,text,expected", SPARK)
+def test_what_spark_writes_is_read_back(kind, text, expected):
+    found = decode(kind, text)
+    assert found == expected
+    assert type(found) is type(expected)
+    if isinstance(expected, D):
+        assert found.as_tuple() == expected.as_tuple()
+
+
+def test_not_a_number_comes_back_wherever_it_stands():
+    assert math.isnan(decode("double", '"NaN"'))
+    assert math.isnan(decode("array<double>", '["NaN",1.0]')[0])
+    assert math.isnan(decode("struct<a:map<string,float>>", '{"a":{"k":"NaN"}}')["a"]["k"])
+
+
+# -- round trips --------------------------------------------------------------------------------
+
+
+def _double(value):
+    if math.isfinite(value):
+        return json.dumps(value)
+    return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
+
+
+def _timestamp(value):
+    return value.strftime(f'"{value.year:04d}-%m-%dT%H:%M:%S.%f') + ('Z"' if value.tzinfo else '"')
+
+
+def _int(low, high):
+    return st.integers(low, high), str
+
+
+text = st.text(st.characters(exclude_categories=["Cs"]))
+LEAVES = {
+    "string": (text, json.dumps),
+    "binary": (st.binary(), lambda value: json.dumps(base64.b64encode(value).decode())),
+    "boolean": (st.booleans(), json.dumps),
+    "tinyint": _int(-(2**7), 2**7 - 1),
+    "smallint": _int(-(2**15), 2**15 - 1),
+    "int": _int(-(2**31), 2**31 - 1),
+    "bigint": _int(-(2**63), 2**63 - 1),
+    "double": (st.floats(), _double),
+    "date": (st.dates(), lambda value: f'"{value.isoformat()}"'),
+    "timestamp": (st.datetimes(timezones=st.just(UTC)), _timestamp),
+    "timestamp_ntz": (st.datetimes(), _timestamp),
+    "decimal(38,18)": (st.decimals(-(10**19), 10**19, places=18, allow_nan=False), str),
+}
+
+
+def written(write, value):
+    return "null" if value is None else write(value)
+
+
+@st.composite
+def cases(draw, depth=2):
+    """(type, strategy of values, writer of one value as JSON)."""
+    shape = draw(st.sampled_from(["leaf", "leaf", "array", "map", "struct"] if depth else ["leaf"]))
+    if shape == "leaf":
+        name = draw(st.sampled_from(sorted(LEAVES)))
+        return name, *LEAVES[name]
+    name, values, write = draw(cases(depth - 1))
+    inner = st.one_of(st.none(), values)
+    if shape == "array":
+        return (
+            f"array<{name}>",
+            st.lists(inner, max_size=4),
+            lambda found: "[" + ",".join(written(write, one) for one in found) + "]",
+        )
+    if shape == "map":
+        return (
+            f"map<string,{name}>",
+            st.dictionaries(text, inner, max_size=4),
+            lambda found: (
+                "{" + ",".join(f"{json.dumps(k)}:{written(write, v)}" for k, v in found.items()) + "}"
+            ),
+        )
+    return (
+        f"struct<x:{name},y y:{name}>",
+        st.fixed_dictionaries({"x": inner, "y y": inner}),
+        lambda found: "{" + ",".join(f"{json.dumps(k)}:{written(write, v)}" for k, v in found.items()) + "}",
+    )
+
+
+def same(one, other):
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or (math.isnan(one) and math.isnan(other))
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+    return one == other and type(one) is type(other)
+
+
+@given(st.data())
+def test_every_value_of_every_type_comes_back(data):
+    kind, values, write = data.draw(cases())
+    value = data.draw(st.one_of(st.none(), values))
+    assert same(decode(kind, written(write, value)), value)
+
+
+@given(st.data())
+def test_arrow_holds_the_same_values(data):
+    kind, values, write = data.draw(cases())
+    rows = data.draw(st.lists(st.one_of(st.none(), values), max_size=4))
+    decoder = values_of(schema_of(kind))
+    pairs = [
+        (f"k{i}", decoder.decode(f'{{"c0":{written(write, value)}}}'.encode()))
+        for i, value in enumerate(rows)
+    ]
+    table = decoder.to_arrow(pairs)
+    assert table.schema == decoder.arrow_schema
+    assert table.column("id").to_pylist() == [f"k{i}" for i in range(len(rows))]
+    # By way of Arrow once more: maps are lists of pairs there, everything else is compared as it is.
+    assert (
+        table.column("c0").equals(pa.chunked_array([pa.array(rows, kind_of(kind).arrow)])) or "double" in kind
+    )
+
+
+# -- schemas that change, and values that do not fit --------------------------------------------
+
+
+def test_columns_that_came_later_are_none_and_columns_that_went_are_left_out():
+    decoder = values_of(schema_of("int", "struct<a:int,b:double>", "string"))
+    assert decoder.decode(b'{"c1":{"a":1},"gone":[{}]}') == {
+        "c0": None,
+        "c1": {"a": 1, "b": None},
+        "c2": None,
+    }
+
+
+def test_bytes_are_given_as_they_are():
+    values = values_of(schema_of("string", value_format="bytes"))
+    assert values.decode(b"\xff{") == b"\xff{"
+    assert values.to_arrow([("a", b"\xff")]).to_pylist() == [{"id": "a", "c0": b"\xff"}]
+
+
+def test_a_table_without_value_columns():
+    values = values_of(schema_of())
+    assert values.decode(b"{}") == {}
+    assert values.to_arrow([("a", {}), ("b", {})]).to_pylist() == [{"id": "a"}, {"id": "b"}]
+
+
+def test_keys_of_several_columns_and_a_key_column_among_the_values():
+    key = (Column("origin", "string"), Column("day", "date"))
+    values = values_of(TableSchema(key, (Column("origin", "string"), Column("n", "int"))))
+    assert values.decode_key(b"3:EWR,10:2023-01-02,") == ("EWR", datetime.date(2023, 1, 2))
+    table = values.to_arrow([(("EWR", datetime.date(2023, 1, 2)), {"origin": "EWR", "n": 7})])
+    assert table.to_pylist() == [{"origin": "EWR", "day": datetime.date(2023, 1, 2), "n": 7}]
+    assert values.to_arrow([]).schema == table.schema
+
+
+@pytest.mark.parametrize(
+    "kind,text",
+    [
+        ("int", '"x"'),
+        ("int", "1.5"),
+        ("int", ""),
+        ("date", '"+10000-01-01"'),
+        ("binary", '"?"'),
+        ("double", '"text"'),
+        ("map<int,int>", '{"x":1}'),
+        ("map<date,int>", '{"999999999999":1}'),
+        ("map<decimal(4,2),int>", '{"x":1}'),
+        ("timestamp", '"2023-01-02T08:04:05.123456"'),
+        ("string", '"\\ud800"'),
+        ("int", "1}" + "}" * 10),
+        ("struct<a:int>", '{"deep":' + "[" * 100_000 + "}"),
+    ],
+)
+def test_a_value_that_does_not_fit_says_so(kind, text):
+    with pytest.raises(CorruptError, match="does not fit"):
+        decode(kind, text)
+
+
+@given(st.binary(max_size=80))
+def test_hostile_bytes_never_do_more_than_raise(content):
+    decoder = values_of(schema_of("int", "array<double>", "map<date,decimal(4,2)>", "struct<a:binary>"))
+    with contextlib.suppress(CorruptError):
+        decoder.decode(content)
+    with contextlib.suppress(CorruptError):
+        values_of(schema_of("int", key=("a:decimal(4,2)", "b:date", "c:int"))).decode_key(content)
+
+
+def test_values_out_of_arrows_range_say_so():
+    values = values_of(schema_of("tinyint"))
+    with pytest.raises(CorruptError, match="c0 tinyint"):
+        values.to_arrow([("a", values.decode(b'{"c0":1000}'))])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "foo", "variant", "decimal", "decimal(3)", "decimal(99,2)", "decimal(x,1)", "array<int"),
+        *("array<int>>", "struct<a>", "struct<a:int", "struct<a:int b>", "int,int", "array<>"),
+        *("map<int>", "map<binary,int>", "map<struct<a:int>,int>", "map<array<int>,int>"),
+        "array<" * 100_000,
+    ],
+)
+def test_a_type_that_is_not_known_is_refused_with_those_that_are(name):
+    with pytest.raises(ConfigError, match="timestamp_ntz"):
+        kind_of(name)
+
+
+def test_a_value_format_that_is_not_known_is_refused():
+    with pytest.raises(ConfigError, match="avro"):
+        values_of(schema_of("int", value_format="avro"))
