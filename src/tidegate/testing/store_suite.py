@@ -1,0 +1,34 @@
+"""What every store has to pass, wrappers included: subclass ``StoreSuite`` in a test file.
+
+    class TestMyStore(StoreSuite):
+        def make_store(self): ...
+        def reopen(self, store): ...
+
+Each test stands for one sentence of ``sinks/store.py``. The other hooks are in
+``store_harness.py``; those that look behind a store must not use the store's own methods.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+# Before they are imported: without this their asserts would say nothing.
+pytest.register_assert_rewrite(
+    "tidegate.testing.store_harness",
+    "tidegate.testing.store_pointer_tests",
+    "tidegate.testing.store_read_tests",
+    "tidegate.testing.store_retire_tests",
+    "tidegate.testing.store_write_tests",
+)
+
+from tidegate.testing.store_harness import ManualClock, Row, StorePlace  # noqa: E402
+from tidegate.testing.store_pointer_tests import PointerTests  # noqa: E402
+from tidegate.testing.store_read_tests import ReadTests  # noqa: E402
+from tidegate.testing.store_retire_tests import RetireTests  # noqa: E402
+from tidegate.testing.store_write_tests import WriteTests  # noqa: E402
+
+__all__ = ["ManualClock", "Row", "StorePlace", "StoreSuite"]
+
+
+class StoreSuite(PointerTests, WriteTests, ReadTests, RetireTests):
+    """The guarantees of ``sinks/store.py``, one test each or nearly so."""
