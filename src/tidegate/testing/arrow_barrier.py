@@ -6,7 +6,9 @@ For tests, simulations and crash tests: a driver process that starts in tenths o
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -50,29 +52,37 @@ class ArrowBarrier:
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         """Stage all tasks in turn. ``base_version`` is not needed: plain rows read no state."""
         del base_version
-        changes = sorted(
+        return [
+            stage_task(
+                self.batches(task),
+                spec,
+                self.log,
+                task=task,
+                task_attempt=self.clock.new_id(),
+                host="local",
+            )
+            for task in range(self.parallelism)
+        ]
+
+    def batches(self, task: int) -> list[Any]:
+        """One task's changes, sorted, as Spark would hand them to it: record batches."""
+        groups = groups_of(task, self.parallelism, self.key_groups)
+        mine = [change for change in self._sorted_changes if change[0] in groups]
+        if not mine:
+            return []
+        columns = [
+            pa.array(column, field.type)
+            for column, field in zip(zip(*mine, strict=True), CHANGES, strict=True)
+        ]
+        return list(pa.Table.from_arrays(columns, schema=CHANGES).to_batches(max_chunksize=self.batch_rows))
+
+    @functools.cached_property
+    def _sorted_changes(self) -> list[tuple[int, int, bytes, bytes]]:
+        return sorted(
             (key_group(key, self.key_groups), index, key, b"-" if value is None else b"+" + value)
             for index, table in enumerate(self.tables)
             for key, value in self.rows[table].items()
         )
-        acks = []
-        for task in range(self.parallelism):
-            groups = groups_of(task, self.parallelism, self.key_groups)
-            mine = [change for change in changes if change[0] in groups]
-            table = CHANGES.empty_table()
-            if mine:
-                table = pa.Table.from_arrays(list(map(pa.array, zip(*mine, strict=True))), names=CHANGES.names)
-            acks.append(
-                stage_task(
-                    table.cast(CHANGES).to_batches(max_chunksize=self.batch_rows),
-                    spec,
-                    self.log,
-                    task=task,
-                    task_attempt=self.clock.new_id(),
-                    host="local",
-                )
-            )
-        return acks
 
 
 def batch(lineage: str, batch_id: int, fingerprint: str = "", generation: int = 0) -> BatchOrigin:

@@ -17,6 +17,7 @@ import json
 import random
 import sys
 from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 from tidegate.committers import apply
@@ -178,6 +179,14 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return args
 
 
+class WithoutPandas(MetaPathFinder):
+    """Keeps pyarrow from importing pandas at its first array, which takes longer than all batches."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ImportError(fullname)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run; the exit code is 0 or that of the error, which is printed as an event."""
     args = arguments(argv)
@@ -197,4 +206,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    sys.meta_path.insert(0, WithoutPandas())
     sys.exit(main())
