@@ -96,10 +96,14 @@ def why_void(state: Folded | None, record: AnyRecord) -> str | None:
             return _why_open_void(state, record)
         case Summary():
             return None if record.state == state else "it is not the fold at its place"
+        case _ if state.epoch == 0:
+            return "no driver has opened the namespace yet"
         case _ if record.epoch != state.epoch or record.writer != state.writer:
             return f"its epoch {record.epoch} is not the current one, {state.epoch}"
         case Decided():
             return _why_decided_void(state, record)
+        case _ if record.prev_digest != state.digest:
+            return "its prev_digest does not fit"  # so a late copy of any record is void (T17)
         case Rewound() if record.lineage != state.lineage or record.generation != state.generation + 1:
             return "it does not follow the current generation"
         case _:

@@ -90,7 +90,7 @@ class Genesis(Record, frozen=True, kw_only=True, tag="genesis"):
 
 
 class Open(Record, frozen=True, kw_only=True, tag="open"):
-    """A driver takes the namespace over at ``epoch``. lineage None keeps the current one."""
+    """A driver takes the namespace over at ``epoch``. ``lineage`` is the current one; None: none is set."""
 
     lineage: str | None
 
