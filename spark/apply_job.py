@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 from pyspark import SparkContext
@@ -34,8 +34,8 @@ def apply_on_executors(
     return run
 
 
-def _tasks(endpoints: Endpoints) -> Callable[[Iterator[bytes]], Iterator[int]]:
-    def run(parts: Iterator[bytes]) -> Iterator[int]:
+def _tasks(endpoints: Endpoints) -> Callable[[Iterable[bytes]], Iterable[int]]:
+    def run(parts: Iterable[bytes]) -> Iterator[int]:
         log = shared_log(endpoints.wal, endpoints.namespace, endpoints.wal_options)
         store = shared_store(endpoints.store, endpoints.namespace, endpoints.store_options)
         for part in parts:

@@ -38,8 +38,8 @@ def batch_context(batch_df: DataFrame, batch_id: int) -> BatchContext:
             f"the batch id is {batch_id!r}; pass the sink to foreachBatch, which gives (DataFrame, batch id)"
         )
         raise ConfigError(msg)
-    session = getattr(batch_df, "sparkSession", None)
-    if session is None or not hasattr(session, "_jsparkSession"):
+    session: Any = batch_df.sparkSession
+    if not hasattr(session, "_jsparkSession"):
         msg = (
             "this DataFrame is not one of a classic Spark session; Spark Connect does not run foreachBatch in"
             " the driver's process: start the session with SparkSession.builder.master(...)"
@@ -73,5 +73,6 @@ def is_running(session: Any, query_id: str) -> bool:
 
 
 def _running_query(session: Any, query_id: str) -> Any:
-    uuid = session._jvm.java.util.UUID.fromString(query_id)
-    return session._jsparkSession.sharedState().activeStreamingQueries().get(uuid)
+    jvm, jsession = session._jvm, session._jsparkSession  # noqa: SLF001 - PySpark shows no other way
+    uuid = jvm.java.util.UUID.fromString(query_id)
+    return jsession.sharedState().activeStreamingQueries().get(uuid)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, functions
-from pyspark.sql import types as T
+from pyspark.sql import Column, functions, types
 
 from tidegate.errors import ConfigError
 from tidegate.wal.record import Column as SchemaColumn
@@ -23,15 +22,15 @@ JSON_OPTIONS = {
 """How ``to_json`` writes values, whatever the session says: docs/storage-format.md."""
 
 _KEY_TYPES = (
-    T.StringType,
-    T.BinaryType,
-    T.ByteType,
-    T.ShortType,
-    T.IntegerType,
-    T.LongType,
-    T.BooleanType,
-    T.DateType,
-    T.DecimalType,
+    types.StringType,
+    types.BinaryType,
+    types.ByteType,
+    types.ShortType,
+    types.IntegerType,
+    types.LongType,
+    types.BooleanType,
+    types.DateType,
+    types.DecimalType,
 )
 
 
@@ -40,15 +39,15 @@ def column(name: str) -> Column:
     return functions.col("`" + name.replace("`", "``") + "`")
 
 
-def schema_column(field: T.StructField) -> SchemaColumn:
+def schema_column(field: types.StructField) -> SchemaColumn:
     """A field's name and Spark's simple name of its type."""
     return SchemaColumn(field.name, field.dataType.simpleString())
 
 
-def check_key_type(table: str, field: T.StructField) -> None:
+def check_key_type(table: str, field: types.StructField) -> None:
     """ConfigError when a column of this type cannot be a key, with what to do instead."""
     kind = field.dataType
-    if isinstance(kind, T.FloatType | T.DoubleType):
+    if isinstance(kind, types.FloatType | types.DoubleType):
         msg = (
             f"table {table}: key column {field.name} is {kind.simpleString()}; NaN and -0.0 have no one"
             " encoding, so float keys are refused: cast it to decimal, bigint or string"
@@ -60,12 +59,12 @@ def check_key_type(table: str, field: T.StructField) -> None:
             " binary, integer, boolean, date or decimal: cast it to one of them"
         )
         raise ConfigError(msg)
-    if isinstance(kind, T.StringType) and getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
+    if isinstance(kind, types.StringType) and getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
         msg = f"table {table}: key column {field.name} has a collation; cast it to binary or plain string"
         raise ConfigError(msg)
 
 
-def key_bytes(fields: Sequence[T.StructField]) -> Column:
+def key_bytes(fields: Sequence[types.StructField]) -> Column:
     """The key's bytes; null when any key column is null (refused while staging)."""
     parts = [_part(field) for field in fields]
     if len(parts) == 1:
@@ -77,9 +76,9 @@ def key_bytes(fields: Sequence[T.StructField]) -> Column:
     return functions.concat(*pieces)
 
 
-def _part(field: T.StructField) -> Column:
+def _part(field: types.StructField) -> Column:
     value = column(field.name)
-    if isinstance(field.dataType, T.BinaryType):
+    if isinstance(field.dataType, types.BinaryType):
         return value
     # try_cast: plain digits for decimals whatever ANSI says; CAST may write 1.000E-7
     return value.try_cast("string").cast("binary")

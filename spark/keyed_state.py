@@ -64,8 +64,8 @@ def reduced_column(table: str, column: Column, reducer: str) -> ReducedColumn:
         raise ConfigError(msg)
     if column.type not in TYPES or (column.type == "boolean" and reducer in ("min", "max")):
         msg = (
-            f"table {table}: {reducer} of column {column.name} ({column.type}) is not supported; cast it to one"
-            f" of {', '.join(TYPES)}"
+            f"table {table}: {reducer} of column {column.name} ({column.type}) is not supported; cast it to"
+            f" one of {', '.join(TYPES)}"
         )
         raise ConfigError(msg)
     return ReducedColumn(column.name, column.type, reducer)

@@ -47,7 +47,7 @@ class VersionedSink:
     ConfigError: an option, a URL or a name is wrong; nothing was written.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the documented keywords of the public API
         self,
         *,
         namespace: str,
@@ -73,7 +73,7 @@ class VersionedSink:
             msg = "order_by, delete_when and value belong to the one-table form: give table and key too"
             raise ConfigError(msg)
         self._table, self._key = table, key
-        self._upsert = {"order_by": order_by, "delete_when": delete_when, "value": value}
+        self._order_by, self._delete_when, self._value = order_by, delete_when, value
         open_log(wal, namespace, self._endpoints.wal_options).close()
         open_store(store, namespace, self._endpoints.store_options).close()
         self._lock = threading.Lock()
@@ -83,12 +83,14 @@ class VersionedSink:
         self._done: tuple[str, int] | None = None
         self.last_commit: VersionFact | None = None
         """The last version this sink made visible, None before the first."""
+        self.recovered: list[int] = []
+        """Versions an earlier driver had decided and this sink made visible when it opened."""
 
     def __repr__(self) -> str:
         return f"VersionedSink({self._endpoints!r}, table={self._table!r})"
 
     def __reduce__(self) -> NoReturn:
-        msg = "a VersionedSink stays in the driver's process and is never pickled (Spark Connect would do so)"
+        msg = "a VersionedSink stays in the driver's process: it cannot be pickled, nor used by Spark Connect"
         raise ConfigError(msg)
 
     def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
@@ -97,7 +99,13 @@ class VersionedSink:
             msg = "this sink has no table: pass table= and key=, or give foreachBatch sink.each(write)"
             raise ConfigError(msg)
         table, key = self._table, self._key
-        self._run(batch_df, batch_id, lambda txn, rows: txn.upsert(table, rows, key, **self._upsert))
+
+        def write(txn: Transaction, rows: DataFrame) -> None:
+            txn.upsert(
+                table, rows, key, order_by=self._order_by, delete_when=self._delete_when, value=self._value
+            )
+
+        self._run(batch_df, batch_id, write)
 
     def each(self, write: Write) -> Callable[[DataFrame, int], None]:
         """A function for ``foreachBatch`` that calls ``write(txn, batch_df)`` for each new batch.
@@ -165,11 +173,9 @@ class VersionedSink:
             self._release()  # another query: its checkpoint has to be accepted first
         if self._driver is None:
             driver = self._new_driver()
-            recovered = open_namespace(
-                driver, batch.lineage, lambda state: replay_of(state, _origin(state, batch)) and None
-            )
-            if recovered:
-                logger.info("recovered versions %s of namespace %s", recovered, self._endpoints.namespace)
+            self.recovered = open_namespace(driver, batch.lineage, lambda state: _refuse(state, batch))
+            if self.recovered:
+                logger.info("recovered versions %s of %s", self.recovered, self._endpoints.namespace)
             self._driver = driver
         if self._background is None or self._background.ended:
             session, lineage, driver = self._session, batch.lineage, self._driver
@@ -211,3 +217,8 @@ class VersionedSink:
 
 def _origin(state: Folded, batch: BatchContext) -> BatchOrigin:
     return BatchOrigin(batch.lineage, state.generation, batch.batch_id, batch.fingerprint)
+
+
+def _refuse(state: Folded, batch: BatchContext) -> None:
+    """LineageError when the batch went back in time, before anything is appended."""
+    replay_of(state, _origin(state, batch))

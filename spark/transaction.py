@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, functions
-from pyspark.sql import types as T
+from pyspark.sql.types import BinaryType, MapType, StringType, StructField
 
 from tidegate.errors import ConfigError
 from tidegate.names import check_name
@@ -90,13 +90,14 @@ class Transaction:
             stored = json_value([field.name for field in others])
         else:
             field = self._field(table, rows, value)
-            if not isinstance(field.dataType, T.StringType | T.BinaryType):
-                msg = f"table {table}: value column {value} is {field.dataType.simpleString()}, not binary or string"
+            if not isinstance(field.dataType, StringType | BinaryType):
+                kind = field.dataType.simpleString()
+                msg = f"table {table}: value column {value} is {kind}; it must be binary or string"
                 raise ConfigError(msg)
             schema = TableSchema(_columns(keys), _columns([field]), "bytes")
             stored = bytes_value(value)
         if delete_when is not None:
-            deletes = functions.coalesce(functions.expr(delete_when), functions.lit(value=False))
+            deletes = functions.coalesce(functions.expr(delete_when), functions.lit(False))  # noqa: FBT003
             stored = functions.when(deletes, delete_marker()).otherwise(stored)
         order = self._order(table, rows, order_by)
         self._add(Call("upsert", table, rows, key_bytes(keys), stored, order, schema, _columns(keys)))
@@ -166,14 +167,14 @@ class Transaction:
 
     def _add(self, call: Call) -> None:
         if not self._open:
-            msg = f"table {call.table}: the transaction of batch {self.batch_id} has ended; write inside its function"
+            msg = f"table {call.table}: the transaction of batch {self.batch_id} has ended"
             raise ConfigError(msg)
         for earlier in self._calls:
             if earlier.table == call.table and "reduce" in (earlier.kind, call.kind):
                 msg = (
-                    f"table {call.table}: {earlier.kind} and {call.kind} of one table in one transaction do not"
-                    " mix (reduce reads state that the other would change): use two tables, or combine the rows"
-                    " into one reduce"
+                    f"table {call.table}: {earlier.kind} and {call.kind} of one table do not mix in one"
+                    " transaction (reduce reads state that the other would change): use two tables, or"
+                    " combine the rows into one reduce"
                 )
                 raise ConfigError(msg)
         known = self._known.get(call.table)
@@ -185,13 +186,13 @@ class Transaction:
             self._known[call.table] = call.schema
         self._calls.append(call)
 
-    def _keys(self, table: str, rows: DataFrame, key: Names) -> list[T.StructField]:
+    def _keys(self, table: str, rows: DataFrame, key: Names) -> list[StructField]:
         check_name("table", table)
         if not isinstance(rows, DataFrame):
             msg = f"table {table}: rows must be a DataFrame, not {type(rows).__name__}"
             raise ConfigError(msg)
         if rows.isStreaming:
-            msg = f"table {table}: this is the streaming DataFrame; use the batch DataFrame the function is given"
+            msg = f"table {table}: this is the streaming DataFrame; use the one the function is given"
             raise ConfigError(msg)
         names = [key] if isinstance(key, str) else list(key)
         if not names or len(set(names)) != len(names):
@@ -202,7 +203,7 @@ class Transaction:
             check_key_type(table, field)
         return fields
 
-    def _field(self, table: str, rows: DataFrame, name: str) -> T.StructField:
+    def _field(self, table: str, rows: DataFrame, name: str) -> StructField:
         found = [field for field in rows.schema.fields if field.name == name]
         if len(found) == 1:
             return found[0]
@@ -219,13 +220,13 @@ class Transaction:
         names = [order_by] if isinstance(order_by, str) else list(order_by)
         fields = [self._field(table, rows, name) for name in names]
         for field in fields:
-            if isinstance(field.dataType, T.MapType):
+            if isinstance(field.dataType, MapType):
                 msg = f"table {table}: order_by column {field.name} is a map, which has no order"
                 raise ConfigError(msg)
         return tuple(column(name) for name in names)
 
 
-def _columns(fields: Sequence[T.StructField]) -> tuple[SchemaColumn, ...]:
+def _columns(fields: Sequence[StructField]) -> tuple[SchemaColumn, ...]:
     return tuple(map(schema_column, fields))
 
 
@@ -253,8 +254,9 @@ def _same_key(call: Call, known: TableSchema) -> None:
     types = [c.type for c in call.key_columns]
     if types != known.key_types or (call.schema is not None and call.key_columns != known.key):
         msg = (
-            f"table {call.table} has the key {_shown(known.key)}, this {call.kind} has {_shown(call.key_columns)}:"
-            " a table's key is fixed for life; cast or rename the columns, or use another table"
+            f"table {call.table} has the key {_shown(known.key)}, this {call.kind} has"
+            f" {_shown(call.key_columns)}: a table's key is fixed for life; cast or rename the columns, or"
+            " use another table"
         )
         raise ConfigError(msg)
 

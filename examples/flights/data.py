@@ -1,0 +1,83 @@
+"""The demo's input: every departure from New York's airports in January 2013, day by day.
+
+Rows as they are: 27,004 flights; 155 have no tail number, 521 were cancelled (no departure
+time). What the tables must say after each day is computed here from the rows alone, without
+tidegate and without Spark: the reader checks against it.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib.resources
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+FILE = "flights-2013-01.csv.gz"
+DAYS = 31
+NOT_KNOWN = "NA"
+
+Row = dict[str, str]
+
+
+class Expected(NamedTuple):
+    """What the tables must say at the version of one day."""
+
+    departures: int
+    cancelled: int
+    without_tail: int
+    airports: dict[str, int]
+    routes: dict[tuple[str, str], int]
+    aircraft: dict[str, tuple[str, str, str]]
+    """Per tail number its latest departure so far: carrier, flight, destination."""
+
+
+def rows() -> list[Row]:
+    """All rows of the month, as the file has them."""
+    content = (importlib.resources.files(__package__) / FILE).read_bytes()
+    return list(csv.DictReader(io.StringIO(gzip.decompress(content).decode())))
+
+
+def write_days(folder: Path) -> None:
+    """One CSV file a day, older first by modification time: the stream takes one per batch."""
+    folder.mkdir(parents=True, exist_ok=True)
+    by_day: dict[int, list[Row]] = {}
+    for row in rows():
+        by_day.setdefault(int(row["day"]), []).append(row)
+    for day, of_day in sorted(by_day.items()):
+        path = folder / f"2013-01-{day:02}.csv"
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(of_day[0]))
+            writer.writeheader()
+            writer.writerows(of_day)
+        os.utime(path, (1_357_000_000 + 86_400 * day,) * 2)
+
+
+def expected_by_day() -> Iterator[Expected]:
+    """What must be seen after day 1, after day 2, and so on: version n is day n."""
+    departures = cancelled = without_tail = 0
+    airports: dict[str, int] = {}
+    routes: dict[tuple[str, str], int] = {}
+    latest: dict[str, tuple[tuple[str, int, int], tuple[str, str, str]]] = {}
+    everything = rows()
+    for day in range(1, DAYS + 1):
+        for row in everything:
+            if int(row["day"]) != day:
+                continue
+            without_tail += row["tailnum"] == NOT_KNOWN
+            flown = row["dep_time"] != NOT_KNOWN
+            cancelled += not flown
+            departures += flown
+            origin, dest = row["origin"], row["dest"]
+            airports[origin] = airports.get(origin, 0) + flown
+            routes[origin, dest] = routes.get((origin, dest), 0) + flown
+            if flown and row["tailnum"] != NOT_KNOWN:
+                order = (row["time_hour"], int(row["sched_dep_time"]), int(row["flight"]))
+                seen = latest.get(row["tailnum"])
+                if seen is None or order >= seen[0]:
+                    latest[row["tailnum"]] = (order, (row["carrier"], row["flight"], dest))
+        aircraft = {tail: what for tail, (_, what) in latest.items()}
+        yield Expected(departures, cancelled, without_tail, dict(airports), dict(routes), aircraft)

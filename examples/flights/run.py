@@ -1,0 +1,198 @@
+"""``tidegate demo``: the driver process, its kills, the reader process, and what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tidegate import failpoints
+from tidegate.demo.data import DAYS, rows, write_days
+from tidegate.errors import ConfigError, TidegateError
+
+NAMESPACE = "flights"
+DEADLINE_S = 600.0
+KILLS = {
+    10: ("publish.before=kill@10", "between decide and publish"),
+    20: ("commit.before_return=kill@10", "between publish and Spark's commit-log write"),
+}
+"""Day of the kill: how the driver process is armed until then, and where it dies."""
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What a run of the demo came to."""
+
+    folder: str
+    wal: str
+    store: str
+    namespace: str
+    seconds: float = 0.0
+    rows: int = 0
+    versions: int = 0
+    snapshots_checked: int = 0
+    versions_checked: int = 0
+    torn: list[str] = dataclasses.field(default_factory=list)
+    kills: list[str] = dataclasses.field(default_factory=list)
+    recovered: list[int] = dataclasses.field(default_factory=list)
+
+    @property
+    def right(self) -> bool:
+        """Whether every promise held."""
+        return (
+            not self.torn and self.versions == self.versions_checked == DAYS and len(self.kills) == len(KILLS)
+        )
+
+
+Progress = Callable[[int, str], None]
+"""Told the newest visible version and what happens."""
+
+
+def run(
+    wal: str | None = None,
+    store: str | None = None,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Run the demo in ``folder`` (default: a new temporary one); the URLs default to files there.
+
+    ConfigError: the folder is in use by an earlier run. TidegateError: a process failed; the
+    message names its log.
+    """
+    folder = Path(folder or tempfile.mkdtemp(prefix="tidegate-demo-")).resolve()
+    if (folder / "input").exists():
+        msg = f"{folder} holds an earlier run of the demo: name an empty folder, or remove it"
+        raise ConfigError(msg)
+    wal, store = wal or f"file://{folder}/wal", store or f"sqlite://{folder}/store"
+    outcome = Outcome(str(folder), wal, store, NAMESPACE, rows=len(rows()))
+    tell = progress or (lambda _version, _what: None)
+    started = time.monotonic()
+    tell(0, "writing 31 days of input")
+    write_days(folder / "input")
+    reader = _Reader(folder, store)
+    try:
+        _drive(folder, wal, store, outcome, reader, tell)
+        reader.finish(outcome)
+    finally:
+        reader.kill()
+    outcome.seconds = time.monotonic() - started
+    return outcome
+
+
+def _drive(folder: Path, wal: str, store: str, outcome: Outcome, reader: _Reader, tell: Progress) -> None:
+    """Run the driver process until every day is visible, starting it again after each kill."""
+    armed = dict(KILLS)
+    arguments = {"folder": str(folder), "wal": wal, "store": store, "namespace": NAMESPACE}
+    while True:
+        day, (specification, place) = next(iter(armed.items()), (DAYS, ("", "")))
+        driver = _start("stream", arguments, folder / "driver.log", specification)
+        deadline = time.monotonic() + DEADLINE_S
+        try:
+            while driver.poll() is None:
+                if time.monotonic() > deadline:
+                    msg = f"the driver process did not end within {DEADLINE_S:.0f} s; see {folder}/driver.log"
+                    raise TidegateError(msg)
+                reader.check_alive()
+                again = " (started again)" if outcome.kills else ""
+                tell(reader.newest, f"streaming{again}; {reader.checked} snapshots checked")
+                time.sleep(0.1)  # a progress tick, nothing waits for it
+        finally:
+            if driver.poll() is None:
+                driver.kill()
+                driver.wait()
+        if armed and driver.returncode == -signal.SIGKILL:
+            outcome.kills.append(f"day {day}: {place}")
+            tell(reader.newest, f"driver killed on day {day}, {place}; starting it again")
+            del armed[day]
+        elif driver.returncode == 0:
+            return
+        else:
+            msg = (
+                f"the driver process ended with {driver.returncode}; the end of {folder / 'driver.log'}:\n"
+                + _tail(folder / "driver.log")
+            )
+            raise TidegateError(msg)
+
+
+class _Reader:
+    """The reader process and its last report."""
+
+    def __init__(self, folder: Path, store: str) -> None:
+        self._folder, self._stop = folder, folder / "reader.stop"
+        self._report: dict[str, Any] = {"newest": 0, "checked": 0, "versions": 0, "torn": []}
+        arguments = {"store": store, "namespace": NAMESPACE, "stop": str(self._stop)}
+        self._log = folder / "reader.log"
+        self._process = _start("watch", arguments, self._log, "", stdout=subprocess.PIPE)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    @property
+    def newest(self) -> int:
+        return int(self._report["newest"])
+
+    @property
+    def checked(self) -> int:
+        return int(self._report["checked"])
+
+    def check_alive(self) -> None:
+        if self._process.poll() not in (None, 0):
+            msg = f"the reader process ended; the end of {self._log}:\n{_tail(self._log)}"
+            raise TidegateError(msg)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Let it check every version once more, and take its last report."""
+        self._stop.touch()
+        self._process.wait(timeout=120)
+        self._thread.join()
+        self.check_alive()
+        outcome.versions = self.newest
+        outcome.snapshots_checked = self.checked
+        outcome.versions_checked = int(self._report["versions"])
+        outcome.torn = list(self._report["torn"])
+        outcome.recovered = _recovered(self._folder / "driver.log")
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def _listen(self) -> None:
+        for line in self._process.stdout or ():
+            self._report = json.loads(line)
+
+
+def _start(
+    module: str, arguments: dict[str, str], log: Path, armed: str, **options: Any
+) -> subprocess.Popen[str]:
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", failpoints.ENVIRONMENT_VARIABLE: armed}
+    with log.open("a") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", f"tidegate.demo.{module}", json.dumps(arguments)],
+            env=environment,
+            cwd=log.parent,
+            stderr=output,
+            text=True,
+            **{"stdout": output, **options},
+        )
+
+
+def _recovered(log: Path) -> list[int]:
+    """The versions a restarted driver finished, as it reported them."""
+    found = []
+    for line in log.read_text().splitlines():
+        if line.startswith('{"recovered":'):
+            found += json.loads(line)["recovered"]
+    return found
+
+
+def _tail(path: Path, lines: int = 15) -> str:
+    return "\n".join(path.read_text().splitlines()[-lines:])

@@ -1,0 +1,97 @@
+"""The demo's driver process: the days through Spark into three tables, one version a day.
+
+Run by ``tidegate demo`` as a process of its own, because it is going to be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from tidegate.demo.data import NOT_KNOWN
+from tidegate.spark import Transaction, VersionedSink
+
+SCHEMA = (
+    "year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int, arr_time int,"
+    " sched_arr_time int, arr_delay int, carrier string, flight int, tailnum string, origin string,"
+    " dest string, air_time int, distance int, hour int, minute int, time_hour timestamp"
+)
+
+
+def write(txn: Transaction, flights: DataFrame) -> None:
+    """One day's flights into the three tables: all of it becomes one version."""
+    flown = functions.col("dep_time").isNotNull()
+    txn.upsert(
+        "aircraft",
+        flights.where(flown & functions.col("tailnum").isNotNull()).select(
+            "tailnum", "carrier", "flight", "origin", "dest", "time_hour", "sched_dep_time"
+        ),
+        key="tailnum",
+        order_by=["time_hour", "sched_dep_time", "flight"],
+    )
+    counted = flights.select(
+        "origin",
+        "dest",
+        "distance",
+        flown.cast("int").alias("departures"),
+        (~flown).cast("int").alias("cancelled"),
+        functions.col("tailnum").isNull().cast("int").alias("without_tail"),
+        functions.when(flown, functions.col("time_hour")).alias("latest"),
+    )
+    txn.reduce(
+        "airports",
+        counted,
+        key="origin",
+        reducers={"departures": "sum", "cancelled": "sum", "without_tail": "sum", "latest": "max"},
+    )
+    txn.reduce("routes", counted, key=["origin", "dest"], reducers={"departures": "sum", "distance": "max"})
+
+
+def main(folder: Path, wal: str, store: str, namespace: str) -> None:
+    """Stream every day that is not visible yet, then end."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("tidegate demo")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    sink = VersionedSink(namespace=namespace, wal=wal, store=store)
+    days = (
+        spark.readStream.schema(SCHEMA)
+        .option("header", "true")
+        .option("nullValue", NOT_KNOWN)
+        .option("maxFilesPerTrigger", 1)
+        .csv(str(folder / "input"))
+    )
+    commit, told = sink.each(write), False
+
+    def run(flights: DataFrame, batch_id: int) -> None:
+        nonlocal told
+        commit(flights, batch_id)
+        if sink.recovered and not told:
+            print(json.dumps({"recovered": sink.recovered}), flush=True)
+            told = True
+
+    query = (
+        days.writeStream.foreachBatch(run)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    sink.close()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    arguments = json.loads(sys.argv[1])
+    main(Path(arguments["folder"]), arguments["wal"], arguments["store"], arguments["namespace"])

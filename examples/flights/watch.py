@@ -1,0 +1,71 @@
+"""The demo's reader process: no Spark, no Java. Checks every version against the input.
+
+At each look it takes a snapshot of the newest version, or of an older one, reads the three
+tables from it, and compares them with what the rows up to that day add up to. One line of
+JSON per report.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import tidegate
+from tidegate.demo.data import Expected, expected_by_day
+
+
+def differences(snapshot: Any, expected: Expected) -> list[str]:
+    """How the three tables at one version differ from the input up to that day; none is right."""
+    airports = dict(snapshot.table("airports").scan())
+    routes = dict(snapshot.table("routes").scan())
+    aircraft = dict(snapshot.table("aircraft").scan())
+    found = {
+        "airports": {origin: value["departures"] for origin, value in airports.items()},
+        "routes": {route: value["departures"] for route, value in routes.items()},
+        "aircraft": {
+            tail: (value["carrier"], str(value["flight"]), value["dest"]) for tail, value in aircraft.items()
+        },
+        "departures": sum(value["departures"] for value in routes.values()),
+        "cancelled": sum(value["cancelled"] for value in airports.values()),
+        "without_tail": sum(value["without_tail"] for value in airports.values()),
+    }
+    return [name for name, value in found.items() if value != getattr(expected, name)]
+
+
+def main(store: str, namespace: str, stop: Path) -> None:
+    """Check until the file ``stop`` appears; then check every version once more, and report."""
+    expected = list(expected_by_day())
+    checked, seen = 0, set()
+    torn: list[str] = []
+    pick = random.Random(2013)
+    gate = None
+    while True:
+        ending = stop.exists()
+        try:
+            gate = gate or tidegate.connect(store, namespace=namespace)
+            newest = gate.version()
+        except tidegate.ConfigError:
+            newest = 0  # the writer has not made the namespace yet
+        if gate is None or newest == 0:
+            time.sleep(0.02)
+            continue
+        versions = range(1, newest + 1) if ending else [newest, pick.randint(1, newest)]
+        for version in versions:
+            with gate.snapshot(version=version) as snapshot:
+                wrong = differences(snapshot, expected[version - 1])
+            checked += 1
+            seen.add(version)
+            torn += [f"version {version}: {name}" for name in wrong]
+        report = {"checked": checked, "versions": len(seen), "newest": newest, "torn": torn[:5]}
+        print(json.dumps(report), flush=True)
+        if ending:
+            break
+
+
+if __name__ == "__main__":
+    arguments = json.loads(sys.argv[1])
+    main(arguments["store"], arguments["namespace"], Path(arguments["stop"]))
