@@ -90,7 +90,7 @@ def decode_frame(content: bytes, expected: FrameRef, attempt: str, where: str) -
     def refuse(why: str) -> CorruptError:
         return CorruptError(f"{where}: {why}; this version cannot be applied from here")
 
-    if len(content) != expected.bytes or content[: len(MAGIC)] != MAGIC:
+    if len(content) != expected.bytes or len(content) < BODY_AT or content[: len(MAGIC)] != MAGIC:
         raise refuse(f"these {len(content)} bytes are not the frame of {expected.bytes} bytes that was acked")
     stamp = content[len(MAGIC) : HEADER_AT]
     if stamp.hex() != expected.checksum or checksum(memoryview(content)[HEADER_AT:]) != stamp:
@@ -101,12 +101,14 @@ def decode_frame(content: bytes, expected: FrameRef, attempt: str, where: str) -
     try:
         header = _decoder.decode(memoryview(content)[BODY_AT : BODY_AT + length])
         batch = _read_batch(pa.py_buffer(content)[BODY_AT + length :])
-    except (*UNREADABLE, pa.ArrowInvalid, OSError) as error:
+    except (*UNREADABLE, pa.ArrowException, OSError, MemoryError) as error:
         raise refuse(f"the frame cannot be read: {error}") from error
     if header.attempt != attempt:
         raise refuse(f"the frame is of attempt {header.attempt}, not {attempt}")
     if (header.groups, header.tables, header.rows) != (expected.groups, expected.tables, expected.rows):
         raise refuse("the frame's index is not the one that was acked")
+    if not _is_index(header):
+        raise refuse("the frame's index makes no sense")
     if batch.num_rows != sum(header.rows):
         raise refuse(f"the frame has {batch.num_rows} rows, its index {sum(header.rows)}")
     keys, values = batch.columns
@@ -117,12 +119,24 @@ def decode_frame(content: bytes, expected: FrameRef, attempt: str, where: str) -
     return runs
 
 
+def _is_index(header: FrameHeader) -> bool:
+    """Whether the header's lists describe runs at all: equally long, no run empty, tables with a name."""
+    return (
+        len(header.groups) == len(header.tables) == len(header.rows)
+        and all(rows > 0 for rows in header.rows)
+        and all(0 <= table < len(header.names) for table in header.tables)
+    )
+
+
 def _read_batch(body: Any) -> Any:
     with pa.ipc.open_stream(body) as reader:
         if reader.schema != SCHEMA:
             msg = f"its schema is {reader.schema}"
             raise pa.ArrowInvalid(msg)
-        batch = reader.read_next_batch()
+        batch = next(iter(reader), None)
+    if batch is None:
+        msg = "it holds no rows"
+        raise pa.ArrowInvalid(msg)
     batch.validate(full=True)
     if any(column.null_count for column in batch.columns):
         msg = "it holds nulls"

@@ -26,8 +26,8 @@ DECIDED_BYTES_MAX = 64 * 1024
 OFFSETS_BYTES_MAX = 16 * 1024
 """Source offsets longer than this stand in the manifest only; the fingerprint stands for them."""
 
-UNREADABLE = (msgspec.DecodeError, RecursionError)
-"""What decoding hostile bytes raises: nested too deeply is a RecursionError (T49)."""
+UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+"""What msgspec raises on hostile bytes: nested too deeply and not UTF-8 are not DecodeErrors (T49)."""
 
 MANIFEST_MAGIC = b"TGM1"
 CHECKSUM_BYTES = 8
