@@ -47,8 +47,8 @@ types: setup ## Check types, strictly, through the link tree
 	$(RUN) python tools/link_tree.py
 	$(RUN) mypy
 
-simulate: setup ## Simulate N steps from SEED; the same seed repeats the same run
-	$(RUN) python -m tidegate.testing.simulation --steps $(N) --seed $(SEED)
+simulate: setup ## Simulate N schedules from SEED; the same seed repeats the same run
+	$(RUN) python -m tidegate.testing.simulation --schedules $(N) --workers $(JOBS) --seed $(SEED)
 
 clean: ## Remove what the other targets made, .venv too
 	rm -rf .venv .types build dist *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

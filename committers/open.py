@@ -21,7 +21,7 @@ from tidegate.errors import (
     WalUnavailableError,
 )
 from tidegate.key_groups import KEY_GROUPS_DEFAULT
-from tidegate.sinks.store import Identity
+from tidegate.sinks.store import Identity, Pointer
 from tidegate.wal.fold import fact_of
 from tidegate.wal.record import Folded, Genesis
 
@@ -44,10 +44,10 @@ def open_namespace(driver: Driver, lineage: str | None, check: Check | None = No
     """
     ensure_made(driver)
 
-    def refuse() -> str | None:
+    def refuse(pointer: Pointer) -> str | None:
         state = driver.folded
         taken = state.lineage if lineage is None else lineage
-        _refuse_other_history(driver, state)
+        _refuse_other_history(driver, state, pointer)
         _refuse_other_lineage(driver, state, taken)
         if check is not None:
             check(state)
@@ -55,10 +55,14 @@ def open_namespace(driver: Driver, lineage: str | None, check: Check | None = No
 
     patience = driver.patience(driver.options.decide_deadline_s)
     while True:
+        # The pointer first: what is visible was decided before, so a log read later must have it,
+        # also while another driver commits.
+        pointer = driver.store.pointer()
         driver.fold_on()
-        taken = refuse()
+        taken = refuse(pointer)
         failpoints.hit("open.before_append")
         appended = take_epoch(driver, taken)
+        pointer = driver.store.pointer()
         if _owned(driver, appended):
             break
         if patience.over:
@@ -70,7 +74,7 @@ def open_namespace(driver: Driver, lineage: str | None, check: Check | None = No
             raise OutcomeUnknownError(msg)
         patience.pause()
     failpoints.hit("open.after_append")
-    refuse()
+    refuse(pointer)
     claim_epoch(driver)
     failpoints.hit("open.after_claim")
     return recover(driver)
@@ -99,7 +103,8 @@ def ensure_made(driver: Driver) -> Folded:
 
     May be repeated and raced: the first Genesis wins, every store takes its uuid.
     """
-    state, identity = driver.fold_on(), driver.store.identity()
+    identity = driver.store.identity()  # first: a store is made only for a log that has begun
+    state = driver.fold_on()
     if state is None:
         if identity is not None:
             raise _log_behind(driver, f"namespace {identity.uuid} is in the store, the log is empty")
@@ -141,8 +146,7 @@ def _append_genesis(driver: Driver) -> Folded:
     return state
 
 
-def _refuse_other_history(driver: Driver, state: Folded) -> None:
-    pointer = driver.store.pointer()
+def _refuse_other_history(driver: Driver, state: Folded, pointer: Pointer) -> None:
     if pointer.visible > state.last_version:
         why = f"version {pointer.visible} is visible, the log ends at version {state.last_version}"
         raise _log_behind(driver, why)

@@ -1,0 +1,188 @@
+"""A log and a store that ask a port before and after every call: where faults are let in.
+
+The wrappers know nothing of faults. A ``Port`` gets each call as a thunk and may run it, not
+run it, run it later, run it twice, or never come back. With ``Direct`` they are transparent,
+so that the conformance suites run on them as on any other log and store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from tidegate.errors import (
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    TidegateError,
+    WalUnavailableError,
+)
+from tidegate.sinks.store import CatalogEntry, Counts, Finding, Identity, Lease, Pointer, Stamp, Store
+from tidegate.wal.fold import Entry
+from tidegate.wal.frame import Chunk
+from tidegate.wal.log import Appended, Blob, Log
+from tidegate.wal.record import TableSchema
+
+T = TypeVar("T")
+
+
+class Call(NamedTuple):
+    """One call of an interface: its name, and what its errors are.
+
+    ``refused`` is raised when the call provably did nothing, ``unknown`` when nothing is
+    proven. ``writes``: it has an effect, which may come late or twice.
+    """
+
+    name: str
+    writes: bool
+    refused: type[TidegateError]
+    unknown: type[TidegateError]
+    shown: str = ""
+
+
+class Port(Protocol):
+    """Who lets a call through."""
+
+    def call(self, call: Call, effect: Callable[[], T]) -> T:
+        """The effect's result, or one of the errors that ``call`` allows."""
+        ...
+
+
+class Direct:
+    """The port without faults."""
+
+    def call(self, call: Call, effect: Callable[[], T]) -> T:
+        return effect()
+
+
+def _reads_log(name: str) -> Call:
+    return Call(name, writes=False, refused=WalUnavailableError, unknown=WalUnavailableError)
+
+
+def _writes_log(name: str, shown: str = "") -> Call:
+    return Call(name, writes=True, refused=WalUnavailableError, unknown=OutcomeUnknownError, shown=shown)
+
+
+def _reads_store(name: str) -> Call:
+    return Call(name, writes=False, refused=StoreUnavailableError, unknown=StoreUnavailableError)
+
+
+def _writes_store(name: str, shown: str = "") -> Call:
+    return Call(name, writes=True, refused=StoreUnavailableError, unknown=StoreUnavailableError, shown=shown)
+
+
+class FaultyLog(Log):
+    """A log behind a port."""
+
+    def __init__(self, inner: Log, port: Port) -> None:
+        self.where = inner.where
+        self._inner, self._port = inner, port
+
+    def create(self) -> None:
+        self._port.call(_writes_log("log.create"), self._inner.create)
+
+    def append_decision(self, content: bytes) -> Appended:
+        call = _writes_log("append_decision", _shown(content))
+        return self._port.call(call, lambda: self._inner.append_decision(content))
+
+    def decisions(self, position: int = 0) -> Iterator[Entry]:
+        def effect() -> list[Entry]:
+            return list(self._inner.decisions(position))
+
+        return iter(self._port.call(_reads_log("decisions"), effect))
+
+    def stage(self, segment: str, blobs: Iterable[bytes]) -> list[str]:
+        consumed = list(blobs)  # what the caller does while they are consumed happens in its own time
+        call = _writes_log("log.stage", segment)
+        return self._port.call(call, lambda: self._inner.stage(segment, consumed))
+
+    def read(self, addresses: Sequence[str]) -> Iterator[Blob]:
+        def effect() -> list[Blob]:
+            return list(self._inner.read(addresses))
+
+        yield from self._port.call(_reads_log("log.read"), effect)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class FaultyStore(Store):
+    """A store behind a port."""
+
+    def __init__(self, inner: Store, port: Port) -> None:
+        self.where = inner.where
+        self._inner, self._port = inner, port
+
+    def identity(self) -> Identity | None:
+        return self._port.call(_reads_store("identity"), self._inner.identity)
+
+    def create(self, identity: Identity) -> Identity:
+        return self._port.call(_writes_store("store.create"), lambda: self._inner.create(identity))
+
+    def pointer(self) -> Pointer:
+        return self._port.call(_reads_store("pointer"), self._inner.pointer)
+
+    def claim(self, epoch: int, writer: str) -> int:
+        call = _writes_store("claim", f"epoch {epoch}")
+        return self._port.call(call, lambda: self._inner.claim(epoch, writer))
+
+    def heartbeat(self, epoch: int) -> None:
+        self._port.call(_writes_store("heartbeat"), lambda: self._inner.heartbeat(epoch))
+
+    def publish(self, entry: CatalogEntry, epoch: int) -> bool:
+        call = _writes_store("publish", f"v{entry.version} epoch {epoch}")
+        return self._port.call(call, lambda: self._inner.publish(entry, epoch))
+
+    def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
+        given = list(schemas)
+        self._port.call(_writes_store("put_schemas"), lambda: self._inner.put_schemas(given))
+
+    def apply(self, stamp: Stamp, chunk: Chunk) -> None:
+        call = _writes_store("apply", f"v{stamp.version} frame {chunk.ordinal}")
+        self._port.call(call, lambda: self._inner.apply(stamp, chunk))
+
+    def seal(self, stamp: Stamp, counts: Counts) -> None:
+        call = _writes_store("seal", f"v{stamp.version} groups {sorted(counts)}")
+        self._port.call(call, lambda: self._inner.seal(stamp, counts))
+
+    def catalog(self, oldest: int = 0, newest: int | None = None) -> list[CatalogEntry]:
+        return self._port.call(_reads_store("catalog"), lambda: self._inner.catalog(oldest, newest))
+
+    def schemas(self) -> dict[str, TableSchema]:
+        return self._port.call(_reads_store("schemas"), self._inner.schemas)
+
+    def get_many(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+        def effect() -> Any:
+            return self._inner.get_many(table, keys, version, start)
+
+        return self._port.call(_reads_store("get_many"), effect)
+
+    def scan(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+        rows = self._inner.scan(table, group, version, start)
+        end = object()
+        while (batch := self._port.call(_reads_store("scan"), lambda: next(rows, end))) is not end:
+            yield batch
+
+    def lease(self, lease: Lease, ttl_s: float) -> None:
+        self._port.call(_writes_store("lease"), lambda: self._inner.lease(lease, ttl_s))
+
+    def release(self, lease_id: str) -> None:
+        self._port.call(_writes_store("release"), lambda: self._inner.release(lease_id))
+
+    def announce(self, horizon: int) -> int:
+        return self._port.call(_writes_store("announce"), lambda: self._inner.announce(horizon))
+
+    def retire(self, version: int, changes: Iterable[Chunk]) -> None:
+        given = list(changes)
+        self._port.call(_writes_store("retire"), lambda: self._inner.retire(version, given))
+
+    def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
+        return self._port.call(_reads_store("verify"), lambda: self._inner.verify(stamp, counts))
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _shown(content: bytes) -> str:
+    """A record's kind, for traces, without decoding it."""
+    _, _, rest = content.partition(b'"kind":"')
+    return rest.partition(b'"')[0].decode(errors="replace")

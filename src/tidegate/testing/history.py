@@ -1,0 +1,239 @@
+"""What a simulation knows to be true, and the checks of the invariants against it.
+
+``History`` is told of every effect on the log and on the store at the moment it happens, by
+``WatchedLog`` and ``WatchedStore``, whoever caused it and however late. It keeps its own
+account of what was staged and decided, in plain dictionaries, and raises ``Violation`` with
+the invariant's name as soon as one is broken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from tidegate.clock import Clock
+from tidegate.committers import apply
+from tidegate.sinks.memory_store import MemoryStore
+from tidegate.sinks.store import CatalogEntry, Counts, Stamp
+from tidegate.testing.arrow_barrier import Rows
+from tidegate.wal.fold import Entry, View, fold_all, same_barrier
+from tidegate.wal.frame import Chunk
+from tidegate.wal.log import Appended
+from tidegate.wal.memory_log import MemoryLog
+from tidegate.wal.record import BatchOrigin, Folded, Origin, VersionFact
+
+Content = dict[str, dict[bytes, bytes]]
+"""Live values by table and key."""
+
+
+class Violation(AssertionError):  # noqa: N818 - it is a finding, not a failure of the program
+    """An invariant is broken. The message starts with its name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Staged:
+    """What one attempt wanted to write."""
+
+    origin: Origin
+    rows: Rows
+    starts: frozenset[str]
+
+
+def require(invariant: str, holds: object, what: str) -> None:
+    """Violation unless it holds."""
+    if not holds:
+        raise Violation(f"{invariant}: {what}")
+
+
+class History:
+    """The account of one schedule."""
+
+    def __init__(self) -> None:
+        self.staged: dict[str, Staged] = {}
+        self.view = View()
+        self.facts: list[VersionFact] = []
+        self.contents: list[Content] = [{}]
+        self.starts: list[dict[str, int]] = [{}]
+        self.undecided: dict[str, str] = {}  # attempt -> the error that proved it
+        self.claimed = 0
+        self.visible = 0
+        self.log: WatchedLog
+        self.store: WatchedStore
+
+    @property
+    def folded(self) -> Folded:
+        if self.view.state is None:
+            raise Violation("I10: there is no Genesis yet")
+        return self.view.state
+
+    # -- told by the log -----------------------------------------------------------------------
+
+    def appended(self, entry: Entry) -> None:
+        """One more record is durable."""
+        before = self.view.state
+        self.view = fold_all(self.view, [entry])
+        state = self.view.state
+        if before is not None and state is not None:
+            require("fencing", state.epoch >= before.epoch, "the log's epoch went back")
+        if state is not None and state.last_version > len(self.facts):
+            self._decided(state, state.recent[-1])
+
+    def _decided(self, state: Folded, fact: VersionFact) -> None:
+        require("I7", fact.version == len(self.facts) + 1, f"version {fact.version} leaves a hole")
+        for earlier in self.facts:
+            twice = same_barrier(earlier.origin, fact.origin)
+            require("I2", not twice, f"{fact.origin} made versions {earlier.version} and {fact.version}")
+            later = earlier.decided_at_us < fact.decided_at_us
+            require("decided_at", later, f"version {fact.version} has no later time than {earlier.version}")
+        proof = self.undecided.get(fact.attempt)
+        require("proof", proof is None, f"{proof} said {fact.attempt} is undecided; it is v{fact.version}")
+        staged = self.staged.get(fact.attempt)
+        require("I3", staged is not None, f"attempt {fact.attempt} was decided, nobody staged it")
+        assert staged is not None
+        require("I2", staged.origin == fact.origin, f"attempt {fact.attempt} was staged for another barrier")
+        self.facts.append(fact)
+        self._check_durable(fact, staged)
+        tables = {name: dict(rows) for name, rows in self.contents[-1].items()}
+        for name, changes in staged.rows.items():
+            live = {} if name in staged.starts else tables.get(name, {})
+            live = {**live, **{key: value for key, value in changes.items() if value is not None}}
+            tables[name] = {key: value for key, value in live.items() if changes.get(key, b"") is not None}
+        self.contents.append(tables)
+        self.starts.append({name: at.start for name, at in state.tables.items()})
+
+    def _check_durable(self, fact: VersionFact, staged: Staged) -> None:
+        """I3: whatever the decision names is in the log, and is what the tasks were given."""
+        manifest = apply.read_manifest(self.log, fact)
+        found: dict[str, dict[bytes, bytes | None]] = {name: {} for name in manifest.tables}
+        for work in apply.plan(manifest, fact, 1):
+            for chunk in apply.chunks_of(work, self.log):
+                for table, key, value in rows_in(chunk):
+                    require("I3", key not in found[table], f"{table} {key!r} stands in two frames")
+                    found[table][key] = value
+        given = {name: dict(rows) for name, rows in staged.rows.items()}
+        require("I3", found == given, f"version {fact.version}: the log has {found}, staged was {given}")
+
+    # -- told by the store -----------------------------------------------------------------------
+
+    def fact(self, version: int, invariant: str) -> VersionFact:
+        """The decided fact of a version; Violation when there is none."""
+        require(invariant, 1 <= version <= len(self.facts), f"version {version} is not decided")
+        return self.facts[version - 1]
+
+    def applying(self, stamp: Stamp, chunk: Chunk) -> None:
+        """I5: only rows of the decided attempt, with the decision's timestamp."""
+        fact = self.fact(stamp.version, "I5")
+        same = stamp.decided_at_us == fact.decided_at_us
+        require("I5", same, f"version {stamp.version} is applied with another timestamp")
+        staged = self.staged[fact.attempt].rows
+        for table, key, value in rows_in(chunk):
+            own = key in staged.get(table, {}) and staged[table][key] == value
+            require("I5", own, f"{table} {key!r}={value!r} is no row of attempt {fact.attempt}")
+
+    def claiming(self, before: int, after: int) -> None:
+        require("I6", after >= before, f"the store's epoch went from {before} to {after}")
+        self.claimed = max(self.claimed, after)
+
+    def flipped(self, entry: CatalogEntry, epoch: int) -> None:
+        """The flip took effect: I1, I6 and I7 at this very moment."""
+        version = entry.version
+        require("I7", version == self.visible + 1, f"visible went from {self.visible} to {version}")
+        fact = self.fact(version, "I5")
+        require("I6", epoch >= self.claimed, f"epoch {epoch} flipped v{version} after {self.claimed} claimed")
+        same = (entry.digest, entry.attempt, entry.origin) == (fact.digest, fact.attempt, fact.origin)
+        require("I1", same, f"the flip of version {version} names another decision")
+        self.visible, self.claimed = version, max(self.claimed, epoch)
+        self.check_reads(version)
+
+    def check_reads(self, version: int) -> None:
+        """I1: the store's answer at a visible version is the fold of the decided changes."""
+        for table, start in self.starts[version].items():
+            expected = self.contents[version].get(table, {})
+            keys = sorted({key for content in self.contents for key in content.get(table, {})})
+            values = self.store.get_many(table, keys, version, start).to_pylist()
+            found = {key: value for key, value in zip(keys, values, strict=True) if value is not None}
+            require("I1", found == expected, f"v{version}, {table}: {found} instead of {expected}")
+
+    def check_scans(self, version: int, key_groups: int) -> None:
+        """I1 again, by scans, which find keys that were never decided as well."""
+        for table, start in self.starts[version].items():
+            found: dict[bytes, bytes] = {}
+            for group in range(key_groups):
+                for batch in self.store.scan(table, group, version, start):
+                    found.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
+            expected = self.contents[version].get(table, {})
+            require("I1", found == expected, f"v{version}, scan of {table}: {found} instead of {expected}")
+
+    # -- told by whoever caught an error, or got an answer ---------------------------------------------
+
+    def proven_undecided(self, attempts: Iterable[str], error: str) -> None:
+        """An error proved that these attempts are not decided, and never will be."""
+        for attempt in attempts:
+            decided = [fact.version for fact in self.facts if fact.attempt == attempt]
+            require("proof", not decided, f"{error} said {attempt} is undecided; it is version {decided}")
+            self.undecided[attempt] = error
+
+    def returned(self, origin: BatchOrigin, fact: VersionFact) -> None:
+        """I2, I3: a commit returned, so the barrier is decided, once, and visible."""
+        decided = self.fact(fact.version, "I2")
+        require("I2", decided == fact, f"commit returned {fact}, the log has {decided}")
+        require("I2", fact.origin == origin, f"commit of {origin} returned the version of {fact.origin}")
+        require(
+            "I3", self.visible >= fact.version, f"version {fact.version} returned, {self.visible} visible"
+        )
+
+    def opened(self, last_version: int) -> None:
+        """I4: an open returned, so everything that it folded is visible."""
+        require(
+            "I4", self.visible >= last_version, f"{last_version} versions decided, {self.visible} visible"
+        )
+
+
+def rows_in(chunk: Chunk) -> Iterable[tuple[str, bytes, bytes | None]]:
+    """A chunk's changes: table, key, value (None deletes)."""
+    for run in chunk.runs:
+        for key, value in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
+            yield run.table, key, value[1:] if value[:1] == b"+" else None
+
+
+class WatchedLog(MemoryLog):
+    """The reference log, telling a history of each record that becomes durable."""
+
+    def __init__(self, name: str, history: History) -> None:
+        super().__init__(name, "simulated")
+        self._history = history
+        history.log = self
+
+    def append_decision(self, content: bytes) -> Appended:
+        appended = super().append_decision(content)
+        self._history.appended(Entry(appended.position, appended.next_position, content))
+        return appended
+
+
+class WatchedStore(MemoryStore):
+    """The reference store, telling a history of each effect."""
+
+    def __init__(self, name: str, history: History, clock: Clock) -> None:
+        super().__init__(name, "simulated", clock)
+        self._history = history
+        history.store = self
+
+    def claim(self, epoch: int, writer: str) -> int:
+        before = self.pointer().epoch
+        after = super().claim(epoch, writer)
+        self._history.claiming(before, after)
+        return after
+
+    def publish(self, entry: CatalogEntry, epoch: int) -> bool:
+        flipped = super().publish(entry, epoch)
+        if flipped:
+            self._history.flipped(entry, epoch)
+        return flipped
+
+    def apply(self, stamp: Stamp, chunk: Chunk) -> None:
+        self._history.applying(stamp, chunk)
+        super().apply(stamp, chunk)
+
+    def seal(self, stamp: Stamp, counts: Counts) -> None:
+        self._history.fact(stamp.version, "I5")
+        super().seal(stamp, counts)

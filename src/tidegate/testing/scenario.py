@@ -1,0 +1,282 @@
+"""What the actors of a simulation do: a query's drivers, its tasks, and readers.
+
+Drivers call production's ``open_namespace`` and ``commit`` and nothing below them. After each
+error it is checked that what the error proves is true.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from tidegate.committers import apply
+from tidegate.committers.commit import commit
+from tidegate.committers.driver import Driver
+from tidegate.committers.open import open_namespace
+from tidegate.errors import (
+    ConfigError,
+    ConflictError,
+    FencedError,
+    LineageError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    TidegateError,
+    WalUnavailableError,
+)
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.store import Lease, Store
+from tidegate.testing.arrow_barrier import ArrowBarrier
+from tidegate.testing.faulty import FaultyLog, FaultyStore
+from tidegate.testing.history import History, Staged, Violation, require
+from tidegate.testing.world import Actor, TaskLostError, VirtualClock, World
+from tidegate.wal.changelog import StageSpec, stage_task
+from tidegate.wal.fold import replay_of, same_barrier
+from tidegate.wal.record import Ack, BatchOrigin
+
+KEY_GROUPS = 4
+LINEAGE = "query-1"
+TABLES = ("aircraft", "airports", "marker")
+KEYS = tuple(b"k%d" % number for number in range(5))
+
+
+class Query:
+    """A Spark query as its drivers see it: the batches to come, and the checkpoint."""
+
+    def __init__(self, world: World, history: History) -> None:
+        self.world, self.history = world, history
+        self.batches = world.chance.randint(1, 3)
+        self.offsets: dict[int, str] = {}
+        self.commits: set[int] = set()
+        self.errors: Counter[str] = Counter()
+        self.replans = world.chance.random() < 0.05
+
+    def plan(self, batch_id: int) -> BatchOrigin:
+        """The batch's origin; its offsets are noted before it first runs.
+
+        Rarely the checkpoint is an older copy, and the batch is planned anew (T5).
+        """
+        self.offsets.setdefault(batch_id, f"offsets-{batch_id}")
+        if self.replans and self.world.chance.random() < 0.2:
+            self.offsets[batch_id] = f"offsets-{batch_id}-{self.world.chance.randrange(100)}"
+        return BatchOrigin(LINEAGE, 0, batch_id, self.offsets[batch_id])
+
+    def restore_checkpoint(self) -> None:
+        """What an operator does after LineageError: the newest copy comes back."""
+        self.replans = False
+        for fact in self.history.facts:
+            if isinstance(fact.origin, BatchOrigin):
+                self.offsets[fact.origin.batch_id] = fact.origin.fingerprint
+
+    def rows(self, batch_id: int) -> dict[str, dict[bytes, bytes | None]]:
+        """Some rows; a batch that runs again may have others (T6), or none (T7)."""
+        chance = self.world.chance
+        if chance.random() < 0.1:
+            return {}
+        rows: dict[str, dict[bytes, bytes | None]] = {}
+        for table in TABLES:
+            if chance.random() < 0.7:
+                keys = chance.sample(KEYS, chance.randint(0, len(KEYS)))
+                rows[table] = {key: None if chance.random() < 0.2 else b"%d" % batch_id for key in keys}
+        return rows
+
+    def driver(self, actor: Actor) -> Driver:
+        """A new driver of this query, in the actor's process."""
+        chance = self.world.chance
+        options = Options(
+            key_groups=KEY_GROUPS,
+            decide_deadline_s=chance.choice([0.1, 2.0]),
+            apply_deadline_s=chance.choice([0.5, 5.0]),
+            driver_apply_max_changes=chance.choice([0, 5_000]),
+            frame_bytes=chance.choice([40, 100_000]),
+            parallelism=chance.randint(1, 3),
+        )
+        log, store = FaultyLog(self.history.log, actor), FaultyStore(self.history.store, actor)
+        clock = VirtualClock(self.world, chance.randint(-2_000_000, 2_000_000))
+        endpoints = Endpoints("simulated", "memory://simulated", "memory://simulated")
+        driver = Driver(endpoints, log, store, options, clock)
+        driver.apply_on_executors = lambda works: self._apply_on_executors(actor, works)
+        return driver
+
+    def _apply_on_executors(self, driver: Actor, works: Sequence[apply.ApplyWork]) -> None:
+        def body(work: apply.ApplyWork) -> Any:
+            return lambda task: apply.do(
+                work, FaultyLog(self.history.log, task), FaultyStore(self.history.store, task)
+            )
+
+        try:
+            self.world.run_tasks(f"{driver.name}/apply", [body(work) for work in works], faulty=driver.faulty)
+        except TaskLostError as error:
+            raise StoreUnavailableError(str(error)) from error
+
+
+@dataclasses.dataclass
+class SimulatedBarrier(ArrowBarrier):
+    """A barrier whose tasks are actors. Every try of a task has values of its own (T2, T3)."""
+
+    query: Query = dataclasses.field(kw_only=True)
+    actor: Actor = dataclasses.field(kw_only=True)
+    attempts: list[str] = dataclasses.field(default_factory=list)
+
+    def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
+        self.attempts.append(spec.attempt)
+        given: dict[str, ArrowBarrier] = {}
+
+        def body(task: int) -> Any:
+            return lambda actor: self._stage_task(actor, task, spec, given)
+
+        name = f"{self.actor.name}/stage"
+        bodies = [body(task) for task in range(self.parallelism)]
+        acks: list[Ack] = self.query.world.run_tasks(name, bodies, faulty=self.actor.faulty)
+        rows: dict[str, dict[bytes, bytes | None]] = {table: {} for table in self.rows}
+        for ack in acks:
+            for batch in given[ack.task_attempt].batches(ack.task):
+                columns = (batch[name].to_pylist() for name in ("t", "k", "v"))
+                for table, key, value in zip(*columns, strict=True):
+                    rows[self.tables[table]][key] = value[1:] if value[:1] == b"+" else None
+        self.query.history.staged[spec.attempt] = Staged(self.origin, rows, self.starts)
+        return acks
+
+    def _stage_task(self, actor: Actor, task: int, spec: StageSpec, given: dict[str, ArrowBarrier]) -> Ack:
+        task_attempt = self.clock.new_id()
+        own = b"-" + task_attempt[:6].encode()
+        rows = {
+            table: {key: None if value is None else value + own for key, value in changes.items()}
+            for table, changes in self.rows.items()
+        }
+        mine = given[task_attempt] = ArrowBarrier(
+            self.log, rows, self.origin, self.key_groups, self.parallelism
+        )
+        log = FaultyLog(self.query.history.log, actor)
+        batches = mine.batches(task)
+        return stage_task(batches, spec, log, task=task, task_attempt=task_attempt, host=actor.name)
+
+
+def life(query: Query, actor: Actor, *, only_recover: bool = False) -> None:
+    """One driver process: open, run what the checkpoint does not have, until done or dead.
+
+    After an error it opens again or ends; without faults an error ends it.
+    """
+    for _ in range(3):
+        driver = query.driver(actor)
+        try:
+            _open(query, driver, None if only_recover else LINEAGE)
+            if not only_recover:
+                _run_batches(query, driver, actor)
+            return
+        except TidegateError:
+            if not actor.faulty or query.world.chance.random() < 0.4:
+                raise
+        driver.clock.sleep(query.world.chance.random())
+
+
+def _open(query: Query, driver: Driver, lineage: str | None) -> None:
+    try:
+        open_namespace(driver, lineage)
+    except TidegateError as error:
+        query.errors[f"open {type(error).__name__}"] += 1
+        _check_error(query, driver, error, driver.tried_epoch)
+        raise
+    query.history.opened(driver.folded.last_version)
+
+
+def _run_batches(query: Query, driver: Driver, actor: Actor) -> None:
+    batch_id = max(query.commits, default=-1) + 1
+    while batch_id < query.batches:
+        origin = query.plan(batch_id)
+        try:
+            fact = replay_of(driver.folded, origin)
+            if fact is None:
+                fact = _commit(query, driver, actor, origin)
+        except ConflictError:
+            if query.world.chance.random() < 0.5:
+                raise
+            continue  # the same driver runs the batch again
+        except LineageError:
+            query.errors["replay LineageError"] += 1
+            other = [f for f in query.history.facts if same_barrier(f.origin, origin) and f.origin != origin]
+            require("I10", other, f"LineageError, but {origin} was not decided with another fingerprint")
+            raise
+        query.history.returned(origin, fact)
+        actor.may_crash()
+        query.commits.add(batch_id)
+        batch_id += 1
+
+
+def _commit(query: Query, driver: Driver, actor: Actor, origin: BatchOrigin) -> Any:
+    chance, epoch = query.world.chance, driver.epoch
+    rows = query.rows(origin.batch_id)
+    barrier = SimulatedBarrier(
+        driver.log,
+        rows,
+        origin,
+        KEY_GROUPS,
+        parallelism=chance.randint(1, 3),
+        starts=frozenset(table for table in rows if chance.random() < 0.1),
+        clock=driver.clock,
+        query=query,
+        actor=actor,
+    )
+    try:
+        return commit(driver, barrier)
+    except TidegateError as error:
+        query.errors[f"commit {type(error).__name__}"] += 1
+        if isinstance(error, ConflictError | WalUnavailableError | TaskLostError):
+            query.history.proven_undecided(barrier.attempts, type(error).__name__)
+        if isinstance(error, StoreUnavailableError):
+            decided = any(same_barrier(fact.origin, origin) for fact in query.history.facts)
+            require("proof", decided, f"commit raised {error!r}, but {origin} is not decided")
+        if not isinstance(error, LineageError | TaskLostError):
+            _check_error(query, driver, error, epoch)
+        raise
+
+
+def _check_error(query: Query, driver: Driver, error: TidegateError, epoch: int) -> None:
+    """I10: only errors that belong here, and FencedError only when someone else is above us."""
+    history = query.history
+    if isinstance(error, FencedError):
+        state, pointer = history.folded, history.store.pointer()
+        above = state.epoch > epoch and state.writer != driver.writer
+        claimed = pointer.epoch > epoch and pointer.writer != driver.writer
+        require("proof", above or claimed, f"FencedError at epoch {epoch}, but nobody is above: {error}")
+    elif not isinstance(
+        error, ConflictError | OutcomeUnknownError | StoreUnavailableError | WalUnavailableError
+    ):
+        raise Violation(f"I10: {type(error).__name__} cannot be: {error}")
+
+
+# -- readers ----------------------------------------------------------------------------------------
+
+
+def read_on(query: Query, actor: Actor) -> None:
+    """A client that looks a few times: what it sees is whole, stays as it was, never goes back."""
+    store, clock, seen = FaultyStore(query.history.store, actor), VirtualClock(query.world), 0
+    for _ in range(query.world.chance.randint(2, 6)):
+        clock.sleep(query.world.chance.random())
+        try:
+            visible = store.pointer().visible
+            require("I9", visible >= seen, f"{actor.name} saw version {seen}, now {visible}")
+            seen = visible
+            if visible:
+                _read_version(query, store, clock.new_id(), query.world.chance.randint(1, visible))
+        except StoreUnavailableError:
+            continue
+        except ConfigError:
+            require("I10", seen == 0, "the namespace is gone")
+
+
+def _read_version(query: Query, store: Store, lease_id: str, version: int) -> None:
+    history = query.history
+    store.lease(Lease(lease_id, version), 600.0)
+    entries = store.catalog(version, version)
+    require(
+        "I1", [entry.version for entry in entries] == [version], f"version {version} has no catalog entry"
+    )
+    for _ in range(2):  # I8: the same answer, both times
+        for table, at in sorted(entries[0].tables.items()):
+            values = store.get_many(table, KEYS, version, at.start).to_pylist()
+            found = {key: value for key, value in zip(KEYS, values, strict=True) if value is not None}
+            expected = history.contents[version].get(table, {})
+            require("I1", found == expected, f"reader at v{version}, {table}: {found}, not {expected}")
+    store.release(lease_id)
