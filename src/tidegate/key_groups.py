@@ -10,13 +10,14 @@ beside it; docs/decisions says why the first is used.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 from collections.abc import Sequence
 
 import xxhash
 
-from tidegate.errors import BadRecordError, ConfigError
+from tidegate.errors import BadRecordError, ConfigError, CorruptError
 
 HASH_SEED = 42
 KEY_GROUPS_DEFAULT = 128
@@ -104,19 +105,32 @@ def encode_key(values: Sequence[object], types: Sequence[str]) -> bytes:
 
 
 def decode_key(key: bytes, types: Sequence[str]) -> object:
-    """The inverse of ``encode_key``: one value for one column, a tuple for several."""
-    if len(types) == 1:
-        return _decode_one(key, types[0])
-    values, rest = [], key
-    for kind in types:
-        length, _, rest = rest.partition(b":")
-        end = int(length)
-        if rest[end : end + 1] != b",":
-            msg = f"{key!r} is not a key of {len(types)} columns"
-            raise BadRecordError(msg)
-        values.append(_decode_one(rest[:end], kind))
-        rest = rest[end + 1 :]
+    """The inverse of ``encode_key``: one value for one column, a tuple for several.
+
+    CorruptError: these bytes are no key of these columns.
+    """
+    try:
+        if len(types) == 1:
+            return _decode_one(key, types[0])
+        values, rest = [], key
+        for kind in types:
+            part, rest = _netstring(rest)
+            values.append(_decode_one(part, kind))
+        if rest:
+            raise ValueError
+    except (ValueError, ArithmeticError) as error:  # not UTF-8, not a number, not a date
+        msg = f"{key!r} is not a key of the columns' types, {', '.join(types)}"
+        raise CorruptError(msg) from error
     return tuple(values)
+
+
+def _netstring(content: bytes) -> tuple[bytes, bytes]:
+    """The first netstring's content, and what follows it. ValueError: there is none."""
+    length, _, rest = content.partition(b":")
+    end = int(length)
+    if length != b"%d" % end or end < 0 or rest[end : end + 1] != b",":
+        raise ValueError
+    return rest[:end], rest[end + 1 :]
 
 
 def decimal_scale(kind: str) -> int | None:
@@ -129,7 +143,8 @@ def decimal_scale(kind: str) -> int | None:
 def _encode_one(value: object, kind: str) -> bytes:
     match kind, value:
         case "string", str():
-            return value.encode()
+            with contextlib.suppress(UnicodeEncodeError):  # half a surrogate pair
+                return value.encode()
         case "binary", bytes() | bytearray() | memoryview():
             return bytes(value)
         case "boolean", bool():
@@ -152,6 +167,8 @@ def _encode_decimal(value: decimal.Decimal, kind: str, scale: int) -> bytes:
     precision = int(kind[len("decimal(") :].partition(",")[0])
     exactly = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
     try:
+        if value.is_nan():
+            raise decimal.InvalidOperation  # quantize lets a quiet NaN through
         exact = value.quantize(decimal.Decimal(1).scaleb(-scale), context=exactly)
     except decimal.DecimalException:
         msg = f"{value} does not fit the key column's type, {kind}"
