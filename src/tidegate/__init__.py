@@ -1,0 +1,72 @@
+"""Numbered, atomic versions of Spark's micro-batches in external stores; here, their readers.
+
+The names below need neither Spark nor Java, and are imported when they are first used. Writers
+import ``tidegate.spark``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidegate import errors as errors
+    from tidegate.client import Gate as Gate
+    from tidegate.client import VersionInfo as VersionInfo
+    from tidegate.client import connect as connect
+    from tidegate.errors import BadRecordError as BadRecordError
+    from tidegate.errors import ConfigError as ConfigError
+    from tidegate.errors import ConflictError as ConflictError
+    from tidegate.errors import CorruptError as CorruptError
+    from tidegate.errors import FencedError as FencedError
+    from tidegate.errors import LineageError as LineageError
+    from tidegate.errors import OutcomeUnknownError as OutcomeUnknownError
+    from tidegate.errors import SnapshotExpiredError as SnapshotExpiredError
+    from tidegate.errors import StoreNotVerifiedError as StoreNotVerifiedError
+    from tidegate.errors import StoreUnavailableError as StoreUnavailableError
+    from tidegate.errors import TidegateError as TidegateError
+    from tidegate.errors import VersionRegressedError as VersionRegressedError
+    from tidegate.errors import WaitTimeoutError as WaitTimeoutError
+    from tidegate.errors import WalGapError as WalGapError
+    from tidegate.errors import WalUnavailableError as WalUnavailableError
+    from tidegate.options import Options as Options
+    from tidegate.snapshot import Scan as Scan
+    from tidegate.snapshot import Snapshot as Snapshot
+    from tidegate.snapshot import Table as Table
+
+    __version__: str
+
+_HOME = {
+    **dict.fromkeys(("Gate", "VersionInfo", "connect"), "tidegate.client"),
+    **dict.fromkeys(("Scan", "Snapshot", "Table"), "tidegate.snapshot"),
+    "Options": "tidegate.options",
+    **dict.fromkeys(
+        (
+            *("BadRecordError", "ConfigError", "ConflictError", "CorruptError", "FencedError"),
+            *("LineageError", "OutcomeUnknownError", "SnapshotExpiredError", "StoreNotVerifiedError"),
+            *("StoreUnavailableError", "TidegateError", "VersionRegressedError", "WaitTimeoutError"),
+            *("WalGapError", "WalUnavailableError"),
+        ),
+        "tidegate.errors",
+    ),
+}
+"""Where each public name lives."""
+
+__all__ = [*sorted(_HOME), "__version__", "errors"]  # noqa: PLE0604 - all are text
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+    elif name == "errors":
+        value = importlib.import_module("tidegate.errors")
+    elif name == "__version__":
+        value = importlib.import_module("importlib.metadata").version("tidegate")
+    else:
+        raise AttributeError(f"module 'tidegate' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,342 @@
+"""Reading at a version: snapshots, tables and scans.
+
+A snapshot pins one version with a lease; every read through it answers from that version, or
+raises SnapshotExpiredError (I8). ``client.py`` makes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+from tidegate.clock import Clock
+from tidegate.errors import (
+    BadRecordError,
+    ConfigError,
+    CorruptError,
+    SnapshotExpiredError,
+    StoreUnavailableError,
+)
+from tidegate.key_groups import encode_key
+from tidegate.sinks.store import CatalogEntry, Identity, Lease, Store
+from tidegate.values import EPOCH, Value, Values, described, values_of
+from tidegate.wal.record import TableSchema
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Result = TypeVar("Result")
+
+
+def moment(microseconds: int) -> datetime.datetime:
+    """The aware datetime (UTC) of so many microseconds since the epoch."""
+    return EPOCH + datetime.timedelta(microseconds=microseconds)
+
+
+class Held(NamedTuple):
+    """One table at one version: everything a read needs. ``check`` raises when it may not read on."""
+
+    store: Store
+    name: str
+    version: int
+    start: int
+    key_groups: int
+    values: Values
+    check: Callable[[], None]
+
+    def encode(self, key: Any) -> bytes:
+        """The key's bytes. BadRecordError names the table and what its key is made of."""
+        schema = self.values.schema
+        single = len(schema.key) == 1
+        if not single and not isinstance(key, tuple | list):
+            raise BadRecordError(f"table {self.name}: {key!r} is no key here; {self._expected()}")
+        try:
+            return encode_key((key,) if single else key, schema.key_types)
+        except (BadRecordError, UnicodeEncodeError) as error:
+            raise BadRecordError(f"table {self.name}: {error}; {self._expected()}") from None
+
+    def _expected(self) -> str:
+        columns = self.values.schema.key
+        if len(columns) == 1:
+            return f"a key is one value ({described(columns)})"
+        return f"a key is a tuple of {len(columns)} values ({described(columns)})"
+
+    def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
+        """Values by key; absent ones are left out."""
+        asked = {self.encode(key): _hashable(key) for key in keys}
+        if not asked:
+            return {}
+        self.check()
+        found = self.store.get_many(self.name, list(asked), self.version, self.start).to_pylist()
+        return {
+            key: self._decode(encoded, content)
+            for (encoded, key), content in zip(asked.items(), found, strict=True)
+            if content is not None
+        }
+
+    def pairs(self) -> Iterator[tuple[Any, Value]]:
+        """All live rows, decoded, one key group after the other."""
+        for group in range(self.key_groups):
+            self.check()
+            for found in self.store.scan(self.name, group, self.version, self.start):
+                self.check()
+                keys, contents = (found.column(name).to_pylist() for name in ("key", "value"))
+                for key, content in zip(keys, contents, strict=True):
+                    yield self.values.decode_key(key), self._decode(key, content)
+
+    def _decode(self, key: bytes, content: bytes) -> Value:
+        try:
+            return self.values.decode(content)
+        except CorruptError as error:
+            raise CorruptError(f"{self.store.where}, table {self.name}, key {key!r}: {error}") from error
+
+
+def _hashable(key: Any) -> Any:
+    if isinstance(key, list):
+        return tuple(key)
+    return bytes(key) if isinstance(key, bytearray | memoryview) else key
+
+
+class Reader:
+    """What a gate and its snapshots share: the store, and what never changes in it."""
+
+    def __init__(self, store: Store, identity: Identity, clock: Clock) -> None:
+        self.store = store
+        self.identity = identity
+        self.clock = clock
+        self.closed = False
+        self._schemas: dict[str, TableSchema] = {}
+
+    def check_open(self) -> None:
+        """ConfigError when the gate was closed."""
+        if self.closed:
+            raise ConfigError(f"this gate to {self.store.where} was closed: connect again")
+
+    def entry(self, version: int) -> CatalogEntry:
+        """The catalog's entry of a visible version. SnapshotExpiredError: it was retired by now."""
+        for entry in self.store.catalog(version, version):
+            return entry
+        horizon = self.store.pointer().horizon
+        if version < horizon:
+            raise expired(self.store, version, horizon)
+        raise CorruptError(
+            f"{self.store.where}: version {version} is visible and has no entry in the catalog: restore the"
+            " store from a copy, or start a new namespace"
+        )
+
+    def held(self, entry: CatalogEntry, table: str, check: Callable[[], None]) -> Held:
+        """A table at the entry's version. ConfigError: it is not there, and which tables are."""
+        if table not in entry.tables:
+            there = ", ".join(sorted(entry.tables)) or "none"
+            raise ConfigError(
+                f"there is no table {table!r} at version {entry.version} of namespace {self.identity.name};"
+                f" the tables there are: {there}"
+            )
+        at = entry.tables[table]
+        if at.schema_id not in self._schemas:
+            self._schemas = self.store.schemas()
+        if at.schema_id not in self._schemas:
+            raise CorruptError(
+                f"{self.store.where}: schema {at.schema_id} of table {table} at version {entry.version} is"
+                " missing: restore the store from a copy, or start a new namespace"
+            )
+        values = values_of(self._schemas[at.schema_id])
+        return Held(self.store, table, entry.version, at.start, self.identity.key_groups, values, check)
+
+
+def expired(store: Store, version: int, horizon: int) -> SnapshotExpiredError:
+    """The error for a version below the horizon."""
+    return SnapshotExpiredError(
+        f"{store.where}: version {version} was retired, the oldest that can be read is {horizon}: take a"
+        " newer one; keep_versions at the writer says how many are kept"
+    )
+
+
+class Source(Protocol):
+    """Where a table reads from: a gate (the newest version at each read) or a snapshot."""
+
+    def ask(self, table: str, question: Callable[[Held], Result]) -> Result:
+        """The answer of one read."""
+        ...
+
+    def hold(self, table: str) -> AbstractContextManager[Held]:
+        """The table at one version, for as long as the context is open."""
+        ...
+
+
+class Scan(Iterator[tuple[Any, Value]]):
+    """All rows of a table at one version, as (key, value), in no particular order.
+
+    Rows are fetched as they are asked for. It holds its version until the last row was given,
+    or until ``close``; it is a context manager too. One thread at a time.
+    """
+
+    def __init__(self, hold: Callable[[], AbstractContextManager[Held]]) -> None:
+        self._hold = hold
+        self._exit = contextlib.ExitStack()
+        self._held: Held | None = None
+        self._pairs: Iterator[tuple[Any, Value]] = iter(())
+
+    def _start(self) -> Held:
+        if self._held is None:
+            self._held = self._exit.enter_context(self._hold())
+            self._pairs = self._held.pairs()
+        return self._held
+
+    def __next__(self) -> tuple[Any, Value]:
+        self._start()
+        try:
+            return next(self._pairs)
+        except BaseException:
+            self.close()
+            raise
+
+    def to_arrow(self) -> Any:
+        """The rows not yet given, as a ``pyarrow.Table`` of key and value columns."""
+        return self._start().values.to_arrow(self)
+
+    def close(self) -> None:
+        """Let the version go; no more rows are given. May be repeated."""
+        self._pairs = iter(())
+        self._exit.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Table:
+    """One table, read at its gate's newest version or at its snapshot's. Threads may share it.
+
+    A key is the key column's value, or a tuple of them for a key of several columns.
+    """
+
+    def __init__(self, source: Source, name: str) -> None:
+        self.name = name
+        self._source = source
+
+    def get(self, key: Any) -> Value | None:
+        """The key's value, None when it is absent.
+
+        BadRecordError: the key is not of the table's type. ConfigError: there is no such table.
+        SnapshotExpiredError: the snapshot's version is no longer held.
+        """
+        return self._source.ask(self.name, lambda held: held.get_many([key]).get(_hashable(key)))
+
+    def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
+        """The values of these keys, all at one version, by key; absent keys are left out.
+
+        Errors as for ``get``.
+        """
+        wanted = list(keys)
+        return self._source.ask(self.name, lambda held: held.get_many(wanted))
+
+    def scan(self) -> Scan:
+        """All rows, at one version: an iterator of (key, value), also ``.to_arrow()``.
+
+        Errors as for ``get``, raised where the rows are fetched.
+        """
+        return Scan(lambda: self._source.hold(self.name))
+
+    def schema(self) -> TableSchema:
+        """The names and Spark types of the key's and the value's columns at the version read."""
+        return self._source.ask(self.name, lambda held: held.values.schema)
+
+    def __repr__(self) -> str:
+        return f"<Table {self.name} of {self._source!r}>"
+
+
+class Snapshot:
+    """One version for all reads, held by a lease until ``close`` or the end of a ``with``.
+
+    Every read answers from ``version`` or raises SnapshotExpiredError: when the lease has run
+    out (``lease_s`` after it was taken, by this process's monotonic clock) or was revoked.
+    Threads may share it. Made by ``Gate.snapshot``.
+    """
+
+    def __init__(self, reader: Reader, entry: CatalogEntry | None, lease: Lease, deadline: float) -> None:
+        self.version = lease.version
+        self._reader = reader
+        self._entry = entry
+        self._lease = lease
+        self._deadline = deadline
+        self._closed = False
+
+    @property
+    def decided_at(self) -> datetime.datetime | None:
+        """When the version was decided (UTC); None for version 0."""
+        return None if self._entry is None else moment(self._entry.decided_at_us)
+
+    def tables(self) -> list[str]:
+        """The names of the tables there are at this version."""
+        return [] if self._entry is None else sorted(self._entry.tables)
+
+    def table(self, name: str) -> Table:
+        """A table at this version. ConfigError: it is not there, and which tables are."""
+        self._held(name)
+        return Table(self, name)
+
+    def ask(self, table: str, question: Callable[[Held], Result]) -> Result:
+        """For ``Table``: the answer of one read at this version."""
+        return question(self._held(table))
+
+    @contextlib.contextmanager
+    def hold(self, table: str) -> Iterator[Held]:
+        """For ``Scan``: the table at this version; the snapshot is not closed by it."""
+        yield self._held(table)
+
+    def _held(self, table: str) -> Held:
+        self._check()
+        if self._entry is None:
+            raise no_version_yet(self._reader.identity)
+        return self._reader.held(self._entry, table, self._check)
+
+    def _check(self) -> None:
+        """I8: past the deadline the lease may be gone, so nothing more is read under it."""
+        self._reader.check_open()
+        if self._closed:
+            raise ConfigError(f"this snapshot of version {self.version} was closed: take a new one")
+        if self._reader.clock.monotonic() >= self._deadline:
+            raise SnapshotExpiredError(
+                f"the lease of this snapshot on version {self.version} has run out: take a new snapshot, or"
+                " ask for a longer lease_s"
+            )
+
+    def close(self) -> None:
+        """Give the lease back. May be repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        release(self._reader, self._lease)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Snapshot of version {self.version}, {self._reader.store.where}>"
+
+
+def release(reader: Reader, lease: Lease) -> None:
+    """Give a lease back if the store answers; if not, it ends by itself."""
+    if not reader.closed:
+        with contextlib.suppress(StoreUnavailableError):
+            reader.store.release(lease.lease_id)
+
+
+def no_version_yet(identity: Identity) -> ConfigError:
+    """The error for reads before the first version."""
+    return ConfigError(
+        f"namespace {identity.name} has no visible version yet: the first batch makes version 1, and"
+        " wait_for(1) waits for it"
+    )

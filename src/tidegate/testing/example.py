@@ -1,0 +1,141 @@
+"""A small namespace with typed tables, written without Spark: for documentation, demonstrations and tests.
+
+``write_flights`` makes three versions of four tables; ``Example`` writes any others. The values
+are what a Spark job would have written, and so is the way they take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tidegate.clock import Clock
+from tidegate.committers.commit import commit
+from tidegate.committers.driver import Driver
+from tidegate.committers.open import open_namespace
+from tidegate.key_groups import encode_key
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.open_store import open_store
+from tidegate.testing.arrow_barrier import ArrowBarrier, batch
+from tidegate.wal.open_log import open_log
+from tidegate.wal.record import Column, TableSchema
+
+LINEAGE = "8a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11"
+"""The query id that the example's batches come from."""
+
+SCHEMAS = {
+    "aircraft": TableSchema(
+        (Column("tailnum", "string"),), (Column("tailnum", "string"), Column("flights", "int"))
+    ),
+    "airports": TableSchema(
+        (Column("origin", "string"),), (Column("departures", "bigint"), Column("delay", "double"))
+    ),
+    "legs": TableSchema((Column("origin", "string"), Column("flight", "int")), (Column("dest", "string"),)),
+    "notes": TableSchema((Column("id", "binary"),), (Column("note", "binary"),), "bytes"),
+}
+"""The example's tables."""
+
+Rows = Mapping[str, Mapping[Any, Any]]
+"""Per table, values by key as a reader sees them; None deletes."""
+
+
+@dataclasses.dataclass
+class TypedBarrier(ArrowBarrier):
+    """An ``ArrowBarrier`` whose tables have schemas of their own."""
+
+    typed: Mapping[str, TableSchema] = dataclasses.field(default_factory=dict)
+
+    @property
+    def schemas(self) -> dict[str, TableSchema]:
+        return {name: self.typed[name] for name in self.rows}
+
+
+class Example:
+    """A writer of typed rows; its batches are numbered from 0."""
+
+    def __init__(
+        self,
+        wal: str,
+        store: str,
+        namespace: str = "flights",
+        *,
+        lineage: str = LINEAGE,
+        options: Options | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        clock = clock or Clock()
+        self.driver = Driver(
+            Endpoints(namespace, wal, store),
+            open_log(wal, namespace),
+            open_store(store, namespace, None, clock),
+            options or Options(key_groups=8),
+            clock,
+        )
+        self.lineage = lineage
+        self.schemas = dict(SCHEMAS)
+        open_namespace(self.driver, lineage)
+
+    def write(self, rows: Rows, starts: frozenset[str] = frozenset()) -> int:
+        """Commit one batch; the version that it made. ``starts``: tables that it empties first."""
+        last = self.driver.folded.last_batch
+        encoded = {
+            name: {self._key(name, key): self._value(name, value) for key, value in of_table.items()}
+            for name, of_table in rows.items()
+        }
+        barrier = TypedBarrier(
+            self.driver.log,
+            encoded,
+            batch(self.lineage, last[1] + 1 if last else 0),
+            self.driver.folded.key_groups,
+            starts=starts,
+            typed=self.schemas,
+        )
+        return commit(self.driver, barrier).version
+
+    def close(self) -> None:
+        """Release log and store."""
+        self.driver.store.close()
+        self.driver.log.close()
+
+    def _key(self, table: str, key: Any) -> bytes:
+        return encode_key(key if isinstance(key, tuple) else (key,), self.schemas[table].key_types)
+
+    def _value(self, table: str, value: Any) -> bytes | None:
+        if value is None:
+            return None
+        if self.schemas[table].value_format == "bytes":
+            return bytes(value)
+        return msgspec.json.encode(value)
+
+
+BATCHES: tuple[Rows, ...] = (
+    {
+        "aircraft": {
+            "N14228": {"tailnum": "N14228", "flights": 1},
+            "N24211": {"tailnum": "N24211", "flights": 1},
+        },
+        "airports": {"EWR": {"departures": 1, "delay": 2.0}, "LGA": {"departures": 1, "delay": 4.0}},
+        "legs": {("EWR", 1545): {"dest": "IAH"}, ("LGA", 1714): {"dest": "IAH"}},
+    },
+    {
+        "aircraft": {"N14228": {"tailnum": "N14228", "flights": 2}},
+        "airports": {"EWR": {"departures": 2, "delay": 1.5}},
+        "notes": {b"\x00\x01": b"plain bytes"},
+    },
+    {
+        "aircraft": {"N24211": None},
+        "airports": {"JFK": {"departures": 1, "delay": -1.0}},
+    },
+)
+"""What ``write_flights`` writes."""
+
+
+def write_flights(wal: str, store: str, namespace: str = "flights") -> None:
+    """Make the example namespace: versions 1 to 3."""
+    example = Example(wal, store, namespace)
+    for rows in BATCHES:
+        example.write(rows)
+    example.close()
