@@ -23,7 +23,12 @@ class Background:
     """
 
     def __init__(
-        self, log: Log, store: Store, options: Options, epoch: int, alive: Callable[[], bool] = lambda: True
+        self,
+        log: Log,
+        store: Store,
+        options: Options,
+        epoch: Callable[[], int],
+        alive: Callable[[], bool] = lambda: True,
     ) -> None:
         self._log, self._store, self._options, self._epoch, self._alive = log, store, options, epoch, alive
         self._ending = threading.Event()
@@ -59,7 +64,7 @@ class Background:
                 self._work.set()
                 return
             try:
-                self._store.heartbeat(self._epoch)
+                self._store.heartbeat(self._epoch())
             except TidegateError as error:
                 logger.warning("heartbeat failed, tried again in %s s: %s", self._options.heartbeat_s, error)
             self._ending.wait(self._options.heartbeat_s)

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from tidegate.errors import BY_NAME
+from tidegate.errors import BY_NAME, ConfigError
 
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(tidegate|pyarrow|msgspec|xxhash|numpy)")
 _RAISED = re.compile(r"tidegate\.errors\.(\w+): (.*)")
 
 
@@ -23,6 +24,12 @@ def typed() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
+        if missing := _MISSING.search(str(error)):
+            msg = (
+                f"the executors' Python has no module {missing[1]}: install tidegate for it, or set PYSPARK_PYTHON"
+                " to a Python that has it before the session starts"
+            )
+            raise ConfigError(msg) from error
         raised = _RAISED.findall(str(error))
         if raised and raised[-1][0] in BY_NAME:
             name, message = raised[-1]

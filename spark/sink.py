@@ -173,14 +173,23 @@ class VersionedSink:
             self._release()  # another query: its checkpoint has to be accepted first
         if self._driver is None:
             driver = self._new_driver()
-            self.recovered = open_namespace(driver, batch.lineage, lambda state: _refuse(state, batch))
+            try:
+                self.recovered = open_namespace(driver, batch.lineage, lambda state: _refuse(state, batch))
+            except BaseException:
+                driver.log.close()
+                driver.store.close()
+                raise
             if self.recovered:
                 logger.info("recovered versions %s of %s", self.recovered, self._endpoints.namespace)
             self._driver = driver
         if self._background is None or self._background.ended:
             session, lineage, driver = self._session, batch.lineage, self._driver
             self._background = Background(
-                driver.log, driver.store, self._options, driver.epoch, lambda: is_running(session, lineage)
+                driver.log,
+                driver.store,
+                self._options,
+                lambda: driver.epoch,
+                lambda: is_running(session, lineage),
             )
         return self._driver
 

@@ -59,6 +59,7 @@ def main(folder: Path, wal: str, store: str, namespace: str) -> None:
         .appName("tidegate demo")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.sql.shuffle.partitions", 2)
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()

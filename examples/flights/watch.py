@@ -17,6 +17,9 @@ from typing import Any
 import tidegate
 from tidegate.demo.data import Expected, expected_by_day
 
+PAUSE_S = 0.05
+"""Between two looks: the two cores are for the stream."""
+
 
 def differences(snapshot: Any, expected: Expected) -> list[str]:
     """How the three tables at one version differ from the input up to that day; none is right."""
@@ -64,6 +67,7 @@ def main(store: str, namespace: str, stop: Path) -> None:
         print(json.dumps(report), flush=True)
         if ending:
             break
+        time.sleep(PAUSE_S)
 
 
 if __name__ == "__main__":
