@@ -63,7 +63,7 @@ def _open_sqlite(url: str, namespace: str, clock: Clock | None, *, timeout_s: An
     if split.netloc or not path.strip("/") or split.query or split.fragment:
         raise ConfigError(f"store {redact(url)}: write sqlite:///absolute/path/of/a/folder")
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
-        raise ConfigError(f"store {url}: timeout_s is {timeout_s!r}; it must be a number of seconds")
+        raise ConfigError(f"store {redact(url)}: timeout_s is {timeout_s!r}; it must be a number of seconds")
     return SqliteStore(path, namespace, clock, timeout_s=timeout_s)
 
 

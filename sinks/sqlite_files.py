@@ -32,6 +32,7 @@ import fcntl
 import os
 import sqlite3
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,9 +79,13 @@ DURABLE = "UPDATE durable SET times = times + 1"
 stay as it is, and a commit that writes no page does not fsync: this row always changes."""
 
 CACHE_KIB = 8_192
-"""Page cache of one connection; measured with benchmarks/bench_sqlite_apply.py."""
+"""Page cache of one connection. With benchmarks/bench_sqlite_apply.py 2, 8 and 32 MB gave the same."""
 AUTOCHECKPOINT_PAGES = 4_000
-"""16 MB of ``-wal`` before a commit also copies pages into the main file; measured, too."""
+"""16 MB of ``-wal`` before a commit also copies pages into the main file. 4, 16 and 64 MB gave the same
+throughput; a larger one makes fewer applies wait for the checkpoint's fsyncs, and takes more disk."""
+
+
+_all_files: weakref.WeakSet[Files] = weakref.WeakSet()
 
 
 class Files:
@@ -95,8 +100,10 @@ class Files:
         self.where = where
         self.expected: dict[str, tuple[str, int, int]] = {}  # per shard file: uuid, number, files
         self._timeout_s = timeout_s
-        self._idle: dict[str, collections.deque[tuple[int, sqlite3.Connection]]] = {}
+        # A deque's append and pop need no lock, so that no lock is held when another thread forks.
+        self._idle: dict[str, collections.deque[sqlite3.Connection]] = {}
         self._closed = False
+        _all_files.add(self)
 
     def exists(self, name: str) -> bool:
         return (self.folder / name).exists()
@@ -170,23 +177,27 @@ class Files:
     # -- one connection ------------------------------------------------------------------------
 
     def _take(self, name: str) -> sqlite3.Connection | None:
-        idle = self._idle.setdefault(name, collections.deque())
-        while True:
-            try:
-                owner, connection = idle.pop()
-            except IndexError:
-                return None
-            if owner == os.getpid():
-                return connection
-            # The parent's. Closing it here, by hand or by garbage collection, could empty and remove
-            # the parent's -wal file: so it is never freed.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        try:
+            return self._idle.setdefault(name, collections.deque()).pop()
+        except IndexError:
+            return None
 
     def _give_back(self, name: str, connection: sqlite3.Connection) -> None:
         if self._closed:
             connection.close()
         else:
-            self._idle[name].append((os.getpid(), connection))
+            self._idle[name].append(connection)
+
+    def leave_to_parent(self) -> None:
+        """In a child process: forget the parent's connections without ever freeing them.
+
+        SQLite forbids to use them here; closing one, by hand or by garbage collection, could
+        empty and remove the ``-wal`` file under the parent.
+        """
+        for connections in self._idle.values():
+            for connection in connections:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        self._idle = {}
 
     def _connect_checked(self, name: str) -> sqlite3.Connection:
         """A connection to a file that must be there and must be this namespace's (I10)."""
@@ -249,6 +260,14 @@ class Files:
             raise CorruptError(
                 f"{self.where}: {path} is damaged: {error}; put it back from a copy"
             ) from error
+
+
+def _after_fork() -> None:
+    for files in list(_all_files):
+        files.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def make_folder(folder: Path, where: str) -> None:

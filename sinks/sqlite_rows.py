@@ -206,23 +206,21 @@ class Shards:
     def retire(self, version: int, changes: Iterable[Chunk]) -> None:
         for chunk in changes:
             for shard, runs in self._by_shard(chunk.runs):
-                for run in runs:
-                    for at in range(0, len(run.keys), RETIRE_ROWS):
-                        keys = run.keys.slice(at, RETIRE_ROWS)
-                        values = run.values.slice(at, RETIRE_ROWS)
-                        self._retire_keys(shard, version, run._replace(keys=keys, values=values))
+                for some in _at_most(runs, RETIRE_ROWS):
+                    with self._files.writing(self._name(shard), durable=False) as connection:
+                        for run in some:
+                            # One transaction: who sees a row gone sees the floor that says so (T28).
+                            self._raise_floor(connection, run.group, version)
+                            if self._has_table(connection, shard, sql_name(run.table)):
+                                self._drop_replaced(connection, version, run)
 
-    def _retire_keys(self, shard: int, version: int, run: Run) -> None:
-        name = sql_name(run.table)
+    @staticmethod
+    def _drop_replaced(connection: sqlite3.Connection, version: int, run: Run) -> None:
+        # T27: a marker goes together with what it hides, never before.
         markers = run.keys.filter(pc.is_in(pc.binary_slice(run.values, 0, 1), pa.array([b"-", b"d"])))
-        with self._files.writing(self._name(shard), durable=False) as connection:
-            self._raise_floor(connection, run.group, version)
-            if not self._has_table(connection, shard, name):
-                return
-            for sql, keys in ((DROP_OLDER, run.keys), (DROP_MARKER, markers)):
-                # T27: a marker goes in the same transaction as what it hides.
-                rows = zip(itertools.repeat(run.group), keys.to_pylist(), itertools.repeat(version))
-                connection.executemany(sql.format(table=name), rows)
+        for sql, keys in ((DROP_OLDER, run.keys), (DROP_MARKER, markers)):
+            rows = zip(itertools.repeat(run.group), keys.to_pylist(), itertools.repeat(version))
+            connection.executemany(sql.format(table=sql_name(run.table)), rows)
 
     def retire_replaced(self, version: int, table: str) -> None:
         """A table that ``version`` emptied: its older rows go, whichever keys came back."""
@@ -307,6 +305,22 @@ class Shards:
         if (shard, name) not in self._tables and has_table(connection, name):
             self._tables.add((shard, name))
         return (shard, name) in self._tables
+
+
+def _at_most(runs: Iterable[Run], rows_max: int) -> Iterator[list[Run]]:
+    """The same runs in lists of at most so many rows; longer runs in pieces."""
+    held: list[Run] = []
+    held_rows = 0
+    for run in runs:
+        for at in range(0, len(run.keys), rows_max):
+            piece = run._replace(keys=run.keys.slice(at, rows_max), values=run.values.slice(at, rows_max))
+            if held and held_rows + len(piece.keys) > rows_max:
+                yield held
+                held, held_rows = [], 0
+            held.append(piece)
+            held_rows += len(piece.keys)
+    if held:
+        yield held
 
 
 def sql_name(table: str) -> str:

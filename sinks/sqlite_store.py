@@ -213,16 +213,24 @@ class SqliteStore(Store):
                 yield live
 
     def _check_visible(self, version: int) -> None:
-        if version > self._visible_seen and version > self.pointer().visible:
-            raise VersionRegressedError(
-                f"{self.where}: version {version} was asked for, the visible one is {self._visible_seen}"
-            )
+        """Before the rows."""
+        if version > self._visible_seen:
+            self._check_not_regressed(self.pointer(), version)
 
     def _check_horizon(self, version: int) -> None:
-        horizon = self.pointer().horizon
-        if version < horizon:
+        """After the rows."""
+        pointer = self.pointer()
+        self._check_not_regressed(pointer, version)
+        if version < pointer.horizon:
             raise SnapshotExpiredError(
-                f"{self.where}: version {version} was retired, the oldest that can be read is {horizon}"
+                f"{self.where}: version {version} was retired, the oldest that can be read is"
+                f" {pointer.horizon}"
+            )
+
+    def _check_not_regressed(self, pointer: Pointer, version: int) -> None:
+        if version > pointer.visible:
+            raise VersionRegressedError(
+                f"{self.where}: version {version} was asked for, the visible one is {pointer.visible}"
             )
 
     # -- leases and retirement -----------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tidegate.sinks.store import CatalogEntry, Identity, Stamp, Store
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import LoadOrigin, TableAt
 
-KEY_GROUPS = 8
+KEY_GROUPS = 4
 EPOCH = 1
 
 Changes = Mapping[str, Mapping[bytes, bytes | None]]
