@@ -7,10 +7,10 @@
 >>> gate.version()
 3
 >>> gate.table("aircraft").get("N14228")
-{'tailnum': 'N14228', 'flights': 2}
+{'carrier': 'UA', 'flights': 2}
 >>> with gate.snapshot(version=2) as snap:
 ...     snap.table("aircraft").get_many(["N14228", "N24211", "N0"])
-{'N14228': {'tailnum': 'N14228', 'flights': 2}, 'N24211': {'tailnum': 'N24211', 'flights': 1}}
+{'N14228': {'carrier': 'UA', 'flights': 2}, 'N24211': {'carrier': 'UA', 'flights': 1}}
 """
 
 from __future__ import annotations

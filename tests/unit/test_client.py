@@ -84,7 +84,7 @@ def test_values_of_the_newest_version(gate):
     assert gate.key_groups == 8
     assert gate.tables() == ["aircraft", "airports", "legs", "notes"]
     aircraft = gate.table("aircraft")
-    assert aircraft.get("N14228") == {"tailnum": "N14228", "flights": 2}
+    assert aircraft.get("N14228") == {"carrier": "UA", "flights": 2}
     assert aircraft.get("N24211") is None  # deleted
     assert aircraft.get("N0") is None  # never there
     assert aircraft.get("") is None
@@ -115,7 +115,7 @@ def test_a_scan_gives_every_live_row_once(gate):
         ("JFK", {"departures": 1, "delay": -1.0}),
         ("LGA", {"departures": 1, "delay": 4.0}),
     ]
-    assert list(gate.table("aircraft").scan()) == [("N14228", {"tailnum": "N14228", "flights": 2})]
+    assert list(gate.table("aircraft").scan()) == [("N14228", {"carrier": "UA", "flights": 2})]
 
 
 def test_a_scan_as_an_arrow_table(gate):
@@ -298,7 +298,7 @@ def test_the_schema_is_that_of_the_version_read(writer):
         assert gate.table("aircraft").get("N1") == {"flights": 1, "seats": 149}
         assert gate.table("aircraft").get("N14228") == {"flights": 1, "seats": None}  # older than the column
         with gate.snapshot(version=1) as snapshot:
-            assert snapshot.table("aircraft").get("N14228") == {"tailnum": "N14228", "flights": 1}
+            assert snapshot.table("aircraft").get("N14228") == {"carrier": "UA", "flights": 1}
             assert snapshot.table("aircraft").schema() == SCHEMAS["aircraft"]
 
 
@@ -600,7 +600,7 @@ def test_readers_need_neither_spark_nor_java(flights):
     command = [sys.executable, "-c", WITHOUT_SPARK, flights]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.stderr == ""
-    assert done.stdout.startswith("3 {'tailnum': 'N14228', 'flights': 2} 3 ")
+    assert done.stdout.startswith("3 {'carrier': 'UA', 'flights': 2} 3 ")
 
 
 def test_every_public_name_is_there():

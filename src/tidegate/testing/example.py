@@ -28,7 +28,7 @@ LINEAGE = "8a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11"
 
 SCHEMAS = {
     "aircraft": TableSchema(
-        (Column("tailnum", "string"),), (Column("tailnum", "string"), Column("flights", "int"))
+        (Column("tailnum", "string"),), (Column("carrier", "string"), Column("flights", "int"))
     ),
     "airports": TableSchema(
         (Column("origin", "string"),), (Column("departures", "bigint"), Column("delay", "double"))
@@ -114,14 +114,14 @@ class Example:
 BATCHES: tuple[Rows, ...] = (
     {
         "aircraft": {
-            "N14228": {"tailnum": "N14228", "flights": 1},
-            "N24211": {"tailnum": "N24211", "flights": 1},
+            "N14228": {"carrier": "UA", "flights": 1},
+            "N24211": {"carrier": "UA", "flights": 1},
         },
         "airports": {"EWR": {"departures": 1, "delay": 2.0}, "LGA": {"departures": 1, "delay": 4.0}},
         "legs": {("EWR", 1545): {"dest": "IAH"}, ("LGA", 1714): {"dest": "IAH"}},
     },
     {
-        "aircraft": {"N14228": {"tailnum": "N14228", "flights": 2}},
+        "aircraft": {"N14228": {"carrier": "UA", "flights": 2}},
         "airports": {"EWR": {"departures": 2, "delay": 1.5}},
         "notes": {b"\x00\x01": b"plain bytes"},
     },

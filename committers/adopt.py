@@ -1,0 +1,80 @@
+"""Adopt: on a person's word, another Spark checkpoint takes the namespace over."""
+
+from __future__ import annotations
+
+from tidegate.committers.driver import Driver
+from tidegate.committers.open import open_namespace
+from tidegate.errors import ConfigError, FencedError, OutcomeUnknownError, WalUnavailableError
+from tidegate.wal.record import Adopted, Folded
+
+LINEAGE_MAX = 200
+
+
+def adopt(driver: Driver, lineage: str) -> list[int]:
+    """Make the namespace follow ``lineage`` (a query id) from here on; the versions recovered.
+
+    Opens with the current lineage first, so that everything decided under it is visible before
+    the new one starts. When the namespace follows ``lineage`` already, nothing is appended. May
+    be repeated: a second Adopted of the same lineage changes nothing for readers or batches.
+
+    ConfigError: the lineage cannot be one, or nothing was made here yet; nothing appended.
+    FencedError: another driver opened meanwhile, this Adopted will never count. OutcomeUnknownError:
+    the log did not answer; adopt again. Otherwise as ``open_namespace``.
+    """
+    if not 0 < len(lineage) <= LINEAGE_MAX or not lineage.isprintable() or lineage != lineage.strip():
+        msg = f"{lineage!r} is no query id: it is the id in the file metadata of Spark's checkpoint folder"
+        raise ConfigError(msg)
+    state = driver.fold_on()
+    if state is None:
+        msg = (
+            f"there is no namespace {driver.endpoints.namespace} at {driver.log.where}, so there is nothing"
+            " to adopt: check the log's URL and the name; a new namespace follows its first query by itself"
+        )
+        raise ConfigError(msg)
+    if state.lineage == lineage:
+        return []
+    # An epoch of its own: a copy of this Adopted that lands late, behind the next Open, is void.
+    recovered = open_namespace(driver, None)
+    _append_until_folded(driver, lineage)
+    return recovered
+
+
+def _append_until_folded(driver: Driver, lineage: str) -> None:
+    """The same record again and again, until the fold shows it or proves that it cannot count."""
+    state = driver.folded
+    record = Adopted(
+        namespace=state.namespace,
+        writer=driver.writer,
+        epoch=driver.epoch,
+        prev_digest=state.digest,
+        lineage=lineage,
+    )
+    patience = driver.patience(driver.options.decide_deadline_s)
+    while True:
+        appended = driver.append(record)
+        try:
+            state = driver.fold_through(appended)
+        except WalUnavailableError:
+            pass  # asked again below, until the deadline
+        else:
+            if state.lineage == lineage:
+                return
+            _refuse_if_fenced(driver, state, lineage)
+        if patience.over:
+            msg = (
+                f"whether namespace {driver.endpoints.namespace} follows {lineage} now is unknown:"
+                f" {driver.log.where} did not answer for {driver.options.decide_deadline_s} s; run"
+                " `tidegate status`, then `tidegate adopt` again if it does not"
+            )
+            raise OutcomeUnknownError(msg)
+        patience.pause()
+
+
+def _refuse_if_fenced(driver: Driver, state: Folded, lineage: str) -> None:
+    if (state.epoch, state.writer) == (driver.epoch, driver.writer):
+        return
+    msg = (
+        f"driver {state.writer} opened namespace {driver.endpoints.namespace} at epoch {state.epoch} before"
+        f" it could follow {lineage}; it follows {state.lineage}: stop that driver, then adopt again"
+    )
+    raise FencedError(msg)
