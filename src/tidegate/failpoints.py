@@ -13,6 +13,7 @@ outside), ``raise`` (FailpointError).
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections import Counter
 
@@ -52,7 +53,7 @@ class _Armed:
         for part in filter(None, (piece.strip() for piece in specification.split(","))):
             name, _, action = part.partition("=")
             action, _, nth = action.partition("@")
-            if name not in NAMES or action not in ACTIONS or not (nth or "1").isdigit():
+            if name not in NAMES or action not in ACTIONS or not re.fullmatch(r"[1-9][0-9]*|", nth):
                 msg = f"{ENVIRONMENT_VARIABLE}: cannot arm {part!r}; names are {', '.join(NAMES)}"
                 raise ValueError(msg)
             self.actions[name, int(nth or 1)] = action

@@ -89,12 +89,16 @@ class Endpoints:
 
 
 def redact(url: str) -> str:
-    """The URL with its password, if any, replaced by ``***``.
+    """The URL with its password, if any, replaced by ``***`` (T48).
+
+    Rather too much is hidden than too little: a password may hold ``/`` and ``@`` that nobody
+    encoded, and clients also take it from the query.
 
     >>> redact("redis://user:secret@cache:6379/0")
     'redis://user:***@cache:6379/0'
     """
-    return re.sub(r"(?<=://)([^/@:]*):[^/]*@", r"\1:***@", url)
+    hidden = re.sub(r"(?<=://)([^/@:]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    return re.sub(r"(?i)([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*", r"\1***", hidden)
 
 
 def _whole(name: str, value: object, least: int, most: int | None = None) -> None:

@@ -1,0 +1,142 @@
+"""Options are checked when they are made; endpoints and messages never show a password."""
+
+import dataclasses
+import math
+import pickle
+
+import pytest
+
+from tidegate.errors import ConfigError
+from tidegate.options import KEY_BYTES_MAX, VALUE_BYTES_MAX, Endpoints, Options, redact
+
+
+def test_the_defaults_are_valid_and_pinned():
+    """Users lean on them: a new default belongs into the change log."""
+    assert dataclasses.asdict(Options()) == {
+        "key_groups": None,
+        "keep_versions": 100,
+        "apply_deadline_s": 300.0,
+        "decide_deadline_s": 60.0,
+        "parallelism": None,
+        "driver_apply_max_changes": 5_000,
+        "driver_apply_max_bytes": 4 * 1024 * 1024,
+        "frame_bytes": 900_000,
+        "key_bytes_max": 32 * 1024,
+        "value_bytes_max": 16 * 1024 * 1024,
+        "heartbeat_s": 5.0,
+    }
+
+
+WHOLE = {
+    "key_groups": (1, 32_768),
+    "keep_versions": (1, None),
+    "parallelism": (1, None),
+    "driver_apply_max_changes": (0, None),
+    "driver_apply_max_bytes": (0, None),
+    "frame_bytes": (1, None),
+    "key_bytes_max": (1, KEY_BYTES_MAX),
+    "value_bytes_max": (1, VALUE_BYTES_MAX),
+}
+SECONDS = ["apply_deadline_s", "decide_deadline_s", "heartbeat_s"]
+
+
+def test_every_option_is_covered_here():
+    assert {*WHOLE, *SECONDS} == {field.name for field in dataclasses.fields(Options)}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_whole_number_is_held_to_its_range(name):
+    least, most = WHOLE[name]
+    for value in (least, least + 1, *([most] if most else [10**12])):
+        assert getattr(Options.of({name: value}), name) == value
+    for value in (least - 1, -(10**30), *([most + 1, 10**30] if most else [])):
+        with pytest.raises(ConfigError, match=f"{name} is {value}"):
+            Options.of({name: value})
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("value", [True, False, 1.0, "1", [1], math.nan])
+def test_a_whole_number_is_nothing_else(name, value):
+    with pytest.raises(ConfigError, match=name):
+        Options.of({name: value})
+
+
+@pytest.mark.parametrize("name", sorted(set(WHOLE) - {"key_groups", "parallelism"}))
+def test_only_what_is_found_out_later_may_be_none(name):
+    with pytest.raises(ConfigError, match=name):
+        Options.of({name: None})
+
+
+@pytest.mark.parametrize("name", SECONDS)
+def test_a_duration_is_held_to_its_range(name):
+    for value in (0.001, 1, 86_399.9):
+        assert getattr(Options.of({name: value}), name) == value
+    for value in (0, -1, 86_400, math.inf, -math.inf, math.nan, True, "5", None):
+        with pytest.raises(ConfigError, match=name):
+            Options.of({name: value})
+
+
+def test_an_unknown_option_is_named_with_those_there_are():
+    with pytest.raises(
+        ConfigError, match=r"unknown option a_b, key_group; the options are apply_deadline_s, "
+    ):
+        Options.of({"key_group": 1, "a_b": 2, "parallelism": 3})
+
+
+def test_options_do_not_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Options().keep_versions = 3
+
+
+# -- endpoints and passwords --------------------------------------------------------------------
+
+
+def test_endpoints_refuse_a_namespace_that_is_no_name():
+    with pytest.raises(ConfigError, match="namespace name 'a b'"):
+        Endpoints("a b", "memory://x", "memory://x")
+
+
+def test_endpoints_travel_to_tasks():
+    endpoints = Endpoints(
+        "n", "file:///w", "redis://u:secret@h/0", {"lock_timeout_s": 3}, {"password": "secret"}
+    )
+    assert pickle.loads(pickle.dumps(endpoints)) == endpoints
+
+
+def test_endpoints_never_show_a_password():
+    """T48."""
+    endpoints = Endpoints(
+        "n",
+        "kafka://u:secret@h:9092",
+        "redis://:secret@h/0",
+        {"sasl.password": "secret"},
+        {"password": "secret"},
+    )
+    for text in (repr(endpoints), str(endpoints), f"{endpoints}", repr([endpoints])):
+        assert "secret" not in text
+        assert "redis" in text
+
+
+@pytest.mark.parametrize(
+    "url,shown",
+    [
+        ("redis://cache:6379/0", "redis://cache:6379/0"),
+        ("redis://user@cache:6379/0", "redis://user@cache:6379/0"),
+        ("file:///data/a:b@c", "file:///data/a:b@c"),
+        ("memory://x", "memory://x"),
+        ("", ""),
+        ("redis://user:s3cret@cache:6379/0", "redis://user:***@cache:6379/0"),
+        ("redis://:s3cret@cache", "redis://:***@cache"),
+        ("redis://user:@cache", "redis://user:***@cache"),
+        ("redis://user:s3cret/with/slashes@cache", "redis://user:***@cache"),
+        ("redis://user:s3cret@with@ats@cache", "redis://user:***@cache"),
+        ("redis://user:s3cret:with:colons@cache", "redis://user:***@cache"),
+        ("redis://user:s3cret\nline@cache", "redis://user:***@cache"),
+        ("redis+sentinel://u:s3cret@h1:1,h2:2/main", "redis+sentinel://u:***@h1:1,h2:2/main"),
+        ("redis://cache/0?password=s3cret", "redis://cache/0?password=***"),
+        ("redis://cache/0?db=1&ssl_Keyfile_Password=s3cret&x=1", "redis://cache/0?db=1&ssl_Keyfile_Password=***&x=1"),
+        ("kafka://h?sasl.password=s3cret%26&a=b", "kafka://h?sasl.password=***&a=b"),
+    ],
+)  # fmt: skip
+def test_a_password_in_a_url_is_hidden(url, shown):
+    assert redact(url) == shown
