@@ -1,0 +1,277 @@
+"""Random histories against plain dictionaries, with none of the library's helpers.
+
+The model keeps every row of every version for ever and answers reads by looking backwards; a
+store must give the same answers for as long as the version can be read, whatever was applied
+partly, repeated, sealed, published, retired, leased or sent late in between.
+"""
+
+import itertools
+import shutil
+import tempfile
+
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+import xxhash
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tidegate.clock import Clock
+from tidegate.errors import IncompleteError, SnapshotExpiredError, TidegateError
+from tidegate.sinks.memory_store import MemoryStore, forget
+from tidegate.sinks.sqlite_store import SqliteStore
+from tidegate.sinks.store import CatalogEntry, Identity, Lease, Stamp
+from tidegate.wal.frame import Chunk, Run
+from tidegate.wal.record import LoadOrigin, TableAt
+
+GROUPS = 3
+KEYS = [b"", b"\0", b"a", b"a\0", b"b", b"c", b"dd", b"\xff"]
+TABLES = ["t", "T"]
+GROUP = {key: xxhash.xxh64_intdigest(key, seed=42) % GROUPS for key in KEYS}
+names = itertools.count()
+
+changes_of_a_version = st.dictionaries(
+    st.tuples(st.sampled_from(TABLES), st.sampled_from(KEYS)), st.none() | st.binary(max_size=3), max_size=8
+)
+
+
+class StandingClock(Clock):
+    now = 10**15
+
+    def now_us(self):
+        return self.now
+
+
+class Decided:
+    """One version: its changes, and its chunks (each one row, so that any part may be missing)."""
+
+    def __init__(self, version, changes, emptied):
+        self.version = version
+        self.changes = changes
+        self.emptied = emptied
+        self.chunks = []
+        for (table, key), value in sorted(changes.items()):
+            stored = pa.array([b"-" if value is None else b"+" + value], pa.binary())
+            run = Run(GROUP[key], table, pa.array([key], pa.binary()), stored)
+            self.chunks.append(Chunk(len(self.chunks), [run]))
+        self.applied = set()
+
+    @property
+    def counts(self):
+        counts = {}
+        for table, key in self.changes:
+            of_group = counts.setdefault(GROUP[key], {})
+            of_group[table] = of_group.get(table, 0) + 1
+        return counts
+
+
+class StoreMachine(RuleBasedStateMachine):
+    def make(self, name):
+        raise NotImplementedError
+
+    @initialize()
+    def create(self):
+        self.clock = StandingClock()
+        self.name = f"machine-{next(names)}"
+        self.store = self.make(self.name)
+        self.store.create(Identity("u", self.name, GROUPS))
+        self.epoch = self.store.claim(1, "w")
+        self.decided = []  # all versions, oldest first; at most the last one is not visible
+        self.visible = self.horizon = self.retired = 0
+        self.leases = {}
+
+    # -- writing -------------------------------------------------------------------------------
+
+    @precondition(lambda self: len(self.decided) == self.visible)
+    @rule(changes=changes_of_a_version, emptied=st.sets(st.sampled_from(TABLES), max_size=1))
+    def decide(self, changes, emptied):
+        self.decided.append(
+            Decided(len(self.decided) + 1, changes, emptied if len(self.decided) % 4 == 3 else set())
+        )
+
+    @precondition(lambda self: len(self.decided) > self.visible)
+    @rule(chance=st.randoms(use_true_random=False))
+    def apply_some(self, chance):
+        version = self.decided[-1]
+        for chunk in chance.sample(version.chunks, chance.randint(0, len(version.chunks))):
+            self.store.apply(Stamp(version.version, 1), chunk)
+            version.applied.add(chunk.ordinal)
+
+    @precondition(lambda self: len(self.decided) > self.visible)
+    @rule()
+    def seal_too_early_or_not(self):
+        version = self.decided[-1]
+        if len(version.applied) == len(version.chunks):
+            self.store.seal(Stamp(version.version, 1), version.counts)
+        else:
+            with pytest.raises(IncompleteError):
+                self.store.seal(Stamp(version.version, 1), version.counts)
+
+    @precondition(lambda self: len(self.decided) > self.visible)
+    @rule(joined=st.booleans())
+    def finish(self, joined):
+        version = self.decided[-1]
+        stamp = Stamp(version.version, 1)
+        for chunk in version.chunks:
+            self.store.apply(stamp, chunk)
+        self.store.seal(stamp, version.counts)
+        entry = self.entry(version)
+        assert not self.store.publish(entry, self.epoch - 1)
+        assert not self.store.publish(self.entry(Decided(version.version + 1, {}, set())), self.epoch)
+        assert self.store.publish(entry, self.epoch)
+        assert not self.store.publish(entry, self.epoch)
+        self.visible += 1
+
+    @precondition(lambda self: self.visible)
+    @rule(pick=st.integers(0, 10**6), seal=st.booleans())
+    def come_late(self, pick, seal):
+        """A zombie: any chunk of any published version, retired or not."""
+        version = self.decided[pick % self.visible]
+        for chunk in version.chunks[pick % 3 :: 2]:
+            self.store.apply(Stamp(version.version, 1), chunk)
+        if seal:
+            self.store.seal(Stamp(version.version, 1), version.counts)
+
+    @rule()
+    def a_new_driver_claims(self):
+        self.epoch = self.store.claim(self.epoch + 1, "w2")
+        assert self.store.claim(self.epoch - 1, "w") == self.epoch
+
+    # -- leases and retirement -----------------------------------------------------------------
+
+    @rule(name=st.sampled_from("ab"), back=st.integers(0, 3), ttl=st.sampled_from([10, 1000]))
+    def lease(self, name, back, ttl):
+        version = max(0, self.visible - back)
+        if version < self.horizon:
+            with pytest.raises(SnapshotExpiredError):
+                self.store.lease(Lease(name, version), ttl)
+        else:
+            self.store.lease(Lease(name, version), ttl)
+            self.leases[name] = (version, self.clock.now + ttl * 10**6)
+
+    @rule(name=st.sampled_from("ab"))
+    def release(self, name):
+        self.store.release(name)
+        self.leases.pop(name, None)
+
+    @rule(seconds=st.sampled_from([5, 11, 2000]))
+    def time_goes_on(self, seconds):
+        self.clock.now += seconds * 10**6
+
+    @rule(back=st.integers(-1, 2))
+    def announce(self, back):
+        pinned = [version for version, until in self.leases.values() if until > self.clock.now]
+        self.horizon = max(self.horizon, min([self.visible - back, self.visible, *pinned]))
+        assert self.store.announce(self.visible - back) == self.horizon
+
+    @precondition(lambda self: self.retired < self.horizon)
+    @rule(torn=st.booleans())
+    def retire(self, torn):
+        version = self.decided[self.retired]
+        if torn:
+            self.store.retire(version.version, version.chunks[::2])
+        else:
+            self.store.retire(version.version, iter(version.chunks))
+            self.retired += 1
+
+    @rule()
+    def reopen(self):
+        self.store.close()
+        self.store = self.make(self.name)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    @rule(back=st.integers(-1, 4), asked=st.lists(st.sampled_from(KEYS), max_size=6))
+    def read(self, back, asked):
+        version = max(0, self.visible - back)
+        for table in TABLES:
+            start = self.start_of(table, version)
+            if version > self.visible:
+                with pytest.raises(TidegateError):
+                    self.store.get_many(table, asked, version, start)
+            elif version < self.horizon:
+                with pytest.raises(SnapshotExpiredError):
+                    self.store.get_many(table, asked, version, start)
+                with pytest.raises(SnapshotExpiredError):
+                    list(self.store.scan(table, 0, version, start))
+            else:
+                expected = self.expected(table, version)
+                values = self.store.get_many(table, asked, version, start).to_pylist()
+                assert values == [expected.get(key) for key in asked]
+
+    @invariant()
+    def newest_and_oldest_are_whole(self):
+        for version in {self.visible, self.horizon}:
+            for table in TABLES:
+                rows = {}
+                for group in range(GROUPS):
+                    for batch in self.store.scan(table, group, version, self.start_of(table, version)):
+                        rows |= zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
+                assert rows == self.expected(table, version)
+
+    @invariant()
+    def pointer_and_catalog_fit(self):
+        pointer = self.store.pointer()
+        assert (pointer.visible, pointer.horizon, pointer.epoch) == (self.visible, self.horizon, self.epoch)
+        shown = [entry.version for entry in self.store.catalog()]
+        assert shown == list(range(max(1, self.horizon), self.visible + 1))
+
+    def teardown(self):
+        for version in self.decided[self.horizon : self.visible] if hasattr(self, "store") else []:
+            assert self.store.verify(Stamp(version.version, 1), version.counts) == []
+        if hasattr(self, "store"):
+            self.store.close()
+
+    # -- the model -----------------------------------------------------------------------------
+
+    def start_of(self, table, version):
+        return max((v.version for v in self.decided[:version] if table in v.emptied), default=0)
+
+    def expected(self, table, version):
+        rows = {}
+        for one in self.decided[:version]:
+            if table in one.emptied:
+                rows = {}
+            for (changed, key), value in one.changes.items():
+                if changed == table:
+                    rows[key] = value
+        return {key: value for key, value in rows.items() if value is not None}
+
+    def entry(self, version):
+        tables = {
+            table: TableAt(
+                "s", max(self.start_of(table, version.version), version.version * (table in version.emptied))
+            )
+            for table in TABLES
+        }
+        return CatalogEntry(version.version, f"d{version.version}", "a", LoadOrigin("t"), 1, tables, {})
+
+
+class MemoryMachine(StoreMachine):
+    def make(self, name):
+        return MemoryStore("machine", name, self.clock)
+
+    def teardown(self):
+        super().teardown()
+        forget("machine")
+
+
+class SqliteMachine(StoreMachine):
+    def __init__(self):
+        super().__init__()
+        self.root = tempfile.mkdtemp(prefix="tidegate-machine-")
+
+    def make(self, name):
+        return SqliteStore(self.root, name, self.clock, timeout_s=20)
+
+    def teardown(self):
+        super().teardown()
+        shutil.rmtree(self.root)
+
+
+TestMemoryMachine = MemoryMachine.TestCase
+TestMemoryMachine.settings = settings(max_examples=60, stateful_step_count=40)
+TestSqliteMachine = SqliteMachine.TestCase
+TestSqliteMachine.settings = settings(
+    max_examples=12, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
+)
