@@ -8,7 +8,6 @@ which whoever finds a decided version may run. What may follow what stands in
 from __future__ import annotations
 
 from tidegate import failpoints
-from tidegate.committers import apply
 from tidegate.committers.acks import check_acks
 from tidegate.committers.barrier import Barrier, catalog_entry, decided_of, manifest_of, stage_spec
 from tidegate.committers.decide import decide
@@ -16,7 +15,8 @@ from tidegate.committers.driver import Driver
 from tidegate.committers.publish import publish
 from tidegate.committers.seal import seal_everywhere
 from tidegate.committers.states import Event, Machine, State
-from tidegate.wal.record import Manifest, VersionFact, encode_manifest, manifest_digest
+from tidegate.wal.fold import replay_of
+from tidegate.wal.record import BatchOrigin, Manifest, VersionFact, encode_manifest, manifest_digest
 
 
 def commit(driver: Driver, barrier: Barrier) -> VersionFact:
@@ -25,7 +25,8 @@ def commit(driver: Driver, barrier: Barrier) -> VersionFact:
     On return the version is durable in the log and the store, and visible. Errors before the
     decision prove that nothing of the barrier reached the store (BadRecordError,
     ConflictError, WalUnavailableError, and whatever staging raised). OutcomeUnknownError:
-    it may be decided; opening again settles it. After the decision (StoreUnavailableError,
+    it may be decided; opening again settles it. LineageError: another driver decided this
+    batch, from other offsets; ours are not in. After the decision (StoreUnavailableError,
     FencedError, CorruptError) the version stays decided and is finished by whoever opens next.
     """
     machine = Machine()
@@ -50,11 +51,12 @@ def commit(driver: Driver, barrier: Barrier) -> VersionFact:
     # The commit point: one record, and which attempt the fold gives for the barrier.
     record = decided_of(driver, barrier, manifest, address, manifest_digest(content))
     fact = decide(driver, machine, record)
-    if fact.attempt != attempt:
-        manifest = apply.read_manifest(driver.log, fact)
+    won = fact.attempt == attempt
+    if not won and isinstance(barrier.origin, BatchOrigin):
+        replay_of(driver.folded, barrier.origin)  # LineageError when it was from other offsets
 
     # Phase two: from here on the version becomes visible, by us or by whoever comes next (I4).
-    complete(driver, fact, manifest, machine)
+    complete(driver, fact, manifest if won else None, machine)
     failpoints.hit("commit.before_return")
     return fact
 
@@ -69,6 +71,5 @@ def complete(
     change-logs cannot be read; nothing of it was made visible.
     """
     machine = machine or Machine(State.DECIDED)
-    manifest = manifest or apply.read_manifest(driver.log, fact)
-    seal_everywhere(driver, machine, fact, manifest)
+    manifest = seal_everywhere(driver, machine, fact, manifest)
     publish(driver, machine, fact, catalog_entry(fact, manifest))

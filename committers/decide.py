@@ -62,7 +62,7 @@ def _fold(driver: Driver, appended: Appended | None, record: Decided) -> tuple[E
         return Event.LOG_SILENT, None
     if (state.epoch, state.writer) == (driver.tried_epoch, driver.writer):
         driver.epoch = state.epoch  # our fencing Open is the last valid one: its epoch is ours
-    return after_fold(state, record.origin, record.attempt, record.epoch, driver.writer)
+    return after_fold(state, record, driver.writer)
 
 
 def _undecided(driver: Driver, machine: Machine, record: Decided) -> TidegateError:

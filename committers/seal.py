@@ -14,9 +14,12 @@ from tidegate.wal.record import Manifest, VersionFact
 RETRIED = (StoreUnavailableError, IncompleteError, WalUnavailableError)
 
 
-def seal_everywhere(driver: Driver, machine: Machine, fact: VersionFact, manifest: Manifest) -> None:
+def seal_everywhere(
+    driver: Driver, machine: Machine, fact: VersionFact, manifest: Manifest | None
+) -> Manifest:
     """Apply and seal every key group of the version, with backoff, until ``apply_deadline_s``.
 
+    The manifest is read from the log, with the same patience, unless given; it is returned.
     A small version is applied by the driver itself; a large one by the executors.
     """
     end = driver.clock.monotonic() + driver.options.apply_deadline_s
@@ -28,7 +31,7 @@ def seal_everywhere(driver: Driver, machine: Machine, fact: VersionFact, manifes
         reraise=True,
     )
     try:
-        again(_seal_once, driver, fact, manifest)
+        manifest = again(_seal_once, driver, fact, manifest)
     except RETRIED as error:
         machine.on(Event.DEADLINE)
         msg = (
@@ -38,9 +41,12 @@ def seal_everywhere(driver: Driver, machine: Machine, fact: VersionFact, manifes
         )
         raise StoreUnavailableError(msg) from error
     machine.on(Event.SEALED)
+    return manifest
 
 
-def _seal_once(driver: Driver, fact: VersionFact, manifest: Manifest) -> None:
+def _seal_once(driver: Driver, fact: VersionFact, manifest: Manifest | None) -> Manifest:
+    if manifest is None:
+        manifest = apply.read_manifest(driver.log, fact)
     driver.store.put_schemas(manifest.schemas.values())
     frames, options = manifest.frames(), driver.options
     small = (
@@ -53,3 +59,4 @@ def _seal_once(driver: Driver, fact: VersionFact, manifest: Manifest) -> None:
     else:
         tasks = min(manifest.key_groups, max(parallelism_of(manifest), options.parallelism or 1))
         driver.apply_on_executors(apply.plan(manifest, fact, tasks))
+    return manifest

@@ -13,7 +13,7 @@ import enum
 
 from tidegate.sinks.store import Pointer
 from tidegate.wal.fold import decided_for
-from tidegate.wal.record import Folded, Origin, VersionFact
+from tidegate.wal.record import Decided, Folded, RestoreOrigin, VersionFact
 
 
 class State(enum.Enum):
@@ -177,19 +177,19 @@ class Machine:
 # -- from what was read to an event -----------------------------------------------------------
 
 
-def after_fold(
-    folded: Folded, origin: Origin, attempt: str, epoch: int, writer: str
-) -> tuple[Event, VersionFact | None]:
+def after_fold(folded: Folded, record: Decided, writer: str) -> tuple[Event, VersionFact | None]:
     """What folding the log through the own append says (append rules 2, 3 and 5).
 
     The question is never "is my record there", but "which attempt does the fold give for
-    this barrier". ``epoch`` is the one the attempt was staged under. Undecided is proven
+    this barrier". ``record`` was staged under its own epoch, by ``writer``. Undecided is proven
     only by a valid higher Open with no Decided of this barrier before it.
     """
-    fact = decided_for(folded, origin)
+    fact = decided_for(folded, record.origin)
+    if fact is not None and isinstance(record.origin, RestoreOrigin) and fact.version < record.version:
+        fact = None  # a version may be restored again: the first time is another barrier
     if fact is not None:
-        return (Event.WON if fact.attempt == attempt else Event.OTHER_WON), fact
-    if folded.epoch > epoch:
+        return (Event.WON if fact.attempt == record.attempt else Event.OTHER_WON), fact
+    if folded.epoch > record.epoch:
         return (Event.OWN_HIGHER_OPEN if folded.writer == writer else Event.HIGHER_OPEN), None
     return Event.NOT_THERE, None
 

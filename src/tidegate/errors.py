@@ -92,7 +92,7 @@ class FencedError(TidegateError):
 class LineageError(TidegateError):
     """The Spark checkpoint is not the one the namespace follows, or it went back in time.
 
-    Proves that nothing of this batch was staged or decided. Do: put the right checkpoint
+    Proves that nothing of this batch, from these offsets, was decided. Do: put the right checkpoint
     back, or run ``tidegate adopt`` if it was replaced on purpose, or use a new namespace.
     """
 
