@@ -60,8 +60,8 @@ class SqliteStore(Store):
         self, path: str, namespace: str, clock: Clock | None = None, *, timeout_s: float = 30.0
     ) -> None:
         check_name("namespace", namespace)
-        if timeout_s < 0:
-            raise ConfigError(f"timeout_s is {timeout_s!r}; it must be a number of seconds, 0 or more")
+        if not 0 <= timeout_s <= 86_400:
+            raise ConfigError(f"timeout_s is {timeout_s!r}; it must be 0 to 86,400 seconds")
         self.where = f"store sqlite://{path}, namespace {namespace}"
         self._clock = clock or Clock()
         self._timeout_s = timeout_s

@@ -1,0 +1,95 @@
+"""The stored form of a value, against bytes written by hand."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.errors import CorruptError
+from tidegate.sinks.layout import FLAGS, Stored, pack, payloads, unpack
+
+VECTORS = [
+    (b"+", Stored(b"")),
+    (b"+value", Stored(b"value")),
+    (b"+-", Stored(b"-")),
+    (b"-", Stored(None)),
+    (b"e\0\0\0\0\0\0\0\x05v", Stored(b"v", 5)),
+    (b"e\xff\xff\xff\xff\xff\xff\xff\xff", Stored(b"", -1)),
+    (b"s\x02abv", Stored(b"v", None, b"ab")),
+    (b"s\0v", Stored(b"v", None, b"")),
+    (b"x\0\0\0\0\0\0\0\x05\x01av", Stored(b"v", 5, b"a")),
+    (b"d\x02ab", Stored(None, None, b"ab")),
+    (b"d\0", Stored(None, None, b"")),
+]
+stored_values = st.builds(
+    Stored,
+    st.none() | st.binary(max_size=40),
+    st.none() | st.integers(-(2**63), 2**63 - 1),
+    st.none() | st.binary(max_size=255),
+).map(lambda one: one._replace(expiry_us=None) if one.value is None else one)
+
+
+@pytest.mark.parametrize("content,stored", VECTORS)
+def test_vectors(content, stored):
+    assert pack(stored) == content
+    assert unpack(content) == stored
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"?",
+        b"\0",
+        b"-x",
+        b"e",
+        b"e1234567",
+        b"s",
+        b"s\x05abc",
+        b"x\0\0\0\0\0\0\0\x05",
+        b"d",
+        b"d\x01",
+        b"d\x01ab",
+        b"{}",
+    ],
+)
+def test_what_we_never_write_is_refused(content):
+    """T49."""
+    with pytest.raises(CorruptError, match="not a form"):
+        unpack(content)
+
+
+@given(stored_values)
+def test_round_trip(stored):
+    assert unpack(pack(stored)) == stored
+    assert pack(stored)[0] in FLAGS
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_one_form_or_refused(content):
+    try:
+        stored = unpack(content)
+    except CorruptError:
+        return
+    assert pack(stored) == content
+
+
+@given(st.lists(st.none() | stored_values, max_size=30))
+def test_payloads_are_the_values(many):
+    array = pa.array([None if one is None else pack(one) for one in many], pa.binary())
+    found = payloads(array)
+    assert found.type == pa.binary()
+    assert found.to_pylist() == [None if one is None else one.value for one in many]
+
+
+@given(st.lists(st.binary(max_size=9) | st.none(), min_size=3, max_size=30))
+def test_payloads_of_plain_values_and_slices(values):
+    array = pa.array([b"-" if value is None else b"+" + value for value in values], pa.binary())
+    assert payloads(array).to_pylist() == values
+    assert payloads(array.slice(1, 2)).to_pylist() == values[1:3]
+
+
+def test_payloads_refuse_what_we_never_write():
+    for content in (b"", b"?", b"e1"):
+        with pytest.raises(CorruptError):
+            payloads(pa.array([b"+v", content], pa.binary()))
