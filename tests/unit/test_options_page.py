@@ -1,0 +1,26 @@
+"""The table of options in docs/operations.md has every option with its default."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+from tidegate.key_groups import KEY_GROUPS_DEFAULT
+from tidegate.options import Options
+
+PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text().partition("## URLs")[0]
+UNITS = {"": 1, "KiB": 1024, "MiB": 1024**2}
+MEANT_BY_NONE = {"key_groups": str(KEY_GROUPS_DEFAULT), "parallelism": "Spark's default"}
+
+
+def test_every_option_stands_there_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", PAGE, re.MULTILINE))
+    fields = {field.name: field.default for field in dataclasses.fields(Options)}
+    assert rows.keys() == fields.keys()
+    for name, default in fields.items():
+        if default is None:
+            assert rows[name] == MEANT_BY_NONE[name]
+            continue
+        number, _, unit = rows[name].partition(" ")
+        assert float(number.replace(",", "")) * UNITS[unit] == default, name

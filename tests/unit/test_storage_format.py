@@ -1,0 +1,45 @@
+"""The vectors in docs/storage-format.md are what the code makes."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from pathlib import Path
+
+import pytest
+
+from tidegate.key_groups import encode_key, key_group
+from tidegate.names import escape
+
+PAGE = (Path(__file__).parents[2] / "docs" / "storage-format.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["flights", "Daily.Top-10", "a_b", "a.b", "A.b"])
+def test_names(name: str) -> None:
+    assert f"| `{name}` | `{escape(name)}` |" in PAGE
+    assert f"`{escape('x' * 41)}`" in PAGE
+
+
+@pytest.mark.parametrize(
+    ("shown", "values", "types"),
+    [
+        ("`N14228`", ["N14228"], ["string"]),
+        ("`-7`", [-7], ["int"]),
+        ("`true`", [True], ["boolean"]),
+        ("`2013-01-31`", [datetime.date(2013, 1, 31)], ["date"]),
+        ("`1.5`", [decimal.Decimal("1.5")], ["decimal(10,2)"]),
+        ("`-0.0000001`", [decimal.Decimal("-0.0000001")], ["decimal(20,10)"]),
+        ("`EWR`, `IAH`", ["EWR", "IAH"], ["string", "string"]),
+        ("(empty), `7`", ["", 7], ["string", "bigint"]),
+    ],
+)
+def test_keys(shown: str, values: list[object], types: list[str]) -> None:
+    key = encode_key(values, types)
+    row = (
+        f"| {shown} | {', '.join(types)} | `{key.decode()}` | {key_group(key, 128)} | {key_group(key, 100)} |"
+    )
+    assert row in PAGE
+
+
+def test_the_empty_key() -> None:
+    assert f"| (empty) | string | | {key_group(b'', 128)} | {key_group(b'', 100)} |" in PAGE
