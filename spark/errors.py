@@ -26,8 +26,8 @@ def typed() -> Iterator[None]:
     except (PySparkException, Py4JJavaError) as error:
         if missing := _MISSING.search(str(error)):
             msg = (
-                f"the executors' Python has no module {missing[1]}: install tidegate for it, or set PYSPARK_PYTHON"
-                " to a Python that has it before the session starts"
+                f"the executors' Python has no module {missing[1]}: install tidegate for it, or set"
+                " PYSPARK_PYTHON to a Python that has it before the session starts"
             )
             raise ConfigError(msg) from error
         raised = _RAISED.findall(str(error))

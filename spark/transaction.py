@@ -84,6 +84,7 @@ class Transaction:
         it is true delete their key.
         """
         keys = self._keys(table, rows, key)
+        _check_unique(table, rows.columns)
         others = [field for field in rows.schema.fields if field.name not in {k.name for k in keys}]
         if value is None:
             schema = TableSchema(_columns(keys), _columns(others))
@@ -230,9 +231,18 @@ def _columns(fields: Sequence[StructField]) -> tuple[SchemaColumn, ...]:
     return tuple(map(schema_column, fields))
 
 
+def _check_unique(table: str, names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        msg = f"table {table}: column {twice[0]!r} stands twice; rename or drop one before writing"
+        raise ConfigError(msg)
+
+
 def _aggregate(reduced: ReducedColumn) -> Column:
     """The batch's own aggregate of a column, nulls skipped, named as the column."""
     source = column(reduced.name)
+    # equal order is settled by the value, so that any replay agrees (T44)
+    ordered = functions.when(source.isNotNull(), functions.struct(functions.col("o"), source))
     match reduced.reducer:
         case "sum":
             result = functions.sum(source)
@@ -243,9 +253,9 @@ def _aggregate(reduced: ReducedColumn) -> Column:
         case "max":
             result = functions.max(source)
         case "first":
-            result = functions.min_by(source, functions.when(source.isNotNull(), functions.col("o")))
+            result = functions.min_by(source, ordered)
         case _:
-            result = functions.max_by(source, functions.when(source.isNotNull(), functions.col("o")))
+            result = functions.max_by(source, ordered)
     return result.cast(reduced.type).alias(reduced.name)
 
 
