@@ -33,11 +33,6 @@ def batch_context(batch_df: DataFrame, batch_id: int) -> BatchContext:
 
     ConfigError: this is not a call from foreachBatch, or the session is a Spark Connect one.
     """
-    if not isinstance(batch_id, int) or isinstance(batch_id, bool):
-        msg = (
-            f"the batch id is {batch_id!r}; pass the sink to foreachBatch, which gives (DataFrame, batch id)"
-        )
-        raise ConfigError(msg)
     session: Any = batch_df.sparkSession
     if not hasattr(session, "_jsparkSession"):
         msg = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from pyspark.sql import DataFrame
@@ -21,9 +21,9 @@ from tidegate.spark.apply_job import apply_on_executors
 from tidegate.spark.batch import BatchContext, batch_context, is_running
 from tidegate.spark.stage import SparkBarrier
 from tidegate.spark.transaction import Names, Transaction
-from tidegate.wal.fold import replay_of
+from tidegate.wal.fold import decided_for, once_key, replay_of
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import BatchOrigin, Folded, TableSchema, VersionFact
+from tidegate.wal.record import BatchOrigin, Folded, LoadOrigin, Origin, TableSchema, VersionFact
 
 logger = logging.getLogger("tidegate")
 
@@ -119,6 +119,68 @@ class VersionedSink:
 
         return run
 
+    def load(
+        self,
+        tables: Mapping[str, DataFrame],
+        *,
+        token: str,
+        key: Names | Mapping[str, Names] | None = None,
+        replace: bool = False,
+    ) -> int | None:
+        """Write static DataFrames as one version, once per token; that version.
+
+        ``key`` is one for all tables, or one per table; without it the sink's own. With
+        ``replace`` the tables hold exactly these rows afterwards, else the rows are upserted.
+        May be repeated: a token that was decided before writes nothing and returns its version
+        (None when that is too long ago for the log to say which). Do not run it beside a query
+        of another process on the same namespace: the later of the two fences the earlier.
+        """
+        if not token:
+            msg = "token='': give the load a name of its own, such as a date; it is loaded once per token"
+            raise ConfigError(msg)
+        if not tables:
+            msg = "there is nothing to load: pass {table name: DataFrame}"
+            raise ConfigError(msg)
+        given = key if key is not None else self._key
+        keys = {name: given.get(name) if isinstance(given, Mapping) else given for name in tables}
+        with self._lock:
+            try:
+                return self._load(tables, LoadOrigin(token), keys, replace=replace)
+            except BaseException:
+                self._release()
+                raise
+
+    def _load(
+        self,
+        tables: Mapping[str, DataFrame],
+        origin: LoadOrigin,
+        keys: Mapping[str, Names | None],
+        *,
+        replace: bool,
+    ) -> int | None:
+        rows = next(iter(tables.values()))
+        driver = self._driver or self._open(rows, None, lambda _: None)
+        if once_key(origin) in driver.folded.once:
+            fact = decided_for(driver.folded, origin)
+            return None if fact is None else fact.version
+        txn = self._transaction(driver, -1)
+        for name, of_table in tables.items():
+            named = keys[name]
+            if named is None:
+                msg = f"table {name}: which column is its key? pass key=, or key={{{name!r}: column}}"
+                raise ConfigError(msg)
+            (txn.replace if replace else txn.upsert)(name, of_table, named)
+        beats = None
+        if self._background is None or self._background.ended:
+            beats = self._background = self._new_background(driver, lambda: True)
+        try:
+            fact = self._committed(driver, txn, origin, "", rows)
+        finally:
+            if beats is not None:
+                beats.stop()
+        self.last_commit = fact
+        return fact.version
+
     def close(self) -> None:
         """Stop the background work and release handles. The next batch opens again."""
         with self._lock:
@@ -144,23 +206,32 @@ class VersionedSink:
 
     def _commit(self, batch_df: DataFrame, batch: BatchContext, write: Write) -> VersionFact:
         driver = self._opened(batch_df, batch)
-        state = driver.folded
-        origin = _origin(state, batch)
-        fact = replay_of(state, origin)
+        origin = _origin(driver.folded, batch)
+        fact = replay_of(driver.folded, origin)
         if fact is not None:
             logger.info("batch %s is version %s already; it is skipped", batch.batch_id, fact.version)
             return fact
-        txn = Transaction(batch.batch_id, state.last_version, self._known(driver))
+        txn = self._transaction(driver, batch.batch_id)
         write(txn, batch_df)
+        return self._committed(driver, txn, origin, batch.source_offsets, batch_df)
+
+    def _transaction(self, driver: Driver, batch_id: int) -> Transaction:
+        return Transaction(batch_id, driver.folded.last_version, self._known(driver))
+
+    def _committed(
+        self, driver: Driver, txn: Transaction, origin: Origin, source_offsets: str, rows: DataFrame
+    ) -> VersionFact:
+        state = driver.folded
         barrier = SparkBarrier(
             txn.close(),
             txn.schemas,
             origin,
-            batch.source_offsets,
+            source_offsets,
             self._endpoints,
             state.key_groups,
-            self._parallelism(batch_df, state),
+            self._parallelism(rows, state),
             state.tables,
+            txn.starts,
         )
         fact = commit(driver, barrier)
         if self._background is not None:
@@ -168,30 +239,30 @@ class VersionedSink:
         return fact
 
     def _opened(self, batch_df: DataFrame, batch: BatchContext) -> Driver:
-        self._session = batch_df.sparkSession
+        self._session = session = batch_df.sparkSession
         if self._driver is not None and self._driver.folded.lineage != batch.lineage:
             self._release()  # another query: its checkpoint has to be accepted first
-        if self._driver is None:
-            driver = self._new_driver()
-            try:
-                self.recovered = open_namespace(driver, batch.lineage, lambda state: _refuse(state, batch))
-            except BaseException:
-                driver.log.close()
-                driver.store.close()
-                raise
-            if self.recovered:
-                logger.info("recovered versions %s of %s", self.recovered, self._endpoints.namespace)
-            self._driver = driver
+        driver = self._driver or self._open(batch_df, batch.lineage, lambda state: _refuse(state, batch))
         if self._background is None or self._background.ended:
-            session, lineage, driver = self._session, batch.lineage, self._driver
-            self._background = Background(
-                driver.log,
-                driver.store,
-                self._options,
-                lambda: driver.epoch,
-                lambda: is_running(session, lineage),
-            )
-        return self._driver
+            self._background = self._new_background(driver, lambda: is_running(session, batch.lineage))
+        return driver
+
+    def _open(self, rows: DataFrame, lineage: str | None, check: Callable[[Folded], None]) -> Driver:
+        self._session = rows.sparkSession
+        driver = self._new_driver()
+        try:
+            self.recovered = open_namespace(driver, lineage, check)
+        except BaseException:
+            driver.log.close()
+            driver.store.close()
+            raise
+        if self.recovered:
+            logger.info("recovered versions %s of %s", self.recovered, self._endpoints.namespace)
+        self._driver = driver
+        return driver
+
+    def _new_background(self, driver: Driver, alive: Callable[[], bool]) -> Background:
+        return Background(driver.log, driver.store, self._options, lambda: driver.epoch, alive)
 
     def _new_driver(self) -> Driver:
         where = self._endpoints

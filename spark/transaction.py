@@ -29,6 +29,9 @@ from tidegate.wal.record import TableSchema
 
 Names = str | Sequence[str]
 
+MIXING = frozenset({"upsert", "delete"})
+"""Calls that may touch one table in one transaction: they act in the order they are made."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -83,25 +86,24 @@ class Transaction:
         replay has the same winner. ``delete_when`` is a Spark SQL predicate: rows for which
         it is true delete their key.
         """
-        keys = self._keys(table, rows, key)
-        _check_unique(table, rows.columns)
-        others = [field for field in rows.schema.fields if field.name not in {k.name for k in keys}]
-        if value is None:
-            schema = TableSchema(_columns(keys), _columns(others))
-            stored = json_value([field.name for field in others])
-        else:
-            field = self._field(table, rows, value)
-            if not isinstance(field.dataType, StringType | BinaryType):
-                kind = field.dataType.simpleString()
-                msg = f"table {table}: value column {value} is {kind}; it must be binary or string"
-                raise ConfigError(msg)
-            schema = TableSchema(_columns(keys), _columns([field]), "bytes")
-            stored = bytes_value(value)
-        if delete_when is not None:
-            deletes = functions.coalesce(functions.expr(delete_when), functions.lit(False))  # noqa: FBT003
-            stored = functions.when(deletes, delete_marker()).otherwise(stored)
-        order = self._order(table, rows, order_by)
-        self._add(Call("upsert", table, rows, key_bytes(keys), stored, order, schema, _columns(keys)))
+        self._add(self._rows_call("upsert", table, rows, key, order_by, delete_when, value))
+
+    def replace(
+        self,
+        table: str,
+        rows: DataFrame,
+        key: Names,
+        *,
+        order_by: Names | None = None,
+        value: str | None = None,
+    ) -> None:
+        """Make the table hold exactly these rows from this version on: what it held is gone.
+
+        Costs what the new rows cost, whatever the table held: the version becomes the table's
+        start. Older versions stay as they were. Rows as in ``upsert``; the value's columns may
+        differ from what they were, the key may not. No rows leave an empty table.
+        """
+        self._add(self._rows_call("replace", table, rows, key, order_by, None, value))
 
     def delete(self, table: str, rows: DataFrame, key: Names) -> None:
         """Remove these keys; a key that is not there stays away."""
@@ -147,6 +149,11 @@ class Transaction:
         none = (functions.lit(0).cast("bigint"),)
         self._add(Call("reduce", table, grouped, key_column, stored, none, schema, _columns(keys), reduced))
 
+    @property
+    def starts(self) -> frozenset[str]:
+        """The tables that this version empties first."""
+        return frozenset(call.table for call in self._calls if call.kind == "replace")
+
     # -- for the sink ---------------------------------------------------------------------------
 
     def close(self) -> list[Call]:
@@ -166,23 +173,52 @@ class Transaction:
         """The schema of every table that a call touches."""
         return {call.table: self._known[call.table] for call in self._calls}
 
+    def _rows_call(
+        self,
+        kind: str,
+        table: str,
+        rows: DataFrame,
+        key: Names,
+        order_by: Names | None,
+        delete_when: str | None,
+        value: str | None,
+    ) -> Call:
+        keys = self._keys(table, rows, key)
+        _check_unique(table, rows.columns)
+        others = [field for field in rows.schema.fields if field.name not in {k.name for k in keys}]
+        if value is None:
+            schema = TableSchema(_columns(keys), _columns(others))
+            stored = json_value([field.name for field in others])
+        else:
+            field = self._field(table, rows, value)
+            if not isinstance(field.dataType, StringType | BinaryType):
+                shown = field.dataType.simpleString()
+                msg = f"table {table}: value column {value} is {shown}; it must be binary or string"
+                raise ConfigError(msg)
+            schema = TableSchema(_columns(keys), _columns([field]), "bytes")
+            stored = bytes_value(value)
+        if delete_when is not None:
+            deletes = functions.coalesce(functions.expr(delete_when), functions.lit(False))  # noqa: FBT003
+            stored = functions.when(deletes, delete_marker()).otherwise(stored)
+        order = self._order(table, rows, order_by)
+        return Call(kind, table, rows, key_bytes(keys), stored, order, schema, _columns(keys))
+
     def _add(self, call: Call) -> None:
         if not self._open:
             msg = f"table {call.table}: the transaction of batch {self.batch_id} has ended"
             raise ConfigError(msg)
         for earlier in self._calls:
-            if earlier.table == call.table and "reduce" in (earlier.kind, call.kind):
+            if earlier.table == call.table and not {earlier.kind, call.kind} <= MIXING:
                 msg = (
                     f"table {call.table}: {earlier.kind} and {call.kind} of one table do not mix in one"
-                    " transaction (reduce reads state that the other would change): use two tables, or"
-                    " combine the rows into one reduce"
+                    " transaction: use two tables, or combine the rows into one call"
                 )
                 raise ConfigError(msg)
         known = self._known.get(call.table)
         if known is not None and known.key != call.key_columns:
             _same_key(call, known)
         if call.schema is not None:
-            if known is not None:
+            if known is not None and call.kind != "replace":
                 _compatible(call.table, known, call.schema)
             self._known[call.table] = call.schema
         self._calls.append(call)
