@@ -9,7 +9,13 @@ import sys
 
 import pytest
 
-from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, VersionRegressedError
+from tidegate.errors import (
+    ConfigError,
+    CorruptError,
+    SnapshotExpiredError,
+    StoreUnavailableError,
+    VersionRegressedError,
+)
 from tidegate.sinks import sqlite_rows
 from tidegate.sinks.sqlite_store import SqliteStore
 from tidegate.sinks.store import Identity, Lease
@@ -178,6 +184,69 @@ def test_an_older_copy_put_back_under_a_reader_is_noticed(root, tmp_path):
     with pytest.raises(VersionRegressedError):
         get(reader, "t", [b"001"], 2)
     reader.close()
+
+
+# -- the order of reads -----------------------------------------------------------------------
+
+
+def test_what_becomes_visible_during_a_read_is_not_half_shown(store, monkeypatch):
+    """I1: the rows were read while version 2 was half applied; it is visible when the read ends."""
+    put(store, 1, CHANGES)
+    second = {"t": dict.fromkeys(CHANGES["t"], b"2")}
+    store.apply(stamp(2), chunks_of(second)[0])
+    original = sqlite_rows.Shards.look_up
+
+    def look_up(*arguments):
+        rows = list(original(*arguments))
+        put(store, 2, second)
+        return rows
+
+    monkeypatch.setattr(sqlite_rows.Shards, "look_up", look_up)
+    reader = SqliteStore(str(store._files.folder.parent), "n")
+    with pytest.raises(VersionRegressedError):
+        get(reader, "t", list(CHANGES["t"]), 2)
+    reader.close()
+
+
+def test_what_is_retired_during_a_read_is_refused(store, monkeypatch):
+    """T28: the shards are read one after the other; the first one before the retirement, the rest after."""
+    put(store, 1, CHANGES)
+    put(store, 2, CHANGES)
+    original = sqlite_rows.Shards.look_up
+
+    def look_up(*arguments):
+        rows = list(original(*arguments))
+        store.announce(2)
+        return rows
+
+    monkeypatch.setattr(sqlite_rows.Shards, "look_up", look_up)
+    with pytest.raises(SnapshotExpiredError):
+        get(store, "t", list(CHANGES["t"]), 1)
+
+
+def test_a_floor_refuses_by_itself(store):
+    """The horizon is in another file, which may be an older copy: the floor lies beside the rows."""
+    put(store, 1, CHANGES)
+    put(store, 2, CHANGES)
+    store.announce(2)
+    store.retire(2, chunks_of(CHANGES))
+    with store._files.connection("meta.sqlite") as connection:
+        connection.execute("UPDATE pointer SET horizon = 0")
+    with pytest.raises(SnapshotExpiredError, match="key group"):
+        get(store, "t", [b"001"], 1)
+    with pytest.raises(SnapshotExpiredError, match="key group 2"):
+        list(store.scan("t", 2, 1))
+
+
+def test_a_floor_refuses_where_an_emptied_table_lost_rows(store):
+    put(store, 1, CHANGES)
+    put(store, 2, {}, t=2)
+    store.announce(2)
+    store.retire(2, [])
+    with store._files.connection("meta.sqlite") as connection:
+        connection.execute("UPDATE pointer SET horizon = 0")
+    with pytest.raises(SnapshotExpiredError, match="key group"):
+        get(store, "t", [b"001"], 1)
 
 
 # -- waiting ----------------------------------------------------------------------------------

@@ -164,7 +164,9 @@ class ReadTests(StoreHarness):
     @pytest.mark.parametrize("extra", [-1, 0, 1])
     def test_scan_loses_nothing_at_the_borders_of_its_pages(self, extra: int) -> None:
         store = self.make_created(key_groups=1)
-        keys = [b"%06d" % i for i in range(2 * self.page_rows + extra)]
+        # Half of the keys are the one before and a zero byte: the very next of all keys.
+        pairs = [key for i in range(self.page_rows + 1) for key in (b"%06d" % i, b"%06d\0" % i)]
+        keys = [b"", *pairs][: 2 * self.page_rows + extra]
         first = dict.fromkeys(keys, b"1")
         put(store, 1, {"t": first}, 1)
         second = dict.fromkeys(keys[: self.page_rows + 1]) | {keys[-1]: None, b"999999": b"2"}

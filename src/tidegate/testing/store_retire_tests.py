@@ -190,6 +190,8 @@ class RetireTests(StoreHarness):
         assert held(rows) == {(KEYS[0], 2), (b"a", 1)}
         assert scanned(store, "t", 3, 2) == {KEYS[0]: b"2"}
         assert get(store, "u", [b"a"], 3) == [b"1"]
+        store.apply(stamp(1), Chunk(0, runs_of(first)))  # late
+        assert held(self.stored_rows(store)) == {(KEYS[0], 2), (b"a", 1)}
 
     # -- what comes late -----------------------------------------------------------------------
 

@@ -186,6 +186,12 @@ class WriteTests(StoreHarness):
         store.publish(entry(1), EPOCH)
         store.seal(stamp(1), counts_of(FIRST))
 
+    def test_what_is_sealed_is_not_asked_again(self, store: Store) -> None:
+        """Its rows may be on the way into merged ones when a late seal comes."""
+        put(store, 1, FIRST)
+        store.seal(stamp(1), {group: {"t": 10_000} for group in counts_of(FIRST)})
+        assert scanned(store, "t", 1) == FIRST["t"]
+
     def test_counts_of_zero_are_counts(self, store: Store) -> None:
         store.seal(stamp(1), {0: {"t": 0}, 1: {}})
 
