@@ -461,7 +461,8 @@ def test_a_page_of_a_scan_reads_no_more_than_its_rows(store):
 # -- processes --------------------------------------------------------------------------------
 
 FORKING = """
-import os, sys
+import os, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on, when Arrow's threads run
 from tidegate.sinks.sqlite_store import SqliteStore
 from tidegate.testing.store_harness import put, get
 
