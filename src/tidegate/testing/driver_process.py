@@ -24,6 +24,7 @@ from tidegate.committers import apply
 from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
+from tidegate.committers.retire import retire_up_to
 from tidegate.errors import TidegateError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
@@ -111,6 +112,7 @@ def make_driver(args: argparse.Namespace) -> Driver:
         frame_bytes=args.frame_bytes,
         driver_apply_max_changes=0,
         parallelism=args.parallelism,
+        keep_versions=args.keep_versions or 1,
         decide_deadline_s=args.deadline,
         apply_deadline_s=args.deadline,
     )
@@ -147,6 +149,8 @@ def run_query(driver: Driver, args: argparse.Namespace) -> None:
             )
             fact = commit(driver, barrier)
             say("committed", batch=batch_id, version=fact.version, attempt=fact.attempt)
+        if args.keep_versions:
+            retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
         checkpoint.done(batch_id)
     say("done", version=driver.folded.last_version)
 
@@ -172,6 +176,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--frame-bytes", type=int, default=700)
     parser.add_argument("--deadline", type=float, default=20.0, help="seconds to decide, and to apply")
+    parser.add_argument("--keep-versions", type=int, default=0, help="retire older ones; 0 keeps all")
     parser.add_argument("--recover", action="store_true", help="only finish what was decided")
     args = parser.parse_args(argv)
     if args.checkpoint is None and not args.recover:

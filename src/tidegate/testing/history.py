@@ -182,8 +182,10 @@ class History:
             "I3", self.visible >= fact.version, f"version {fact.version} returned, {self.visible} visible"
         )
 
-    def opened(self, last_version: int) -> None:
-        """I4: an open returned, so everything that it folded is visible."""
+    def opened(self, last_version: int, epoch: int = 0) -> None:
+        """I4, I6: an open returned, so all that it folded is visible, and its epoch is claimed."""
+        claimed = self.store.pointer().epoch
+        require("I6", claimed >= epoch, f"open returned at epoch {epoch}, the store has {claimed}")
         require(
             "I4", self.visible >= last_version, f"{last_version} versions decided, {self.visible} visible"
         )

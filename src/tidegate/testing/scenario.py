@@ -15,12 +15,14 @@ from tidegate.committers import apply
 from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
+from tidegate.committers.retire import retire_up_to
 from tidegate.errors import (
     ConfigError,
     ConflictError,
     FencedError,
     LineageError,
     OutcomeUnknownError,
+    SnapshotExpiredError,
     StoreUnavailableError,
     TidegateError,
     WalUnavailableError,
@@ -32,7 +34,7 @@ from tidegate.testing.faulty import FaultyLog, FaultyStore
 from tidegate.testing.history import History, Staged, Violation, require
 from tidegate.testing.world import Actor, TaskLostError, VirtualClock, World
 from tidegate.wal.changelog import StageSpec, stage_task
-from tidegate.wal.fold import replay_of, same_barrier
+from tidegate.wal.fold import View, fold_all, replay_of, same_barrier
 from tidegate.wal.record import Ack, BatchOrigin
 
 KEY_GROUPS = 4
@@ -178,7 +180,7 @@ def _open(query: Query, driver: Driver, lineage: str | None) -> None:
         query.errors[f"open {type(error).__name__}"] += 1
         _check_error(query, driver, error, driver.tried_epoch)
         raise
-    query.history.opened(driver.folded.last_version)
+    query.history.opened(driver.folded.last_version, driver.epoch)
 
 
 def _run_batches(query: Query, driver: Driver, actor: Actor) -> None:
@@ -246,6 +248,21 @@ def _check_error(query: Query, driver: Driver, error: TidegateError, epoch: int)
         raise Violation(f"I10: {type(error).__name__} cannot be: {error}")
 
 
+def retire_on(query: Query, actor: Actor) -> None:
+    """What a driver does in the background: move the horizon, drop what lies below it."""
+    log, store = FaultyLog(query.history.log, actor), FaultyStore(query.history.store, actor)
+    clock, view = VirtualClock(query.world), View()
+    options = Options(key_groups=KEY_GROUPS, keep_versions=query.world.chance.randint(1, 2))
+    for _ in range(query.world.chance.randint(1, 5)):
+        clock.sleep(query.world.chance.random())
+        try:
+            view = fold_all(view, log.decisions(view.position))
+            if view.state is not None and store.identity() is not None:
+                retire_up_to(log, store, view.state, options, lambda: False)
+        except (StoreUnavailableError, WalUnavailableError):
+            continue
+
+
 # -- readers ----------------------------------------------------------------------------------------
 
 
@@ -268,7 +285,12 @@ def read_on(query: Query, actor: Actor) -> None:
 
 def _read_version(query: Query, store: Store, lease_id: str, version: int) -> None:
     history = query.history
-    store.lease(Lease(lease_id, version), 600.0)
+    try:
+        store.lease(Lease(lease_id, version), 600.0)
+    except SnapshotExpiredError:
+        retired = version < history.store.pointer().horizon
+        require("I8", retired, f"no lease on version {version}, which was not retired")
+        return
     entries = store.catalog(version, version)
     require(
         "I1", [entry.version for entry in entries] == [version], f"version {version} has no catalog entry"

@@ -126,7 +126,7 @@ class Actor:
     def _with(self, fault: Fault | None, call: Call, effect: Callable[[], T]) -> T:
         world, rest = self.world, f"{call.name} {call.shown}"
         if fault is Fault.HELD_BEFORE:
-            self._hold()
+            self.hold(world.chance.randint(10, 500))
         if fault in (Fault.CRASH_BEFORE, Fault.REFUSED):
             world.note(self.name, rest, fault.value)
             raise Crashed if fault is Fault.CRASH_BEFORE else call.refused(f"simulated: {call.name}")
@@ -140,14 +140,15 @@ class Actor:
         if fault is Fault.CRASH_AFTER:
             raise Crashed
         if fault is Fault.HELD_AFTER:
-            self._hold()
+            self.hold(world.chance.randint(10, 500))
         self.switch()
         if fault is Fault.LOST:
             raise call.unknown(f"simulated: {call.name}")
         return result
 
-    def _hold(self) -> None:
-        self.held_until = self.world.steps + self.world.chance.randint(10, 500)
+    def hold(self, steps: int) -> None:
+        """Stand still for so many steps of the others, or until none of them can move."""
+        self.held_until = self.world.steps + steps
         self.switch()
 
     def may_crash(self) -> None:
@@ -189,10 +190,10 @@ class World:
 
     def _outage(self) -> tuple[int, int, str, Fault]:
         """First step, last step, the calls that fail in between (by prefix), and how they do."""
-        first = self.chance.randint(0, 1_500)
+        first = self.chance.randint(0, 400)
         names = self.chance.choice(["append_decision", "decisions", "log.", "publish", "pointer", "seal"])
         fault = self.chance.choice([Fault.REFUSED, Fault.LOST, Fault.LATE])
-        return first, first + self.chance.randint(20, 400), names, fault
+        return first, first + self.chance.randint(20, 300), names, fault
 
     def note(self, who: str, what: str, outcome: str) -> None:
         self.trace.append((self.now, who, what, outcome))
