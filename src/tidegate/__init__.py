@@ -55,17 +55,19 @@ _HOME = {
 __all__ = [*sorted(_HOME), "__version__", "errors"]  # noqa: PLE0604 - all are text
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = getattr(importlib.import_module(_HOME[name]), name)
-    elif name == "errors":
-        value = importlib.import_module("tidegate.errors")
-    elif name == "__version__":
-        value = importlib.import_module("importlib.metadata").version("tidegate")
-    else:
-        raise AttributeError(f"module 'tidegate' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker would take any name for a public one
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            value = getattr(importlib.import_module(_HOME[name]), name)
+        elif name == "errors":
+            value = importlib.import_module("tidegate.errors")
+        elif name == "__version__":
+            value = importlib.import_module("importlib.metadata").version("tidegate")
+        else:
+            raise AttributeError(f"module 'tidegate' has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -1,1 +1,71 @@
-"""The command line."""
+"""The command line: ``tidegate COMMAND``. Each command has a file of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidegate.cli import adopt, demo, doctor, history, init, read, recover, status
+from tidegate.cli.common import Commands, exit_codes
+
+EPILOG = f"""\b
+Set TIDEGATE_STORE, TIDEGATE_WAL and TIDEGATE_NAMESPACE to leave the options out:
+\b
+  export TIDEGATE_STORE=sqlite:///data/store TIDEGATE_WAL=file:///data/wal
+  tidegate init --namespace flights
+  tidegate status --namespace flights
+\b
+Exit codes:
+{exit_codes()}
+"""
+
+app = typer.Typer(
+    name="tidegate",
+    cls=Commands,
+    help="Numbered, atomic versions of Spark's micro-batches in external stores: look after them, read them.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,  # its tracebacks show local variables, passwords among them
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        import tidegate
+
+        print(tidegate.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _tidegate(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+for command, command_epilog in (
+    (demo.demo, demo.EXAMPLES),
+    (init.init, init.EXAMPLES),
+    (status.status, status.EXAMPLES),
+    (history.history, history.EXAMPLES),
+    (read.get, read.GET_EXAMPLES),
+    (read.scan, read.SCAN_EXAMPLES),
+    (recover.recover, recover.EXAMPLES),
+    (adopt.adopt, adopt.EXAMPLES),
+    (doctor.doctor, doctor.EXAMPLES),
+):
+    app.command(epilog=command_epilog)(command)
+
+
+def main() -> None:
+    """What the script ``tidegate`` runs."""
+    app(prog_name="tidegate")

@@ -1,0 +1,86 @@
+"""``tidegate adopt``: let another Spark checkpoint take a namespace over."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import unquote, urlsplit
+
+import typer
+
+from tidegate.cli.common import Force, Json, Namespace, Store, Wal, driver_for, examples, made_here
+from tidegate.cli.output import print_json
+from tidegate.committers.adopt import adopt as adopt_lineage
+from tidegate.committers.open import refuse_if_writer_alive
+from tidegate.errors import ConfigError
+
+EXAMPLES = examples(
+    "tidegate adopt --lineage 8a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11",
+    "tidegate adopt --checkpoint /data/checkpoints/flights",
+)
+
+
+def adopt(
+    store: Store,
+    wal: Wal,
+    namespace: Namespace,
+    lineage: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="The query id, as the refused query's message names it."),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="The new checkpoint's folder; the query id is read there."),
+    ] = None,
+    *,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Let another Spark checkpoint take the namespace over.
+
+    A namespace follows one checkpoint, and refuses any other, since its batches would be
+    taken for ones already seen. When a checkpoint was replaced on purpose, adopt the new one:
+    its first batch makes the next version. Nothing that is visible changes.
+    """
+    if (lineage is None) == (checkpoint is None):
+        raise ConfigError("give either --lineage ID or --checkpoint FOLDER")
+    new = lineage if checkpoint is None else lineage_of(checkpoint)
+    with driver_for(store, wal, namespace) as driver:
+        made_here(driver)
+        before = driver.folded.lineage
+        refuse_if_writer_alive(driver, "tidegate adopt", force=force)
+        recovered = adopt_lineage(driver, str(new))
+    if json:
+        facts = {"namespace": namespace, "lineage": new, "before": before, "recovered": recovered}
+        print_json(facts)
+    elif before == new:
+        print(f"namespace {namespace} follows query {new} already; nothing was written")
+    else:
+        print(f"namespace {namespace} follows query {new} from now on (before: {before or 'none'})")
+        if recovered:
+            print(f"made visible first: version {', '.join(map(str, recovered))}")
+        print("next: start that query; its first batch makes the next version")
+
+
+def lineage_of(checkpoint: str) -> str:
+    """The query id in a checkpoint folder. ConfigError: it is not there, and where it was looked for."""
+    parts = urlsplit(checkpoint)
+    if parts.scheme not in ("", "file"):
+        raise ConfigError(
+            f"a checkpoint at {parts.scheme}:// cannot be read from here: look at the id in its file metadata"
+            ' ({"id":"..."}) and give it as --lineage ID'
+        )
+    metadata = Path(unquote(parts.path) if parts.scheme else checkpoint) / "metadata"
+    try:
+        found = json_module.loads(metadata.read_bytes())["id"]
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{metadata} is not there: {checkpoint} is no checkpoint folder of a query that has started;"
+            " start the query on it once, or give --lineage ID"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{metadata} holds no query id: {error}; give --lineage ID instead") from None
+    if not isinstance(found, str):
+        raise ConfigError(f"{metadata} holds no query id but {found!r}; give --lineage ID instead")
+    return found

@@ -1,0 +1,109 @@
+"""What every command shares: its options, and how errors become one message and an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from tidegate.client import Gate, connect
+from tidegate.committers.driver import Driver
+from tidegate.errors import BY_NAME, ConfigError, TidegateError
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.open_store import open_store
+from tidegate.wal.open_log import open_log
+
+_STORE_HELP = "The store: sqlite:///path."
+_WAL_HELP = "The write-ahead log: file:///path."
+
+Store = Annotated[str, typer.Option(envvar="TIDEGATE_STORE", metavar="URL", help=_STORE_HELP)]
+MaybeStore = Annotated[
+    str | None,
+    typer.Option("--store", envvar="TIDEGATE_STORE", metavar="URL", help=_STORE_HELP),
+]
+Wal = Annotated[str, typer.Option(envvar="TIDEGATE_WAL", metavar="URL", help=_WAL_HELP)]
+MaybeWal = Annotated[
+    str | None,
+    typer.Option("--wal", envvar="TIDEGATE_WAL", metavar="URL", help=_WAL_HELP),
+]
+Namespace = Annotated[
+    str, typer.Option(envvar="TIDEGATE_NAMESPACE", metavar="NAME", help="The namespace's name.")
+]
+MaybeNamespace = Annotated[
+    str | None,
+    typer.Option("--namespace", envvar="TIDEGATE_NAMESPACE", metavar="NAME", help="The namespace's name."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+At = Annotated[
+    int | None,
+    typer.Option("--at", metavar="VERSION", min=1, help="Read at this version instead of the newest."),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Go on although a writer seems to be running; it will be fenced.")
+]
+
+
+@contextlib.contextmanager
+def driver_for(store: str, wal: str, namespace: str, options: Options | None = None) -> Iterator[Driver]:
+    """A driver that is not open yet; log and store are closed in the end."""
+    endpoints = Endpoints(namespace, wal, store)
+    with contextlib.ExitStack() as closing:
+        log = open_log(wal, namespace)
+        closing.callback(log.close)
+        kept = open_store(store, namespace)
+        closing.callback(kept.close)
+        yield Driver(endpoints, log, kept, options or Options())
+
+
+def gate_to(store: str, namespace: str) -> Gate:
+    """A reader's gate."""
+    return connect(store, namespace)
+
+
+def made_here(driver: Driver) -> None:
+    """Fold the log. ConfigError: nothing was made here, so there is nothing to work on."""
+    if driver.fold_on() is None:
+        name = driver.endpoints.namespace
+        raise ConfigError(
+            f"there is no namespace {name} at {driver.log.where}: check --wal and --namespace; a query's"
+            " first batch makes it, and so does `tidegate init`"
+        )
+
+
+class Commands(TyperGroup):
+    """The group of all commands: an error is one message on stderr, and its exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TidegateError as error:
+            say(f"{type(error).__name__}: {error}")
+            raise typer.Exit(error.exit_code) from None
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # `tidegate scan ... | head`
+                raise
+            say(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+            raise typer.Exit(TidegateError.exit_code) from None
+
+
+def say(text: str) -> None:
+    """A message for a person, on standard error."""
+    print(f"tidegate: {text}", file=sys.stderr)
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help; the leading mark keeps the lines as they are."""
+    return "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in lines)])
+
+
+def exit_codes() -> str:
+    """The exit codes, a line each."""
+    by_code = {cls.exit_code: name for name, cls in BY_NAME.items()}
+    by_code[TidegateError.exit_code] = "anything else; a key that is absent (get); a failed check (doctor)"
+    by_code[ConfigError.exit_code] += ", and options that cannot be read"
+    return "\n".join(f"  {code:>2}  {name}" for code, name in sorted({0: "done", **by_code}.items()))

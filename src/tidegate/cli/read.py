@@ -1,0 +1,149 @@
+"""``tidegate get`` and ``tidegate scan``: read a table."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import itertools
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from tidegate.cli.common import At, Json, Namespace, Store, examples, gate_to, say
+from tidegate.cli.output import cell, on_terminal, print_json, print_pairs, print_table
+from tidegate.errors import ConfigError, TidegateError
+from tidegate.values import Value, described
+from tidegate.wal.record import Column, TableSchema
+
+ROWS_AT_ONCE = 500
+"""A terminal shows a scan as tables of so many rows: memory stays bounded."""
+
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.")]
+
+
+GET_EXAMPLES = examples(
+    "tidegate get aircraft N14228",
+    "tidegate get legs EWR 1545 --at 41 --json",
+)
+
+
+def get(
+    table: TableName,
+    key: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY", help="The key: one KEY for each of its columns, in order."),
+    ],
+    store: Store,
+    namespace: Namespace,
+    at: At = None,
+    *,
+    json: Json = False,
+) -> None:
+    """Print the value of one key; exit code 1 when it is absent.
+
+    Keys are written as text and read by the type of their column: dates as 2026-11-21,
+    booleans as true or false, binary as text, or as 0x and hex digits. Write -- before a
+    KEY that starts with a hyphen.
+    """
+    with gate_to(store, namespace) as gate, gate.snapshot(version=at) as snapshot:
+        found = snapshot.table(table)
+        schema = found.schema()
+        parsed = parse_key(table, key, schema.key)
+        value = found.get(parsed)
+        version = snapshot.version
+    if json:
+        print_json({"table": table, "key": parsed, "version": version, "value": value})
+    elif value is not None:
+        print_pairs(zip(_value_names(schema), _value_cells(schema, value), strict=True))
+    if value is None:
+        say(f"table {table} has no key {cell(parsed)} at version {version}")
+        raise typer.Exit(TidegateError.exit_code)
+
+
+SCAN_EXAMPLES = examples(
+    "tidegate scan airports --limit 20",
+    "tidegate scan airports --at 41 --json > airports.jsonl",
+)
+
+
+def scan(
+    table: TableName,
+    store: Store,
+    namespace: Namespace,
+    at: At = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Stop after N rows."),
+    ] = None,
+    *,
+    json: Json = False,
+) -> None:
+    """Print all rows of a table at one version, in no particular order.
+
+    With --json a line {"key": ..., "value": ...} for each row.
+    """
+    with gate_to(store, namespace) as gate, gate.snapshot(version=at) as snapshot:
+        found = snapshot.table(table)
+        schema = found.schema()
+        rows = itertools.islice(found.scan(), limit)
+        if json:
+            for key, value in rows:
+                print_json({"key": key, "value": value})
+            return
+        columns = [column.name for column in schema.key] + _value_names(schema)
+        cells = ((*_key_cells(schema, key), *_value_cells(schema, value)) for key, value in rows)
+        if not on_terminal():
+            print_table(columns, cells)
+            return
+        while page := list(itertools.islice(cells, ROWS_AT_ONCE)):
+            print_table(columns, page)
+
+
+def _key_cells(schema: TableSchema, key: Any) -> Sequence[Any]:
+    return (key,) if len(schema.key) == 1 else key
+
+
+def _value_names(schema: TableSchema) -> list[str]:
+    return [column.name for column in schema.value]
+
+
+def _value_cells(schema: TableSchema, value: Value) -> Sequence[Any]:
+    return (value,) if schema.value_format == "bytes" else [value[name] for name in _value_names(schema)]
+
+
+# -- keys from text -----------------------------------------------------------------------------
+
+
+def parse_key(table: str, texts: Sequence[str], columns: Sequence[Column]) -> Any:
+    """The key that these texts are, by the columns' types: a value, or a tuple of them.
+
+    ConfigError: another number of them, or one is no value of its column.
+    """
+    if len(texts) != len(columns):
+        raise ConfigError(
+            f"table {table}: the key is ({described(columns)}): give {len(columns)} KEY, not {len(texts)}"
+        )
+    values = [_parse(table, text, column) for text, column in zip(texts, columns, strict=True)]
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _parse(table: str, text: str, column: Column) -> Any:
+    try:
+        match column.type:
+            case "string":
+                return text
+            case "binary":
+                return bytes.fromhex(text[2:]) if text.startswith("0x") else text.encode()
+            case "boolean":
+                return {"true": True, "false": False}[text.lower()]
+            case "date":
+                return datetime.date.fromisoformat(text)
+            case "tinyint" | "smallint" | "int" | "bigint":
+                return int(text)
+            case _:
+                return decimal.Decimal(text)
+    except (ValueError, KeyError, ArithmeticError):
+        raise ConfigError(
+            f"table {table}: KEY {text!r} is no {column.type}, the type of key column {column.name}"
+        ) from None
