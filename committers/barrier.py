@@ -11,7 +11,8 @@ from typing import Protocol
 from tidegate.committers.driver import Driver
 from tidegate.errors import ConfigError
 from tidegate.sinks.store import CatalogEntry
-from tidegate.wal.changelog import StageSpec
+from tidegate.wal import quarantine
+from tidegate.wal.bad_rows import StageSpec
 from tidegate.wal.record import (
     OFFSETS_BYTES_MAX,
     Ack,
@@ -64,6 +65,8 @@ def stage_spec(driver: Driver, barrier: Barrier, attempt: str) -> StageSpec:
         driver.options.frame_bytes,
         driver.options.key_bytes_max,
         driver.options.value_bytes_max,
+        driver.folded.key_groups,
+        barrier.tables.index(quarantine.TABLE) if quarantine.TABLE in barrier.tables else None,
     )
 
 

@@ -21,6 +21,7 @@ from tidegate.spark.apply_job import apply_on_executors
 from tidegate.spark.batch import BatchContext, batch_context, is_running
 from tidegate.spark.stage import SparkBarrier
 from tidegate.spark.transaction import Names, Transaction
+from tidegate.wal import quarantine
 from tidegate.wal.fold import decided_for, once_key, replay_of
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import BatchOrigin, Folded, LoadOrigin, Origin, TableSchema, VersionFact
@@ -222,9 +223,12 @@ class VersionedSink:
         self, driver: Driver, txn: Transaction, origin: Origin, source_offsets: str, rows: DataFrame
     ) -> VersionFact:
         state = driver.folded
+        calls, schemas = txn.close(), txn.schemas
+        if self._options.on_bad_record == "quarantine":
+            schemas[quarantine.TABLE] = quarantine.SCHEMA
         barrier = SparkBarrier(
-            txn.close(),
-            txn.schemas,
+            calls,
+            schemas,
             origin,
             source_offsets,
             self._endpoints,

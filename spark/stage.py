@@ -24,7 +24,9 @@ from tidegate.spark.encoding import key_group, task_of
 from tidegate.spark.errors import typed
 from tidegate.spark.keyed_state import ReducedTable, merge_with
 from tidegate.spark.transaction import Call
-from tidegate.wal.changelog import StageSpec, stage_task
+from tidegate.wal import quarantine
+from tidegate.wal.bad_rows import StageSpec
+from tidegate.wal.changelog import stage_task
 from tidegate.wal.open_log import shared_log
 from tidegate.wal.record import Ack, Origin, TableAt, TableSchema, decode_ack, encode_ack
 
@@ -48,8 +50,8 @@ class SparkBarrier:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Tables in index order."""
-        return tuple(sorted(self.schemas))
+        """Tables in index order; the quarantine, if any, is last: its rows end their key group."""
+        return tuple(sorted(self.schemas, key=lambda name: (name == quarantine.TABLE, name)))
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         """Run the job; the acks Spark returns, one per task (only those count).

@@ -16,40 +16,17 @@ import pyarrow.compute as pc
 
 from tidegate import failpoints
 from tidegate.errors import BadRecordError
+from tidegate.wal.bad_rows import CHANGES, StageSpec, refused
 from tidegate.wal.frame import FrameHeader, encode_frame, frame_ref
 from tidegate.wal.log import Log
+from tidegate.wal.quarantine import accepted
 from tidegate.wal.record import Ack, FrameRef, Refusal
-
-CHANGES = pa.schema(
-    [
-        pa.field("g", pa.int32()),  # key group
-        pa.field("t", pa.int32()),  # index of the table
-        pa.field("k", pa.binary()),  # key bytes
-        pa.field("v", pa.binary()),  # stored value with its flags byte
-    ]
-)
-"""The columns of a batch of changes, sorted by g, t, k and then by what decides who wins."""
 
 ROW_BYTES = 8
 """What Arrow adds to a row's key and value: two 32-bit offsets."""
 
 Merge = Callable[[Any], Any]
 """Replaces values of a batch of changes (one row per key) after reading state."""
-
-
-class StageSpec(msgspec.Struct, frozen=True):
-    """What a task must know to stage its part of an attempt. Plain data, travels to tasks.
-
-    ``key_types`` holds, per table, the types of its key columns.
-    """
-
-    namespace: str
-    attempt: str
-    tables: tuple[str, ...]
-    key_types: tuple[tuple[str, ...], ...]
-    frame_bytes: int
-    key_bytes_max: int
-    value_bytes_max: int
 
 
 def stage_task(
@@ -71,9 +48,9 @@ def stage_task(
     refs: list[FrameRef] = []
 
     def blobs() -> Iterator[bytes]:
-        changes = last_per_key(checked(batches, spec))
+        changes = last_per_key(accepted(as_changes(batches), spec))
         # What a merge makes is checked again: a null or a value over its limit must not be decided.
-        merged = checked(map(merge, changes), spec) if merge else changes
+        merged = refused(map(merge, changes), spec) if merge else changes
         for header, keys, values in cut(merged, spec):
             content = encode_frame(header, keys, values)
             refs.append(frame_ref("", content, header))
@@ -95,14 +72,11 @@ def stage_task(
 # -- the stations of the stream ---------------------------------------------------------------
 
 
-def checked(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
-    """Batches as ``CHANGES``, none empty; BadRecordError names the first row that is refused."""
-    for given in batches:
-        if given.num_rows == 0:
-            continue
-        batch = given if given.schema == CHANGES else given.cast(CHANGES)
-        _check(batch, spec)
-        yield batch
+def as_changes(batches: Iterable[Any]) -> Iterator[Any]:
+    """Batches with exactly the columns of ``CHANGES``, none empty."""
+    for batch in batches:
+        if batch.num_rows:
+            yield batch if batch.schema == CHANGES else batch.cast(CHANGES)
 
 
 def last_per_key(batches: Iterable[Any]) -> Iterator[Any]:
@@ -162,60 +136,3 @@ def _frame(pieces: list[Any], spec: StageSpec) -> tuple[FrameHeader, Any, Any]:
         tuple(np.diff(np.append(starts, rows.num_rows)).tolist()),
     )
     return header, rows["k"], rows["v"]
-
-
-# -- bad rows ---------------------------------------------------------------------------------
-
-
-def _check(batch: Any, spec: StageSpec) -> None:
-    keys, values = batch["k"], batch["v"]
-    if keys.null_count:
-        row = pc.index(pc.is_null(keys), True).as_py()
-        raise BadRecordError(_describe(batch, row, spec, "its key is null", "filter such rows out"))
-    if values.null_count:
-        row = pc.index(pc.is_null(values), True).as_py()
-        raise BadRecordError(_describe(batch, row, spec, "its value is null", "use delete to remove a key"))
-    for sizes, limit, what in (
-        (pc.binary_length(keys), spec.key_bytes_max, "key"),
-        (pc.subtract(pc.binary_length(values), 1), spec.value_bytes_max, "value"),  # 1: the flags byte
-    ):
-        if pc.max(sizes).as_py() > limit:
-            row = pc.index(pc.greater(sizes, limit), True).as_py()
-            why = f"its {what} takes {sizes[row].as_py()} bytes, {limit} are allowed"
-            raise BadRecordError(_describe(batch, row, spec, why, f"shorten it or raise {what}_bytes_max"))
-    if any("string" in types for types in spec.key_types):
-        _check_utf8(batch, spec)
-
-
-def _check_utf8(batch: Any, spec: StageSpec) -> None:
-    for table, types in enumerate(spec.key_types):
-        if "string" not in types or "binary" in types:
-            continue
-        keys = batch["k"].filter(pc.equal(batch["t"], table))
-        try:
-            keys.cast(pa.string())
-        except pa.ArrowInvalid:
-            for row, key in enumerate(batch["k"].to_pylist()):
-                if batch["t"][row].as_py() == table and not _is_utf8(key):
-                    why = "its key is not valid UTF-8"
-                    message = _describe(batch, row, spec, why, "use a binary key column")
-                    raise BadRecordError(message) from None
-
-
-def _is_utf8(content: bytes) -> bool:
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _describe(batch: Any, row: int, spec: StageSpec, why: str, advice: str) -> str:
-    key, value = batch["k"][row].as_py(), batch["v"][row].as_py()
-    shown = f"key {_short(key)}" if key is not None else f"value {_short(value)}"
-    return f"table {spec.tables[batch['t'][row].as_py()]}, {shown}: {why}; nothing was decided; {advice}"
-
-
-def _short(content: bytes | None, most: int = 120) -> str:
-    text = repr(content)
-    return text if len(text) <= most else f"{text[:most]}... ({len(content or b'')} bytes)"

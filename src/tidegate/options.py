@@ -36,6 +36,7 @@ class Options:
     key_bytes_max: int = KEY_BYTES_MAX
     value_bytes_max: int = VALUE_BYTES_MAX
     heartbeat_s: float = 5.0
+    on_bad_record: str = "fail"
 
     def __post_init__(self) -> None:
         if self.key_groups is not None:
@@ -49,6 +50,9 @@ class Options:
         _whole("frame_bytes", self.frame_bytes, 1)
         _whole("key_bytes_max", self.key_bytes_max, 1, KEY_BYTES_MAX)
         _whole("value_bytes_max", self.value_bytes_max, 1, VALUE_BYTES_MAX)
+        if self.on_bad_record not in ("fail", "quarantine"):
+            msg = f"on_bad_record is {self.on_bad_record!r}; it must be 'fail' or 'quarantine'"
+            raise ConfigError(msg)
         for name in ("apply_deadline_s", "decide_deadline_s", "heartbeat_s"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 86_400:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import BadRecordError, WalUnavailableError
-from tidegate.wal.changelog import CHANGES, ROW_BYTES, StageSpec, checked, cut, last_per_key, stage_task
+from tidegate.wal.bad_rows import CHANGES, StageSpec, refused
+from tidegate.wal.changelog import ROW_BYTES, as_changes, cut, last_per_key, stage_task
 from tidegate.wal.frame import decode_frame
 from tidegate.wal.memory_log import MemoryLog, forget
 
@@ -22,7 +23,12 @@ SPEC = StageSpec(
     frame_bytes=900_000,
     key_bytes_max=100,
     value_bytes_max=1_000,
+    key_groups=8,
 )
+
+
+def _checked(batches, of):
+    return refused(as_changes(batches), of)
 
 
 def spec(**changes):
@@ -100,7 +106,7 @@ def test_a_delete_after_a_write_wins_and_the_other_way_round():
 def test_no_batches_give_nothing():
     assert list(last_per_key([])) == []
     assert list(cut([], SPEC)) == []
-    assert list(checked([batch([]), batch([])], SPEC)) == []
+    assert list(_checked([batch([]), batch([])], SPEC)) == []
 
 
 def test_batches_are_taken_one_by_one():
@@ -174,7 +180,7 @@ def test_a_row_that_is_refused_is_named_with_what_to_do(row, words):
     """T22, T43, T46."""
     good = [(0, 0, b"good", b"+"), (0, 1, b"\xff\xfe", b"+")]
     with pytest.raises(BadRecordError) as caught:
-        list(checked([batch(good), batch([good[0], row, good[1]])], SPEC))
+        list(_checked([batch(good), batch([good[0], row, good[1]])], SPEC))
     for word in [*words, "nothing was decided"]:
         assert word in str(caught.value)
 
@@ -190,19 +196,19 @@ def test_a_row_that_is_refused_is_named_with_what_to_do(row, words):
     ],
 )
 def test_a_row_at_the_edge_is_taken(row):
-    assert rows_of(checked([batch([row])], SPEC)) == [row]
+    assert rows_of(_checked([batch([row])], SPEC)) == [row]
 
 
 def test_a_key_of_several_columns_is_checked_when_all_of_it_is_text():
     rows = [(0, 0, b"1:\xff,1:7,", b"+")]
     with pytest.raises(BadRecordError):
-        list(checked([batch(rows)], spec(key_types=(("string", "int"), ("binary",)))))
-    assert rows_of(checked([batch(rows)], spec(key_types=(("string", "binary"), ("binary",))))) == rows
+        list(_checked([batch(rows)], spec(key_types=(("string", "int"), ("binary",)))))
+    assert rows_of(_checked([batch(rows)], spec(key_types=(("string", "binary"), ("binary",))))) == rows
 
 
 def test_a_huge_value_is_not_put_into_the_message():
     with pytest.raises(BadRecordError) as caught:
-        list(checked([batch([(0, 0, None, b"+" + b"v" * 900)])], SPEC))
+        list(_checked([batch([(0, 0, None, b"+" + b"v" * 900)])], SPEC))
     assert len(str(caught.value)) < 400
 
 
@@ -210,7 +216,7 @@ def test_other_column_types_are_cast():
     given = pa.record_batch(
         {"g": pa.array([1], pa.int64()), "t": pa.array([0], pa.int8()), "k": ["key"], "v": [b"+"]}
     )
-    assert rows_of(checked([given], SPEC)) == [(1, 0, b"key", b"+")]
+    assert rows_of(_checked([given], SPEC)) == [(1, 0, b"key", b"+")]
 
 
 # -- the whole task -----------------------------------------------------------------------------

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from tidegate.clock import Clock
 from tidegate.key_groups import groups_of, key_group
-from tidegate.wal.changelog import CHANGES, StageSpec, stage_task
+from tidegate.wal.bad_rows import CHANGES, StageSpec
+from tidegate.wal.changelog import stage_task
 from tidegate.wal.log import Log
 from tidegate.wal.record import Ack, BatchOrigin, Column, Origin, TableSchema
 

@@ -1,0 +1,103 @@
+"""Refused rows go to the quarantine table, in the key group where they were met (T46)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.errors import BadRecordError
+from tidegate.key_groups import key_group
+from tidegate.wal import quarantine
+from tidegate.wal.bad_rows import CHANGES, StageSpec, bad_rows
+from tidegate.wal.changelog import last_per_key
+
+SPEC = StageSpec(
+    namespace="u1",
+    attempt="a1",
+    tables=("alerts", "flights", quarantine.TABLE),
+    key_types=(("binary",), ("string",), ("string",)),
+    frame_bytes=900_000,
+    key_bytes_max=4,
+    value_bytes_max=8,
+    key_groups=4,
+    quarantine=2,
+)
+
+ROWS = st.tuples(
+    st.integers(0, 3),
+    st.integers(0, 1),
+    st.none() | st.binary(max_size=6),
+    st.none() | st.binary(max_size=11).map(b"+".__add__),
+)
+
+
+def batches_of(rows: list[tuple[object, ...]], cuts: int) -> list[pa.RecordBatch]:
+    table = pa.Table.from_arrays(
+        [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(CHANGES)], schema=CHANGES
+    )
+    return table.to_batches(max_chunksize=cuts)
+
+
+def is_bad(row: tuple[object, ...]) -> bool:
+    _, table, key, value = row
+    if not isinstance(key, bytes) or not isinstance(value, bytes) or len(key) > 4 or len(value) > 9:
+        return True
+    try:
+        return bool(table == 1 and not key.decode() and key)
+    except UnicodeDecodeError:
+        return True
+
+
+@given(st.lists(ROWS, max_size=40), st.integers(1, 7))
+def test_every_row_is_either_staged_or_quarantined_and_order_holds(
+    rows: list[tuple[int, int, bytes | None, bytes | None]], cuts: int
+) -> None:
+    rows.sort(key=lambda row: (row[0], row[1], row[2] is not None, row[2] or b""))
+    staged = [
+        tuple(row.values())
+        for batch in quarantine.accepted(batches_of(rows, cuts), SPEC)
+        for row in batch.to_pylist()
+    ]
+    assert [row for row in staged if row[1] != 2] == [row for row in rows if not is_bad(row)]
+    beside = [row for row in staged if row[1] == 2]
+    assert len(beside) == sum(map(is_bad, rows))
+    assert all(key_group(key, 4) == group for group, _, key, _ in beside), "a reader finds it by its id"
+    assert [row[:2] for row in staged] == sorted(row[:2] for row in staged)
+    assert len({key for _, _, key, _ in beside}) == len(beside)
+    ids = [(group, key) for group, _, key, _ in beside]
+    assert ids == sorted(ids)
+    kept = list(last_per_key(quarantine.accepted(batches_of(rows, cuts), SPEC)))
+    assert sum(batch.num_rows for batch in kept) == len({row[:3] for row in rows if not is_bad(row)}) + len(
+        beside
+    )
+
+
+def test_what_was_refused_and_why_can_be_read() -> None:
+    rows = [(0, 0, None, b"+v"), (0, 1, b"12345", b"+value")]
+    found = [row for batch in quarantine.accepted(batches_of(rows, 1), SPEC) for row in batch.to_pylist()]
+    told = [json.loads(row["v"][1:]) for row in found]
+    assert [one["table"] for one in told] == ["alerts", "flights"]
+    assert told[0]["cause"] == "its key is null"
+    assert told[0]["key"] is None
+    assert told[1]["key_bytes"] == 5
+    assert "5 bytes, 4 are allowed" in told[1]["cause"]
+
+
+def test_a_stream_of_nothing_but_bad_rows_is_not_quarantined_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I11: what one task holds is bounded."""
+    monkeypatch.setattr(quarantine, "ROWS_MAX", 5)
+    endless = (batches_of([(0, 0, None, b"+v")], 1)[0] for _ in itertools.count())
+    with pytest.raises(BadRecordError, match="more than 5 rows"):
+        list(quarantine.accepted(endless, SPEC))
+
+
+def test_the_first_cause_of_a_row_is_named() -> None:
+    (batch,) = batches_of([(0, 0, None, None)], 1)
+    assert [bad.why for bad in bad_rows(batch, SPEC)] == ["its key is null"]

@@ -1,0 +1,119 @@
+"""Rows that cannot be staged: what is wrong with them, found in columns, said in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import BadRecordError
+
+CHANGES = pa.schema(
+    [
+        pa.field("g", pa.int32()),  # key group
+        pa.field("t", pa.int32()),  # index of the table
+        pa.field("k", pa.binary()),  # key bytes
+        pa.field("v", pa.binary()),  # stored value with its flags byte
+    ]
+)
+"""The columns of a batch of changes, sorted by g, t, k and then by what decides who wins."""
+
+
+class StageSpec(msgspec.Struct, frozen=True):
+    """What a task must know to stage its part of an attempt. Plain data, travels to tasks.
+
+    ``key_types`` holds, per table, the types of its key columns. ``quarantine`` is the index of
+    the table that takes refused rows, None when a refused row fails the batch.
+    """
+
+    namespace: str
+    attempt: str
+    tables: tuple[str, ...]
+    key_types: tuple[tuple[str, ...], ...]
+    frame_bytes: int
+    key_bytes_max: int
+    value_bytes_max: int
+    key_groups: int
+    quarantine: int | None = None
+
+
+class BadRow(NamedTuple):
+    """A row of a batch, why it is refused, and what its owner can do."""
+
+    row: int
+    why: str
+    advice: str
+
+
+def refused(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
+    """The batches as they are; BadRecordError names the first bad row, nothing is decided."""
+    for batch in batches:
+        for bad in bad_rows(batch, spec)[:1]:
+            raise BadRecordError(describe(batch, bad, spec))
+        yield batch
+
+
+def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
+    """The rows that cannot be staged, in row order, each with its first cause."""
+    keys, values = batch["k"], batch["v"]
+    found: dict[int, BadRow] = {}
+
+    def note(mask: Any, why: str, advice: str, sizes: Any = None) -> None:
+        hit = pc.fill_null(mask, fill_value=False).to_numpy(zero_copy_only=False)
+        for row in np.flatnonzero(hit).tolist():
+            size = "" if sizes is None else sizes[row].as_py()
+            found.setdefault(row, BadRow(row, why.format(size=size), advice))
+
+    if keys.null_count:
+        note(pc.is_null(keys), "its key is null", "filter such rows out")
+    if values.null_count:
+        note(pc.is_null(values), "its value is null", "use delete to remove a key")
+    for sizes, limit, what in (
+        (pc.binary_length(keys), spec.key_bytes_max, "key"),
+        (pc.subtract(pc.binary_length(values), 1), spec.value_bytes_max, "value"),  # 1: the flags byte
+    ):
+        if (pc.max(sizes).as_py() or 0) > limit:
+            why = f"its {what} takes {{size}} bytes, {limit} are allowed"
+            note(pc.greater(sizes, limit), why, f"shorten it or raise {what}_bytes_max", sizes)
+    for row in _not_utf8(batch, spec):
+        found.setdefault(row, BadRow(row, "its key is not valid UTF-8", "use a binary key column"))
+    return [found[row] for row in sorted(found)]
+
+
+def _not_utf8(batch: Any, spec: StageSpec) -> list[int]:
+    rows: list[int] = []
+    for table, types in enumerate(spec.key_types):
+        if "string" not in types or "binary" in types:
+            continue
+        mine = pc.equal(batch["t"], table)
+        try:
+            batch["k"].filter(mine).cast(pa.string())
+        except pa.ArrowInvalid:
+            places = np.flatnonzero(mine.to_numpy(zero_copy_only=False)).tolist()
+            rows += [row for row in places if not _is_utf8(batch["k"][row].as_py())]
+    return rows
+
+
+def _is_utf8(content: bytes | None) -> bool:
+    try:
+        (content or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def describe(batch: Any, bad: BadRow, spec: StageSpec) -> str:
+    """The refusal in words: table, key (or value), cause, and what to do."""
+    key, value = batch["k"][bad.row].as_py(), batch["v"][bad.row].as_py()
+    shown = f"key {_short(key)}" if key is not None else f"value {_short(value)}"
+    table = spec.tables[batch["t"][bad.row].as_py()]
+    return f"table {table}, {shown}: {bad.why}; nothing was decided; {bad.advice}"
+
+
+def _short(content: bytes | None, most: int = 120) -> str:
+    text = repr(content)
+    return text if len(text) <= most else f"{text[:most]}... ({len(content or b'')} bytes)"

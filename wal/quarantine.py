@@ -1,0 +1,113 @@
+"""Quarantine: refused rows go to a table beside, in the same version, instead of failing it.
+
+A refused row has no usable key, so it gets one: an id that hashes to the key group in whose
+stream the row was met. So it is staged by the task that met it, in sort order, without a
+shuffle, and a reader finds it by its id like any other row.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import BadRecordError
+from tidegate.key_groups import key_group
+from tidegate.wal.bad_rows import CHANGES, BadRow, StageSpec, bad_rows, refused
+from tidegate.wal.record import Column, TableSchema
+
+TABLE = "_quarantine"
+"""The namespace's table of refused rows. Names that start with an underscore are reserved."""
+
+SCHEMA = TableSchema(
+    (Column("id", "string"),),
+    (
+        Column("table", "string"),
+        Column("cause", "string"),
+        Column("key", "binary"),
+        Column("value", "binary"),
+        Column("key_bytes", "bigint"),
+        Column("value_bytes", "bigint"),
+    ),
+)
+"""``key`` and ``value`` are the refused row's (null as they were); the first 64 KiB of longer ones."""
+
+KEPT_BYTES = 64 * 1024
+ROWS_MAX = 10_000
+"""Refused rows that one task takes; more than that is a broken stream, not a poison record."""
+
+
+def accepted(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
+    """Batches without their bad rows; those follow at the end of their key group.
+
+    Without a quarantine table the first bad row raises BadRecordError.
+    """
+    if spec.quarantine is None:
+        yield from refused(batches, spec)
+        return
+    held: list[tuple[int, bytes, bytes]] = []
+    taken = 0
+    for batch in batches:
+        bad = bad_rows(batch, spec)
+        taken += len(bad)
+        if taken > ROWS_MAX:
+            msg = f"more than {ROWS_MAX} rows were refused by one task, the last because {bad[-1].why}"
+            raise BadRecordError(msg)
+        good = batch
+        if bad:
+            keep = np.ones(batch.num_rows, dtype=bool)
+            keep[[one.row for one in bad]] = False
+            held += [_entry(batch, one, spec, taken - len(bad) + place) for place, one in enumerate(bad)]
+            good = batch.filter(pa.array(keep))
+        if held:
+            group = batch["g"][batch.num_rows - 1].as_py()
+            good = _with(good, [entry for entry in held if entry[0] < group], spec)
+            held = [entry for entry in held if entry[0] >= group]
+        if good.num_rows:
+            yield good
+    if held:
+        yield _beside(held, spec)
+
+
+def _with(rows: Any, entries: list[tuple[int, bytes, bytes]], spec: StageSpec) -> Any:
+    """The rows and the quarantined ones, in sort order (a stable sort: who wins stays)."""
+    if not entries:
+        return rows
+    both = pa.Table.from_batches([rows, _beside(entries, spec)])
+    in_order = pc.sort_indices(both, sort_keys=[("g", "ascending"), ("t", "ascending")])
+    (batch,) = both.take(in_order).combine_chunks().to_batches()
+    return batch
+
+
+def _beside(entries: list[tuple[int, bytes, bytes]], spec: StageSpec) -> Any:
+    groups, keys, values = zip(*sorted(entries), strict=True)
+    table = [spec.quarantine] * len(entries)
+    columns = zip((groups, table, keys, values), CHANGES, strict=True)
+    return pa.record_batch([pa.array(column, field.type) for column, field in columns], schema=CHANGES)
+
+
+def _entry(batch: Any, bad: BadRow, spec: StageSpec, number: int) -> tuple[int, bytes, bytes]:
+    """Key group, id and stored value of a refused row."""
+    group, key, value = (batch[name][bad.row].as_py() for name in ("g", "k", "v"))
+    value = value[1:] if value is not None else None  # without its flags byte
+    salt = 0
+    while key_group(name := f"{spec.attempt}-{group}-{number}-{salt}".encode(), spec.key_groups) != group:
+        salt += 1
+    told = {
+        "table": spec.tables[batch["t"][bad.row].as_py()],
+        "cause": bad.why,
+        "key": _kept(key),
+        "value": _kept(value),
+        "key_bytes": None if key is None else len(key),
+        "value_bytes": None if value is None else len(value),
+    }
+    return group, name, b"+" + msgspec.json.encode(told)
+
+
+def _kept(content: bytes | None) -> str | None:
+    return None if content is None else base64.b64encode(content[:KEPT_BYTES]).decode()
