@@ -36,6 +36,12 @@ def test_schedules_keep_every_invariant(chunk):
     assert not _names(tally.transitions) & NEVER_TAKEN
 
 
+@pytest.mark.parametrize("chunk", range(4))
+def test_schedules_keep_every_invariant_with_the_embedded_log_and_store(tmp_path, chunk):
+    tally = run_schedules(BASE_SEED or 21, range(chunk * 30, (chunk + 1) * 30), tmp_path)
+    assert tally.versions > 0
+
+
 def test_schedules_meet_every_kind_of_fault_and_almost_every_transition():
     """A simulation that never gets anywhere would keep every invariant too."""
     tally = run_schedules(7, range(400))

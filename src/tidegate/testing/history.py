@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from pathlib import Path
 
 from tidegate.clock import Clock
 from tidegate.committers import apply
 from tidegate.sinks.memory_store import MemoryStore
-from tidegate.sinks.store import CatalogEntry, Counts, Stamp
+from tidegate.sinks.sqlite_store import SqliteStore
+from tidegate.sinks.store import CatalogEntry, Counts, Stamp, Store
 from tidegate.testing.arrow_barrier import Rows
+from tidegate.wal.file_log import FileLog
 from tidegate.wal.fold import Entry, View, fold_all, same_barrier
 from tidegate.wal.frame import Chunk
-from tidegate.wal.log import Appended
+from tidegate.wal.log import Appended, Log
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import BatchOrigin, Folded, Origin, VersionFact
 
@@ -198,44 +201,64 @@ def rows_in(chunk: Chunk) -> Iterable[tuple[str, bytes, bytes | None]]:
             yield run.table, key, value[1:] if value[:1] == b"+" else None
 
 
-class WatchedLog(MemoryLog):
-    """The reference log, telling a history of each record that becomes durable."""
+class WatchedLog(Log):
+    """Tells a history of each record that becomes durable. Mixed into a log that it watches."""
 
-    def __init__(self, name: str, history: History) -> None:
-        super().__init__(name, "simulated")
-        self._history = history
-        history.log = self
+    history: History
 
     def append_decision(self, content: bytes) -> Appended:
-        appended = super().append_decision(content)
-        self._history.appended(Entry(appended.position, appended.next_position, content))
+        appended = super().append_decision(content)  # type: ignore[safe-super]
+        self.history.appended(Entry(appended.position, appended.next_position, content))
         return appended
 
 
-class WatchedStore(MemoryStore):
-    """The reference store, telling a history of each effect."""
+class WatchedStore(Store):
+    """Tells a history of each effect. Mixed into a store that it watches."""
 
-    def __init__(self, name: str, history: History, clock: Clock) -> None:
-        super().__init__(name, "simulated", clock)
-        self._history = history
-        history.store = self
+    history: History
 
     def claim(self, epoch: int, writer: str) -> int:
         before = self.pointer().epoch
-        after = super().claim(epoch, writer)
-        self._history.claiming(before, after)
+        after = super().claim(epoch, writer)  # type: ignore[safe-super]
+        self.history.claiming(before, after)
         return after
 
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
-        flipped = super().publish(entry, epoch)
+        flipped = super().publish(entry, epoch)  # type: ignore[safe-super]
         if flipped:
-            self._history.flipped(entry, epoch)
+            self.history.flipped(entry, epoch)
         return flipped
 
     def apply(self, stamp: Stamp, chunk: Chunk) -> None:
-        self._history.applying(stamp, chunk)
-        super().apply(stamp, chunk)
+        self.history.applying(stamp, chunk)
+        super().apply(stamp, chunk)  # type: ignore[safe-super]
 
     def seal(self, stamp: Stamp, counts: Counts) -> None:
-        self._history.fact(stamp.version, "I5")
-        super().seal(stamp, counts)
+        self.history.fact(stamp.version, "I5")
+        super().seal(stamp, counts)  # type: ignore[safe-super]
+
+
+class WatchedMemoryLog(WatchedLog, MemoryLog):
+    pass
+
+
+class WatchedFileLog(WatchedLog, FileLog):
+    pass
+
+
+class WatchedMemoryStore(WatchedStore, MemoryStore):
+    pass
+
+
+class WatchedSqliteStore(WatchedStore, SqliteStore):
+    pass
+
+
+def watch(history: History, name: str, clock: Clock, folder: Path | None) -> None:
+    """Give the history its log and its store: in memory, or in files in a folder."""
+    if folder is None:
+        history.log, history.store = WatchedMemoryLog(name, "n"), WatchedMemoryStore(name, "n", clock)
+    else:
+        history.log = WatchedFileLog(folder / name / "wal", "n")
+        history.store = WatchedSqliteStore(str(folder / name / "store"), "n", clock)
+    history.log.history = history.store.history = history

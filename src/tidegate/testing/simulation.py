@@ -20,11 +20,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from tidegate.committers.states import TABLE, Event, Machine, State
 from tidegate.sinks import memory_store
-from tidegate.testing.history import History, Violation, WatchedLog, WatchedStore, require
+from tidegate.testing.history import History, Violation, require, watch
 from tidegate.testing.scenario import KEY_GROUPS, Query, life, read_on, retire_on
 from tidegate.testing.world import Actor, Fault, VirtualClock, World
 from tidegate.wal import memory_log
@@ -73,14 +74,16 @@ class Tally:
         )
 
 
-def run_schedule(seed: int, index: int, tally: Tally) -> None:
-    """One schedule. Violation: its message has the invariant, the seed and the trace's end."""
+def run_schedule(seed: int, index: int, tally: Tally, folder: Path | None = None) -> None:
+    """One schedule. Violation: its message has the invariant, the seed and the trace's end.
+
+    With a folder, log and store are the embedded ones, in files; else the reference ones.
+    """
     chance = random.Random(f"tidegate {seed} {index}")
     random.seed(chance.getrandbits(64))  # tenacity's jitter comes from the module's own generator
     name = f"simulation-{seed}-{index}"
     world, history = World(chance), History()
-    WatchedLog(name, history)
-    WatchedStore(name, history, VirtualClock(world))
+    watch(history, name, VirtualClock(world), folder)
     query = Query(world, history)
     try:
         _run(world, history, query)
@@ -90,6 +93,8 @@ def run_schedule(seed: int, index: int, tally: Tally) -> None:
     finally:
         for actor in world.actors:
             actor.greenlet.throw()
+        history.log.close()
+        history.store.close()
         memory_log.forget(name)
         memory_store.forget(name)
         tally.schedules += 1
@@ -177,14 +182,14 @@ def counted_transitions(transitions: Counter[Transition]) -> Iterator[None]:
         setattr(Machine, "on", plain)  # noqa: B010
 
 
-def run_schedules(seed: int, indexes: Sequence[int]) -> Tally:
+def run_schedules(seed: int, indexes: Sequence[int], folder: Path | None = None) -> Tally:
     """These schedules, one after the other. Violation: the first that breaks an invariant."""
     tally = Tally()
     before = random.getstate()
     try:
         with counted_transitions(tally.transitions):
             for index in indexes:
-                run_schedule(seed, index, tally)
+                run_schedule(seed, index, tally, folder)
     finally:
         random.setstate(before)
     return tally
@@ -197,12 +202,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--only", type=int, help="one schedule, by its number")
+    parser.add_argument("--folder", type=Path, help="use the embedded log and store, in files here")
     args = parser.parse_args(argv)
     numbers = range(args.schedules) if args.only is None else [args.only]
     chunks = [numbers[at : at + CHUNK] for at in range(0, len(numbers), CHUNK)]
     total, started = Tally(), time.monotonic()
     with concurrent.futures.ProcessPoolExecutor(args.workers) as pool:
-        running = [pool.submit(run_schedules, args.seed, chunk) for chunk in chunks]
+        running = [pool.submit(run_schedules, args.seed, chunk, args.folder) for chunk in chunks]
         try:
             for done in concurrent.futures.as_completed(running):
                 total.add(done.result())

@@ -191,7 +191,9 @@ class World:
     def _outage(self) -> tuple[int, int, str, Fault]:
         """First step, last step, the calls that fail in between (by prefix), and how they do."""
         first = self.chance.randint(0, 400)
-        names = self.chance.choice(["append_decision", "decisions", "log.", "publish", "pointer", "seal"])
+        names = self.chance.choice(
+            ["append_decision", "append_decision decided", "decisions", "log.", "publish", "pointer", "seal"]
+        )
         fault = self.chance.choice([Fault.REFUSED, Fault.LOST, Fault.LATE])
         return first, first + self.chance.randint(20, 300), names, fault
 
@@ -212,7 +214,7 @@ class World:
     def draw(self, call: Call) -> Fault | None:
         """What becomes of this call."""
         for first, last, names, fault in self.outages:
-            if first <= self.steps <= last and call.name.startswith(names):
+            if first <= self.steps <= last and f"{call.name} {call.shown}".startswith(names):
                 return fault if call.writes else Fault.REFUSED
         dice = self.chance.random()
         for fault in Fault if call.writes else FOR_READS:
