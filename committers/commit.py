@@ -29,7 +29,7 @@ def commit(driver: Driver, barrier: Barrier) -> VersionFact:
     batch, from other offsets; ours are not in. After the decision (StoreUnavailableError,
     FencedError, CorruptError) the version stays decided and is finished by whoever opens next.
     """
-    machine = Machine()
+    machine = Machine(watch=driver.watch)
     base = driver.folded
     attempt = driver.clock.new_id()
     spec = stage_spec(driver, barrier, attempt)
@@ -70,6 +70,6 @@ def complete(
     stays decided. FencedError: a newer driver finishes it. CorruptError, WalGapError: its
     change-logs cannot be read; nothing of it was made visible.
     """
-    machine = machine or Machine(State.DECIDED)
+    machine = machine or Machine(State.DECIDED, driver.watch)
     manifest = seal_everywhere(driver, machine, fact, manifest)
     publish(driver, machine, fact, catalog_entry(fact, manifest))

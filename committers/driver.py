@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tidegate.clock import Clock
 from tidegate.committers.apply import ApplyWork
+from tidegate.committers.states import Watch
 from tidegate.errors import OutcomeUnknownError, TidegateError, WalUnavailableError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.store import Store
@@ -51,6 +52,7 @@ class Driver:
     options: Options = dataclasses.field(default_factory=Options)
     clock: Clock = dataclasses.field(default_factory=Clock)
     apply_on_executors: ApplyOnExecutors | None = None
+    watch: Watch | None = None
     writer: str = ""
     epoch: int = 0
     tried_epoch: int = 0

@@ -10,6 +10,7 @@ the exhaustive exploration run this same code.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 from tidegate.sinks.store import Pointer
 from tidegate.wal.fold import decided_for
@@ -149,15 +150,22 @@ ACTIONS: dict[State, Action] = {
 """What the driver does in each state."""
 
 
+Watch = Callable[[State], None]
+
+
 class IllegalTransitionError(AssertionError):
     """An event came in a state that does not list it: a bug in tidegate."""
 
 
 class Machine:
-    """One barrier's state. ``on(event)`` moves it along ``TABLE`` and nowhere else."""
+    """One barrier's state. ``on(event)`` moves it along ``TABLE`` and nowhere else.
 
-    def __init__(self, state: State = State.READY) -> None:
+    ``watch`` is told each state that is entered; it decides nothing.
+    """
+
+    def __init__(self, state: State = State.READY, watch: Watch | None = None) -> None:
         self.state = state
+        self._watch = watch
 
     @property
     def action(self) -> Action:
@@ -171,6 +179,8 @@ class Machine:
         except KeyError:
             msg = f"event {event.name} in state {self.state.name}"
             raise IllegalTransitionError(msg) from None
+        if self._watch is not None:
+            self._watch(self.state)
         return self.state
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ from tidegate.committers.background import Background
 from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
+from tidegate.committers.states import State
 from tidegate.errors import ConfigError
 from tidegate.names import check_name
 from tidegate.options import Endpoints, Options
@@ -82,8 +84,11 @@ class VersionedSink:
         self._background: Background | None = None
         self._session: Any = None
         self._done: tuple[str, int] | None = None
+        self._entered = (State.READY, 0.0)
         self.last_commit: VersionFact | None = None
         """The last version this sink made visible, None before the first."""
+        self.last_phases: dict[str, float] = {}
+        """Where the last commit's time went: seconds per state, by the state's name, in order."""
         self.recovered: list[int] = []
         """Versions an earlier driver had decided and this sink made visible when it opened."""
 
@@ -276,7 +281,18 @@ class VersionedSink:
             open_store(where.store, where.namespace, where.store_options),
             self._options,
             apply_on_executors=apply_on_executors(lambda: self._session.sparkContext, where),
+            watch=self._watch,
         )
+
+    def _watch(self, state: State) -> None:
+        """Add the time since the state before to it: what took so long was to leave it."""
+        now = time.perf_counter()
+        if state is State.STAGING:
+            self.last_phases = {}
+        else:
+            before, since = self._entered
+            self.last_phases[before.value] = self.last_phases.get(before.value, 0.0) + now - since
+        self._entered = (state, now)
 
     def _release(self) -> None:
         if self._background is not None:

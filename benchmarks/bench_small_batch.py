@@ -1,0 +1,104 @@
+"""What a small batch costs: tidegate beside a sink that only collects, in one run, by phase.
+
+    tools/run python benchmarks/bench_small_batch.py [--rows 1000] [--batches 100]
+
+Two queries over the same kind of source, local[2]: one collects each batch to the driver and
+drops it, one commits it to file+sqlite. Printed: p50 and p99 of both foreachBatch calls, what
+tidegate adds, and where its time goes, from one state of the commit to the next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+WARM_UP = 10
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which ``share`` of the values lie (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1_000)
+    parser.add_argument("--batches", type=int, default=100)
+    arguments = parser.parse_args()
+    from pyspark.sql import SparkSession
+
+    from tidegate.spark import VersionedSink
+
+    folder = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", 2)
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    sink = VersionedSink(
+        namespace="bench", wal=f"file://{folder}/wal", store=f"sqlite://{folder}/store", table="t", key="id"
+    )
+    phases: dict[str, list[float]] = {}
+    seconds: dict[str, list[float]] = {"collect": [], "tidegate": []}
+
+    def tide(batch: Any, batch_id: int) -> None:
+        sink(batch, batch_id)
+        for name, took in sink.last_phases.items():
+            phases.setdefault(name, []).append(took)
+
+    def timed(name: str, write: Callable[[Any, int], Any]) -> Callable[[Any, int], None]:
+        def run(batch: Any, batch_id: int) -> None:
+            started = time.perf_counter()
+            write(batch, batch_id)
+            seconds[name].append(time.perf_counter() - started)
+
+        return run
+
+    for name, write in {"collect": lambda batch, _: batch.collect(), "tidegate": tide}.items():
+        query = (
+            spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", arguments.rows)
+            .option("numPartitions", 2)
+            .load()
+            .selectExpr("value % 100000 as id", "value", "timestamp")
+            .writeStream.foreachBatch(timed(name, write))
+            .option("checkpointLocation", str(folder / f"checkpoint-{name}"))
+            .start()
+        )
+        while query.isActive and len(seconds[name]) < arguments.batches + WARM_UP:
+            query.awaitTermination(1)
+        query.stop()
+        if query.exception() is not None:
+            raise SystemExit(str(query.exception()))
+    sink.close()
+    spark.stop()
+    shutil.rmtree(folder)
+    print(
+        f"{arguments.rows:,} rows a batch, {arguments.batches} batches after {WARM_UP} to warm up; milliseconds"
+    )
+    milliseconds = {name: [1000 * one for one in all_of[WARM_UP:]] for name, all_of in seconds.items()}
+    for name, all_of in milliseconds.items():
+        print(f"{name:22} p50 {percentile(all_of, 0.5):7.1f}   p99 {percentile(all_of, 0.99):7.1f}")
+    added = [
+        percentile(milliseconds["tidegate"], p) - percentile(milliseconds["collect"], p) for p in (0.5, 0.99)
+    ]
+    print(f"{'tidegate adds':22} p50 {added[0]:7.1f}   p99 {added[1]:7.1f}")
+    for name, took in phases.items():
+        of_phase = [1000 * one for one in took[WARM_UP:]]
+        print(f"  {name:20} p50 {percentile(of_phase, 0.5):7.1f}   p99 {percentile(of_phase, 0.99):7.1f}")
+
+
+if __name__ == "__main__":
+    main()
