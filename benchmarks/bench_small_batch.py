@@ -85,9 +85,7 @@ def main() -> None:
     sink.close()
     spark.stop()
     shutil.rmtree(folder)
-    print(
-        f"{arguments.rows:,} rows a batch, {arguments.batches} batches after {WARM_UP} to warm up; milliseconds"
-    )
+    print(f"{arguments.rows:,} rows a batch, {arguments.batches} batches after {WARM_UP} to warm up; in ms")
     milliseconds = {name: [1000 * one for one in all_of[WARM_UP:]] for name, all_of in seconds.items()}
     for name, all_of in milliseconds.items():
         print(f"{name:22} p50 {percentile(all_of, 0.5):7.1f}   p99 {percentile(all_of, 0.99):7.1f}")

@@ -1,6 +1,6 @@
 """Draw committers/states.TABLE as a Mermaid diagram into docs/protocol.md.
 
-    tools/run python tools/state_diagram.py [--check]
+tools/run python tools/state_diagram.py [--check]
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def test_names(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "values", "types"),
+    "shown,values,types",
     [
         ("`N14228`", ["N14228"], ["string"]),
         ("`-7`", [-7], ["int"]),
