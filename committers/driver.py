@@ -11,6 +11,7 @@ from tidegate.committers.states import Watch
 from tidegate.errors import OutcomeUnknownError, TidegateError, WalUnavailableError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.store import Store
+from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import Entry, View, fold_all
 from tidegate.wal.log import Appended, Log
 from tidegate.wal.record import AnyRecord, Folded, encode_record
@@ -71,7 +72,7 @@ class Driver:
 
     def fold_on(self) -> Folded | None:
         """Fold every record that is there by now; the state, None for an empty log."""
-        self.view = fold_all(self.view, self.log.decisions(self.view.position), self.log.where)
+        self.view = catch_up(self.view, self.log)
         return self.view.state
 
     def append(self, record: AnyRecord) -> Appended | None:

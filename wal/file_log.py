@@ -3,14 +3,15 @@
 ::
 
     <root>/<namespace, escaped>/
-        decisions.log             the decision log; appended only under the lock
+        decisions.log             the decision log; appended and replaced only under the lock
         changelog/<segment>.seg   one file per segment, written once, never changed
         lock                      empty; its flock is the lock
 
 Three rules carry the guarantees. Only the holder of the lock changes ``decisions.log``, and
-cuts a torn tail before it appends. Nothing is acked before file and folder are synced (I3).
-Whoever reads a record syncs the file after reading and before giving it out, so nobody acts
-on a record that a power cut could take back. The bytes stand in ``file_format.py``.
+cuts a torn tail before it appends; a trim puts a whole new file in its place. Nothing is acked
+before file and folder are synced (I3). Whoever reads a record syncs the file after reading and
+before giving it out, so nobody acts on a record that a power cut could take back. The bytes
+stand in ``file_format.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import errno
 import fcntl
 import os
 import random
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import NoReturn
@@ -45,12 +46,15 @@ from tidegate.wal.file_format import (
     parse_decisions_header,
     scan,
 )
+from tidegate.wal.file_io import Window, close, make_folder, read_at, sync_folder, write_all
 from tidegate.wal.fold import Entry
-from tidegate.wal.log import Appended, Blob, Log
+from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
 
 LOCK_TIMEOUT_S = 10.0
+COPY_BYTES = 1024 * 1024
+MTIME_US = 2_000_000
+"""File times may be so much too old: kernels note them by a coarse clock, some file systems by seconds."""
 POLL_FIRST_S, POLL_MOST_S = 0.001, 0.05
-WINDOW_BYTES = 1024 * 1024
 DAMAGE_LOOKS_MAX = 3
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -79,18 +83,20 @@ class FileLog(Log):
         self._jitter = random.Random()
         self._checked_to = 0
         """Every byte before this position was read and found whole by this instance."""
+        self._named_base = 0
+        """The base of the file whose name this instance knows to be durable."""
 
     # -- making it ---------------------------------------------------------------------------------
 
     def create(self) -> None:
         try:
-            _make_folder(self._changelog)
+            make_folder(self._changelog)
             with self._locked(os.O_CREAT):
                 if not self._decisions.exists():
-                    self._start()
+                    self._put_in_place(base=0)
                 # Also when it was there: whoever made it may have died before this.
                 for folder in (self._changelog, self.folder, self.folder.parent):
-                    _sync_folder(folder)
+                    sync_folder(folder)
             with self._opened() as (fd, _):
                 os.fsync(fd)
         except OSError as error:
@@ -100,16 +106,35 @@ class FileLog(Log):
             )
             raise ConfigError(msg) from error
 
-    def _start(self) -> None:
-        # Made beside and renamed: a decision log never stands there with half a header.
+    def _put_in_place(self, base: int, pieces: Iterable[bytes] = ()) -> None:
+        """A new decision log with this base and content, in one step. Needs the lock.
+
+        Made beside and renamed: half a file never stands there, and readers of the old one go on.
+        """
         fresh = self._decisions.with_suffix(".new")
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
-            _write_all(fd, decisions_header(0))
+            write_all(fd, decisions_header(base))
+            for piece in pieces:
+                write_all(fd, piece)
             os.fsync(fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+            raise
         finally:
-            _close(fd)
+            close(fd)
         fresh.rename(self._decisions)
+
+    def _sync_name(self, base: int) -> None:
+        """The file that a trim put in place is there after a power cut too.
+
+        Whoever trimmed may have died between rename and sync; then the old file could come back
+        without what was appended since. So each instance syncs the folder before it first acts.
+        """
+        if base != self._named_base:
+            sync_folder(self.folder)
+            self._named_base = base
 
     # -- the decision log ----------------------------------------------------------------------------
 
@@ -119,6 +144,7 @@ class FileLog(Log):
             raise ConfigError(msg)
         try:
             with self._locked(os.O_CREAT), self._opened(os.O_RDWR) as (fd, base):
+                self._sync_name(base)
                 end = self._end_of_whole(fd, base)
                 frame = frame_prefix(content) + content + END
                 self._append(fd, end, frame)
@@ -133,7 +159,7 @@ class FileLog(Log):
         start = max(self._checked_to - base, HEADER_BYTES)
         if start > size:
             self._went_back(base + size, self._checked_to)
-        frames = scan(_Window(fd).read, start, size)
+        frames = scan(Window(fd).read, start, size)
         while True:
             try:
                 next(frames)
@@ -150,7 +176,7 @@ class FileLog(Log):
 
     def _append(self, fd: int, end: int, frame: bytes) -> None:
         try:
-            _write_all(fd, frame, end)
+            write_all(fd, frame, end)
         except OSError as error:
             if error.errno in DISK_FULL:
                 with contextlib.suppress(OSError):
@@ -164,7 +190,7 @@ class FileLog(Log):
             # After a failed sync the kernel may call these pages clean. Written again they are not, and a
             # reader that syncs before it acts on the record really brings it to the disk, or learns why not.
             with contextlib.suppress(OSError):
-                _write_all(fd, frame, end)
+                write_all(fd, frame, end)
             msg = f"{self._decisions}: the record was written, but may not last: fsync: {error}"
             raise OutcomeUnknownError(msg) from error
 
@@ -173,6 +199,7 @@ class FileLog(Log):
             try:
                 fd, base = stack.enter_context(self._opened())
                 size = os.fstat(fd).st_size
+                self._sync_name(base)
             except FileNotFoundError:
                 if position:
                     self._went_back(0, position)
@@ -187,7 +214,7 @@ class FileLog(Log):
                 self._went_back(base + size, position)
             for _ in range(DAMAGE_LOOKS_MAX):
                 try:
-                    for start, following, content in scan(_Window(fd, sync=True).read, at, size):
+                    for start, following, content in scan(Window(fd, sync=True).read, at, size):
                         yield Entry(base + start, base + following, content)
                         at = following
                 except OSError as error:
@@ -209,11 +236,33 @@ class FileLog(Log):
         """
         try:
             with self._locked():
-                for _ in scan(_Window(fd).read, at, os.fstat(fd).st_size):
+                for _ in scan(Window(fd).read, at, os.fstat(fd).st_size):
                     pass
         except (Damage, OSError):  # OSError: there is no lock, so nobody writes here
             return True
         return False
+
+    def trim_decisions(self, position: int) -> None:
+        try:
+            with self._locked(), self._opened(os.O_RDWR) as (fd, base):
+                at = position - base
+                if at <= HEADER_BYTES:
+                    return  # whoever cut there or further was here before
+                end = self._end_of_whole(fd, base)
+                if at >= end:
+                    self._went_back(base + end, position + 1)
+                try:
+                    next(scan(Window(fd).read, at, end), None)
+                except Damage as damage:
+                    msg = f"{self._decisions} {damage}; it was not cut there"
+                    raise CorruptError(msg) from damage
+                starts = range(at, end, COPY_BYTES)
+                self._put_in_place(
+                    position - HEADER_BYTES, (read_at(fd, one, min(COPY_BYTES, end - one)) for one in starts)
+                )
+                sync_folder(self.folder)  # still under the lock: nothing is appended to a file without a name
+        except OSError as error:
+            self._unavailable(error)
 
     # -- the change-log --------------------------------------------------------------------------------
 
@@ -240,7 +289,7 @@ class FileLog(Log):
             raise
         finally:
             if fd >= 0:
-                _close(fd)
+                close(fd)
         return addresses
 
     def _new_segment(self, path: Path) -> int:
@@ -259,18 +308,22 @@ class FileLog(Log):
             raise ConfigError(msg)
         try:
             if os.lseek(fd, 0, os.SEEK_CUR) == 0:
-                _write_all(fd, SEGMENT_HEADER)
+                write_all(fd, SEGMENT_HEADER)
             for part in (frame_prefix(blob), blob, END):
-                _write_all(fd, part)
+                write_all(fd, part)
         except OSError as error:
             self._unavailable(error)
 
     def _sync(self, fd: int, path: Path) -> None:
         try:
             os.fsync(fd)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
+            gone = os.fstat(fd).st_nlink == 0
         except OSError as error:
             self._unavailable(error)
+        if gone:
+            msg = f"{path} was trimmed while it was being staged: it took longer than the log is kept"
+            raise WalUnavailableError(msg)
 
     def read(self, addresses: Sequence[str]) -> Iterator[Blob]:
         places = sorted({parse_address(address, self.where) for address in addresses})
@@ -287,7 +340,7 @@ class FileLog(Log):
                 for place in inside:
                     yield Blob(str(place), self._blob(fd, path, place))
             finally:
-                _close(fd)
+                close(fd)
 
     def _blob(self, fd: int, path: Path, place: Address) -> bytes:
         count = FRAME_EXTRA_BYTES + place.length
@@ -296,8 +349,8 @@ class FileLog(Log):
             if place.offset + count > os.fstat(fd).st_size:
                 msg = f"{path} ends before {place}: it was cut short, or this was never staged"
                 raise WalGapError(msg)
-            head = _read_at(fd, 0, len(SEGMENT_HEADER))
-            frame = _read_at(fd, place.offset, count)
+            head = read_at(fd, 0, len(SEGMENT_HEADER))
+            frame = read_at(fd, place.offset, count)
         except OSError as error:
             self._unavailable(error)
         content = frame_content(frame)
@@ -305,6 +358,36 @@ class FileLog(Log):
             msg = f"{path} at byte {place.offset}: the blob of {place.length} bytes does not fit its checksum"
             raise CorruptError(msg)
         return content
+
+    def trim_blobs(self, needed: Collection[str], before_us: int) -> Trimmed:
+        kept = {f"{parse_address(address, self.where).segment}.seg" for address in needed}
+        dropped_bytes = 0
+        try:
+            for name, status in self._segments():
+                if name not in kept and status.st_mtime_ns // 1000 < before_us - MTIME_US:
+                    (self._changelog / name).unlink(missing_ok=True)
+                    dropped_bytes += status.st_size
+        except OSError as error:
+            self._unavailable(error)
+        return Trimmed(dropped_bytes)
+
+    def size(self) -> LogSize:
+        try:
+            decisions_bytes = self._decisions.stat().st_size
+            changelog_bytes = sum(status.st_size for _, status in self._segments())
+        except FileNotFoundError:
+            return LogSize(0, 0)
+        except OSError as error:
+            self._unavailable(error)
+        return LogSize(decisions_bytes, changelog_bytes)
+
+    def _segments(self) -> Iterator[tuple[str, os.stat_result]]:
+        """The segments that are there, in any order; one that vanishes meanwhile is left out."""
+        with os.scandir(self._changelog) as found:
+            for entry in found:
+                if entry.name.endswith(".seg"):
+                    with contextlib.suppress(FileNotFoundError):
+                        yield entry.name, entry.stat(follow_symlinks=False)
 
     def close(self) -> None:
         """Nothing to release: every call closes what it opens."""
@@ -316,9 +399,9 @@ class FileLog(Log):
         """The decision log's descriptor and base position."""
         fd = os.open(self._decisions, flags)
         try:
-            yield fd, parse_decisions_header(_read_at(fd, 0, HEADER_BYTES), str(self._decisions))
+            yield fd, parse_decisions_header(read_at(fd, 0, HEADER_BYTES), str(self._decisions))
         finally:
-            _close(fd)
+            close(fd)
 
     @contextlib.contextmanager
     def _locked(self, flags: int = 0) -> Generator[None, None, None]:
@@ -348,7 +431,7 @@ class FileLog(Log):
                 with contextlib.suppress(OSError):
                     fcntl.flock(fd, fcntl.LOCK_UN)
         finally:
-            _close(fd)
+            close(fd)
 
     def _unavailable(self, error: OSError) -> NoReturn:
         hint = ""
@@ -365,68 +448,3 @@ class FileLog(Log):
             " restored, or the file was cut; restore the newest copy"
         )
         raise WalGapError(msg)
-
-
-class _Window:
-    """Reads a file through one buffer; with ``sync``, what was read is durable before it is used."""
-
-    def __init__(self, fd: int, *, sync: bool = False) -> None:
-        self._fd, self._sync = fd, sync
-        self._start, self._bytes = 0, b""
-
-    def read(self, offset: int, count: int) -> bytes:
-        skip = offset - self._start
-        if skip < 0 or skip + count > len(self._bytes):
-            self._start, skip = offset, 0
-            self._bytes = _read_at(self._fd, offset, max(count, WINDOW_BYTES))
-            if self._sync:
-                os.fsync(self._fd)
-        return self._bytes[skip : skip + count]
-
-
-def _read_at(fd: int, offset: int, count: int) -> bytes:
-    """``count`` bytes at ``offset``, fewer only at the end of the file."""
-    piece = os.pread(fd, count, offset)
-    if len(piece) == count or not piece:
-        return piece
-    pieces = [piece]
-    while piece and (left := count - sum(map(len, pieces))):
-        piece = os.pread(fd, left, offset + count - left)
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
-def _write_all(fd: int, content: bytes, offset: int | None = None) -> None:
-    """Write all of it, at the descriptor's place or at ``offset``; mostly one call."""
-    if offset is not None:
-        os.lseek(fd, offset, os.SEEK_SET)
-    rest = memoryview(content)
-    while rest:
-        written = os.write(fd, rest)
-        if written == 0:
-            raise OSError(errno.EIO, "a write of some bytes wrote none")
-        rest = rest[written:]
-
-
-def _close(fd: int) -> None:
-    """Close it; what counted was synced before, so an error here proves nothing about it."""
-    with contextlib.suppress(OSError):
-        os.close(fd)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        _close(fd)
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder and what is missing above it, each durable in its parent."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    with contextlib.suppress(FileExistsError):  # raced; anything but a folder fails at its first use
-        folder.mkdir()
-    _sync_folder(folder.parent)

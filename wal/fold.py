@@ -2,8 +2,8 @@
 
 Every reader of the log uses it: a log only iterates records. ``why_void`` is the column
 "valid iff" of docs/protocol.md, ``_effect`` its column "effect". A void record is counted and
-changes nothing. Validity depends only on the records before: what is read as valid once is
-valid for every reader, for ever.
+changes nothing, nor does a Summary. Validity depends only on the records before: what is read
+as valid once is valid for every reader, for ever.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidegate.errors import LineageError
+from tidegate.errors import CorruptError, LineageError
 from tidegate.wal.record import (
     Adopted,
     AnyRecord,
@@ -38,6 +38,8 @@ from tidegate.wal.record import (
 
 RECENT_MAX = 1_000
 """Facts (and so fingerprints) are kept of so many versions."""
+SUMMARIES_MAX = 1_000
+"""A view remembers the places of so many Summaries."""
 
 
 class Entry(NamedTuple):
@@ -48,45 +50,79 @@ class Entry(NamedTuple):
     content: bytes
 
 
+class SummaryPlace(NamedTuple):
+    """Where a valid Summary stands, and what is decided before it: a log may be cut there.
+
+    ``version`` is the last one decided before it, ``decided_at_us`` that version's time, and
+    ``digest`` the digest of the fold, which a Summary does not move.
+    """
+
+    position: int
+    version: int
+    decided_at_us: int
+    digest: str
+
+
 class View(NamedTuple):
-    """A reader's place in the decision log: the state folded so far, and where to read on."""
+    """A reader's place in the decision log: the state folded so far, and where to read on.
+
+    ``summaries`` are the valid Summaries met on the way, oldest first, at most the last 1,000.
+    """
 
     state: Folded | None = None
     position: int = 0
     void: int = 0
     void_reasons: tuple[str, ...] = ()
+    summaries: tuple[SummaryPlace, ...] = ()
 
 
 def fold_all(view: View, entries: Iterable[Entry], where: str = "decision log") -> View:
-    """The view after these entries. CorruptError or ConfigError: a record cannot be read."""
+    """The view after these entries.
+
+    CorruptError or ConfigError: a record cannot be read. CorruptError also when the first
+    record of all cannot start a log: what stands before the rest is not known (I10).
+    """
     for entry in entries:
         record = decode_record(entry.content, f"{where}, position {entry.position}")
         reason = why_void(view.state, record)
         if reason is None:
             state = fold(view.state, record, entry.content)
             view = view._replace(state=state, position=entry.next_position)
+            if isinstance(record, Summary):
+                made = record.state
+                place = SummaryPlace(entry.position, made.last_version, made.decided_at_us, made.digest)
+                view = view._replace(summaries=(*view.summaries[-(SUMMARIES_MAX - 1) :], place))
+        elif view.state is None:
+            msg = (
+                f"{where}, position {entry.position}: the log starts with a {type(record).__name__} that"
+                f" cannot start one ({reason}): restore the log from a copy, or use a new namespace"
+            )
+            raise CorruptError(msg)
         else:
             reasons = (*view.void_reasons[-9:], f"position {entry.position}: {reason}")
-            view = View(view.state, entry.next_position, view.void + 1, reasons)
+            view = view._replace(position=entry.next_position, void=view.void + 1, void_reasons=reasons)
     return view
 
 
 def fold(state: Folded | None, record: AnyRecord, content: bytes | None = None) -> Folded | None:
-    """The state after one more record; the same state when the record is void."""
+    """The state after one more record; the same state when the record is void.
+
+    A Summary says only what the state says, so it changes nothing, the digest included: lost,
+    late or twice, it can make no other record void, and a log that starts with it gives the
+    same state as the whole one.
+    """
     if why_void(state, record) is not None:
         return state
+    if isinstance(record, Summary):
+        return record.state if state is None else state
     content = encode_record(record) if content is None else content
-    if state is None and isinstance(record, Summary):
-        state = record.state  # the log was cut behind a Summary found valid
     return _effect(state, record, digest_after(state.digest if state else "", content))
 
 
 def why_void(state: Folded | None, record: AnyRecord) -> str | None:
     """Why the record is void after ``state``, or None when it is valid."""
     if state is None:
-        if isinstance(record, Genesis | Summary):
-            return None
-        return "the log does not start with it"
+        return _why_not_first(record)
     if record.namespace != state.namespace:
         return f"it is of namespace {record.namespace}"
     match record:
@@ -108,6 +144,21 @@ def why_void(state: Folded | None, record: AnyRecord) -> str | None:
             return "it does not follow the current generation"
         case _:
             return None
+
+
+def _why_not_first(record: AnyRecord) -> str | None:
+    """A log starts with Genesis or, when it was cut, with a Summary that is one state's in itself."""
+    if isinstance(record, Genesis):
+        return None
+    if not isinstance(record, Summary):
+        return "the log does not start with it"
+    state, last = record.state, record.state.last_version
+    if record.namespace != state.namespace or not state.digest:
+        return f"its state is of namespace {state.namespace!r} with digest {state.digest!r}"
+    kept = [fact.version for fact in state.recent]
+    if kept != list(range(last - len(kept) + 1, last + 1)) or bool(kept) != (last > 0):
+        return f"its facts do not lead up to its last version, {last}"
+    return None
 
 
 def _why_open_void(state: Folded, record: Open) -> str | None:
@@ -141,7 +192,7 @@ def _why_decided_void(state: Folded, record: Decided) -> str | None:
 def _effect(state: Folded | None, record: AnyRecord, digest: str) -> Folded:
     if state is None:
         if not isinstance(record, Genesis):
-            msg = "why_void admits only Genesis and Summary as a first record"
+            msg = "of the records that have an effect, why_void admits only Genesis as the first"
             raise AssertionError(msg)
         return Folded(record.namespace, record.name, record.key_groups, digest)
     match record:

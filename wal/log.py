@@ -11,7 +11,7 @@ Implementations: ``memory_log.py`` (the reference), ``file_log.py`` (embedded), 
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tidegate.wal.fold import Entry
@@ -29,6 +29,19 @@ class Blob(NamedTuple):
 
     address: str
     content: bytes
+
+
+class Trimmed(NamedTuple):
+    """What a trim of the change-log dropped."""
+
+    bytes: int
+
+
+class LogSize(NamedTuple):
+    """What a log takes up: its decision log and its change-log, orphans included."""
+
+    decisions_bytes: int
+    changelog_bytes: int
 
 
 class Log(abc.ABC):
@@ -63,9 +76,11 @@ class Log(abc.ABC):
     def decisions(self, position: int = 0) -> Iterator[Entry]:
         """The records from ``position`` on, in order, up to the end as it was found.
 
-        ``position`` is 0 or a position a log gave out. Whatever is yielded is durable: a
-        reader may act on it. A record whose append has not returned may or may not be
-        included. Positions may have gaps. A log that was not created yields nothing.
+        ``position`` is a position that this log gave out, or 0: the first record that is kept.
+        Whatever is yielded is durable: a reader may act on it. A record whose append has not
+        returned may or may not be included. Positions may have gaps. A log that was not created
+        yields nothing. An iteration that has begun is not torn by a trim: it goes on with the
+        log as it was.
 
         WalUnavailableError: the log did not answer in time. WalGapError: the records from
         ``position`` on were trimmed, or the log ends before ``position`` (an older copy was put
@@ -96,6 +111,50 @@ class Log(abc.ABC):
         WalGapError: a blob is no longer (or was never) there. WalUnavailableError: no answer
         in time. CorruptError: an address cannot belong to this log, or the log's own checksum
         does not fit.
+        """
+
+    @abc.abstractmethod
+    def trim_decisions(self, position: int) -> None:
+        """Forget all records before ``position``; the record there becomes the first one.
+
+        ``position`` is one that this log gave out for a record that is there: a Summary, which
+        the caller folded and found valid, and below which everything is published (a log does
+        not know what its records mean). Positions keep their meaning: ``decisions(0)`` starts
+        with the record at ``position``, ``decisions(p)`` raises WalGapError for a p before it.
+
+        One atomic step for readers and appenders of all processes: each finds the log as it
+        was or as it is then, and no append is lost, whenever it comes. May be repeated; a
+        position at or before the first record that is kept changes nothing, so that an older
+        driver's late trim does no harm.
+
+        After WalUnavailableError the log may be cut or not. WalGapError: the log ends at or
+        before ``position``; CorruptError: no record starts there. Both prove that nothing was cut.
+        """
+
+    @abc.abstractmethod
+    def trim_blobs(self, needed: Collection[str], before_us: int) -> Trimmed:
+        """Drop blobs that were staged before ``before_us`` and are not at a ``needed`` address.
+
+        May keep more than it must: blobs of one segment go together, and an age that is close
+        to the limit counts as younger. Never drops a blob at a needed address, nor one that was
+        staged at or after ``before_us`` (microseconds since the epoch, by the log's own clock):
+        it may be of an attempt that is being staged now, by a driver that the caller does not know.
+        To be safe, ``before_us`` must lie so far back that whatever was staged before it is
+        decided in what the caller folded, or can never be: see ``committers/trim.py``.
+
+        May be repeated, interrupted and raced. Reading a blob that was dropped is a WalGapError;
+        a read that has begun finishes or is a WalGapError, never wrong bytes. What is dropped may
+        come back after a power cut.
+
+        After WalUnavailableError any part of it may be dropped. CorruptError: an address cannot
+        belong to this log; nothing was dropped.
+        """
+
+    @abc.abstractmethod
+    def size(self) -> LogSize:
+        """About how many bytes the log takes up; zeros when it was not created. Changes nothing.
+
+        WalUnavailableError: no answer in time.
         """
 
     @abc.abstractmethod

@@ -1,20 +1,21 @@
 """The reference log: one process, bytes in memory. Start reading here.
 
 Everything ``wal/log.py`` promises, in the least code: the decision log is a list, the
-change-log a dict of lists, one lock makes both atomic. A position is an index of the list;
-an address is ``<segment>:<index>``. "Durable" means: for as long as the process lives.
+change-log a dict of lists, one lock makes both atomic. A position counts records from the
+first one ever; an address is ``<segment>:<index>``. "Durable" means: for as long as the process lives.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from tidegate.clock import Clock
 from tidegate.errors import ConfigError, CorruptError, WalGapError, WalUnavailableError
 from tidegate.names import check_name
 from tidegate.wal.fold import Entry
-from tidegate.wal.log import Appended, Blob, Log
+from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
 
 ADDRESS = re.compile(r"([a-z0-9-]+):(\d{1,18})", re.ASCII)
 SEGMENT = re.compile(r"[a-z0-9-]+")
@@ -26,8 +27,11 @@ class _Content:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.created = False
+        self.first = 0
+        """The position of ``records[0]``: so many were trimmed."""
         self.records: list[bytes] = []
         self.segments: dict[str, list[bytes]] = {}
+        self.staged_at_us: dict[str, int] = {}
 
 
 _contents: dict[tuple[str, str], _Content] = {}
@@ -36,8 +40,9 @@ _contents: dict[tuple[str, str], _Content] = {}
 class MemoryLog(Log):
     """A log that all instances of the same name and namespace in this process share."""
 
-    def __init__(self, name: str, namespace: str) -> None:
+    def __init__(self, name: str, namespace: str, *, clock: Clock | None = None) -> None:
         check_name("namespace", namespace)
+        self._clock = clock or Clock()
         self.where = f"memory://{name} ({namespace})"
         self._content = _contents.setdefault((name, namespace), _Content())
 
@@ -47,17 +52,20 @@ class MemoryLog(Log):
     def append_decision(self, content: bytes) -> Appended:
         self._check_created()
         with self._content.lock:
-            position = len(self._content.records)
+            position = self._content.first + len(self._content.records)
             self._content.records.append(bytes(content))
         return Appended(position, position + 1)
 
     def decisions(self, position: int = 0) -> Iterator[Entry]:
-        records = self._content.records
-        end = len(records)  # the end as it was found; the list only ever grows
-        if not 0 <= position <= end:
-            msg = f"{self.where}: the decision log ends at {end}, before position {position}"
+        with self._content.lock:
+            first, records = self._content.first, self._content.records
+            end = first + len(records)  # the end as it was found; this list only ever grows
+        if not position:
+            position = first
+        if not first <= position <= end:
+            msg = f"{self.where}: the decision log holds positions {first} to {end}, not {position}"
             raise WalGapError(msg)
-        return (Entry(at, at + 1, records[at]) for at in range(position, end))
+        return (Entry(at, at + 1, records[at - first]) for at in range(position, end))
 
     def stage(self, segment: str, blobs: Iterable[bytes]) -> list[str]:
         self._check_created()
@@ -71,23 +79,56 @@ class MemoryLog(Log):
                 raise ConfigError(msg)
             if staged:
                 self._content.segments[segment] = staged
+                self._content.staged_at_us[segment] = self._clock.now_us()
         return [f"{segment}:{index}" for index in range(len(staged))]
 
     def read(self, addresses: Sequence[str]) -> Iterator[Blob]:
         for address in dict.fromkeys(addresses):
-            match = ADDRESS.fullmatch(address)
-            if match is None:
-                msg = f"{self.where}: {address!r} is not an address of this log"
-                raise CorruptError(msg)
-            blobs = self._content.segments.get(match[1], [])
-            index = int(match[2])
+            segment, index = self._parse(address)
+            blobs = self._content.segments.get(segment, [])
             if index >= len(blobs):
                 msg = f"{self.where}: nothing is staged at {address}"
                 raise WalGapError(msg)
             yield Blob(address, blobs[index])
 
+    def trim_decisions(self, position: int) -> None:
+        self._check_created()
+        with self._content.lock:
+            count = position - self._content.first
+            if count >= len(self._content.records):
+                msg = f"{self.where}: there is no record at position {position} to cut in front of"
+                raise WalGapError(msg)
+            if count > 0:
+                # A new list: whoever iterates the old one goes on with the log as it was.
+                self._content.records = self._content.records[count:]
+                self._content.first = position
+
+    def trim_blobs(self, needed: Collection[str], before_us: int) -> Trimmed:
+        self._check_created()
+        kept = {self._parse(address)[0] for address in needed}
+        with self._content.lock:
+            staged_at = self._content.staged_at_us
+            old = [name for name, at in staged_at.items() if at < before_us and name not in kept]
+            for name in old:
+                del staged_at[name]
+            dropped = [self._content.segments.pop(name, []) for name in old]
+        return Trimmed(sum(len(blob) for blobs in dropped for blob in blobs))
+
+    def size(self) -> LogSize:
+        with self._content.lock:
+            decisions = sum(map(len, self._content.records))
+            staged = sum(len(blob) for blobs in self._content.segments.values() for blob in blobs)
+        return LogSize(decisions, staged)
+
     def close(self) -> None:
         """Nothing to release: the content belongs to the process."""
+
+    def _parse(self, address: str) -> tuple[str, int]:
+        match = ADDRESS.fullmatch(address)
+        if match is None:
+            msg = f"{self.where}: {address!r} is not an address of this log"
+            raise CorruptError(msg)
+        return match[1], int(match[2])
 
     def _check_created(self) -> None:
         if not self._content.created:

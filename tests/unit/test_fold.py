@@ -10,6 +10,7 @@ from tidegate.wal import record as r
 from tidegate.wal.fold import (
     RECENT_MAX,
     Entry,
+    SummaryPlace,
     View,
     decided_for,
     fact_of,
@@ -147,7 +148,11 @@ def test_genesis_is_valid_as_the_first_record():
 @pytest.mark.parametrize("kind", ["open", "decided", "adopted", "rewound", "store_added", "store_removed"])
 def test_a_log_starts_with_genesis_or_a_summary(kind):
     record = getattr(opened(), kind)()
-    assert_void(Book(), record, "does not start")
+    assert "does not start" in why_void(None, record)
+    assert fold(None, record) is None
+    rest = entries([record, Book().genesis()])
+    with pytest.raises(CorruptError, match=r"here, position 0: the log starts with a .* cannot start one"):
+        fold_all(View(), rest, "here")
 
 
 def test_a_second_genesis_is_void():
@@ -406,13 +411,42 @@ def test_stores_are_added_and_removed():
 # -- Summary ----------------------------------------------------------------------------------------
 
 
+def assert_says_nothing_new(book, record):
+    """It is valid, noted, and leaves the state as it was, the digest included."""
+    assert why_void(book.state, record) is None
+    assert fold(book.state, record) is book.state
+    place = SummaryPlace(0, book.state.last_version, book.state.decided_at_us, book.state.digest)
+    assert fold_all(View(book.state), entries([record])) == View(book.state, 10, 0, (), (place,))
+
+
 def test_a_summary_in_the_middle_must_be_the_fold_at_its_place():
     book = opened(2)
-    state = assert_valid(book, book.summary())
-    assert msgspec.structs.replace(state, digest="") == msgspec.structs.replace(book.state, digest="")
+    assert_says_nothing_new(book, book.summary())
     late = book.summary()
     book.add(book.decided())
     assert_void(book, late, "not the fold at its place")
+
+
+def test_a_summary_that_lands_late_or_twice_voids_no_other_record():
+    """I6, T17: it may come between what a driver folded and what it decides on that; from anyone."""
+    book = opened(2)
+    decided, summary = book.decided(), book.summary()
+    book.add(summary).add(summary)
+    assert_valid(book, decided)
+    book.add(decided).add(summary)
+    assert book.state.last_version == 3
+
+
+def test_a_view_remembers_where_the_last_summaries_stand(monkeypatch):
+    monkeypatch.setattr("tidegate.wal.fold.SUMMARIES_MAX", 3)
+    book = opened()
+    for _ in range(5):
+        book.add(book.decided()).add(book.summary())
+    view = fold_all(View(), entries(book.records))
+    assert [(place.position, place.version) for place in view.summaries] == [(70, 3), (90, 4), (110, 5)]
+    facts = {fact.version: fact for fact in book.state.recent}
+    assert all(place.digest == facts[place.version].digest for place in view.summaries)
+    assert all(place.decided_at_us == facts[place.version].decided_at_us for place in view.summaries)
 
 
 @pytest.mark.parametrize(
@@ -435,7 +469,7 @@ def test_a_summary_that_says_otherwise_is_void(changes):
 def test_a_summary_needs_no_epoch():
     """It says only what the log says already, so any driver's may stand."""
     book = opened(2)
-    assert_valid(book, book.summary(epoch=0, writer="old"))
+    assert_says_nothing_new(book, book.summary(epoch=0, writer="old"))
 
 
 def test_a_log_that_starts_with_a_summary_gives_the_same_state():
@@ -446,6 +480,46 @@ def test_a_log_that_starts_with_a_summary_gives_the_same_state():
     cut = fold_all(View(), entries(book.records)[at:])
     assert cut.state == whole.state == book.state
     assert (cut.void, cut.position) == (whole.void, whole.position) == (0, 10 * len(book.records))
+
+
+@pytest.mark.parametrize(
+    "changes,reason",
+    [
+        ({"namespace": "uuid-2"}, "namespace uuid-2"),
+        ({"namespace": ""}, "namespace "),
+        ({"digest": ""}, "digest ''"),
+        ({"last_version": 3}, "last version, 3"),
+        ({"last_version": 0}, "last version, 0"),
+        ({"recent": ()}, "last version, 2"),
+    ],
+)
+def test_a_summary_that_is_no_ones_state_does_not_start_a_log(changes, reason):
+    """I10: after a cut nothing else could tell that it is wrong."""
+    book = opened(2)
+    bad = book.summary(namespace=UUID, state=msgspec.structs.replace(book.state, **changes))
+    if "namespace" in changes:
+        bad = book.summary(state=msgspec.structs.replace(book.state, namespace="x"), **changes)
+        reason = "of namespace 'x'"
+    assert reason in why_void(None, bad)
+    with pytest.raises(CorruptError, match="starts with a Summary that cannot start one"):
+        fold_all(View(), entries([bad, book.decided(), book.genesis()]))
+
+
+def test_a_summary_with_a_hole_in_its_facts_does_not_start_a_log():
+    book = opened(4)
+    facts = book.state.recent
+    for recent in (facts[:1] + facts[2:], facts[:-1], facts[::-1], (*facts, facts[-1])):
+        bad = book.summary(state=msgspec.structs.replace(book.state, recent=recent))
+        assert "do not lead up to" in why_void(None, bad)
+    assert why_void(None, book.summary(state=msgspec.structs.replace(book.state, recent=facts[1:]))) is None
+
+
+def test_an_unknown_first_record_is_refused():
+    """A newer release may have cut the log behind a kind of record that this one does not know."""
+    body = b'{"kind":"summary2","state":{}}'
+    content = bytes([r.FORMAT]) + r.checksum(body) + body
+    with pytest.raises(ConfigError, match=r"position 500: record kind 'summary2' .*upgrade"):
+        fold_all(View(), [Entry(500, 600, content)])
 
 
 # -- the view -----------------------------------------------------------------------------------------
@@ -609,7 +683,7 @@ def test_validity_never_changes_when_records_are_appended(records, at):
 def test_a_copy_of_a_record_is_void_wherever_it_lands(records, data):
     """T17: "possibly persisted" may mean twice, and the second time late."""
     at = data.draw(st.integers(0, len(records) - 1))
-    assume(validity(records)[at] is None)
+    assume(validity(records)[at] is None and not isinstance(records[at], r.Summary))
     later = data.draw(st.integers(at + 1, len(records)))
     twice = [*records[:later], records[at], *records[later:]]
     assert validity(twice)[later] is not None
@@ -630,12 +704,38 @@ def test_versions_follow_each_other_and_every_barrier_is_decided_once(records):
     assert state.recent == tuple(facts)
 
 
-@given(logs())
-def test_a_log_cut_behind_any_valid_summary_gives_the_same_state(records):
+@given(logs(), st.sets(st.integers(0, 25), max_size=6))
+def test_a_log_cut_behind_any_valid_summary_gives_the_same_state(records, places):
+    """With the digest in it: what is appended behind the cut is valid on the one if on the other."""
+    records = with_summaries(records, places)
     whole = fold_all(View(), entries(records))
     for at, (record, reason) in enumerate(zip(records, validity(records), strict=True)):
         if isinstance(record, r.Summary) and reason is None:
-            assert fold_all(View(), entries(records)[at:]).state == whole.state
+            cut = fold_all(View(), entries(records)[at:])
+            assert cut.state == whole.state
+            assert validity(records[at:]) == validity(records)[at:]
+            assert cut.summaries == tuple(s for s in whole.summaries if s.position >= 10 * at)
+
+
+@given(logs(), st.sets(st.integers(0, 25), max_size=6))
+def test_summaries_change_nothing(records, places):
+    """Whoever sends how many, whenever they land."""
+    more = with_summaries(records, places)
+    added = {id(record) for record in more} - {id(record) for record in records}
+    reasons = [why for record, why in zip(more, validity(more), strict=True) if id(record) not in added]
+    assert reasons == validity(records)
+    assert fold_all(View(), entries(more)).state == fold_all(View(), entries(records)).state
+
+
+def with_summaries(records, places):
+    """The same log with a right Summary behind each of these places."""
+    state, made = None, []
+    for at, record in enumerate(records):
+        state = fold(state, record)
+        made.append(record)
+        if at in places:
+            made.append(r.Summary(namespace=UUID, writer="any", epoch=0, prev_digest="", state=state))
+    return made
 
 
 @given(logs())

@@ -7,7 +7,7 @@ so that the conformance suites run on them as on any other log and store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tidegate.errors import (
@@ -16,10 +16,21 @@ from tidegate.errors import (
     TidegateError,
     WalUnavailableError,
 )
-from tidegate.sinks.store import CatalogEntry, Counts, Finding, Identity, Lease, Pointer, Stamp, Store
+from tidegate.sinks.store import (
+    CatalogEntry,
+    Counts,
+    Finding,
+    Identity,
+    Lease,
+    LeaseInfo,
+    Pointer,
+    Stamp,
+    Store,
+    Vacuumed,
+)
 from tidegate.wal.fold import Entry
 from tidegate.wal.frame import Chunk
-from tidegate.wal.log import Appended, Blob, Log
+from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
 from tidegate.wal.record import TableSchema
 
 T = TypeVar("T")
@@ -62,6 +73,10 @@ def _writes_log(name: str, shown: str = "") -> Call:
     return Call(name, writes=True, refused=WalUnavailableError, unknown=OutcomeUnknownError, shown=shown)
 
 
+def _trims_log(name: str, shown: str = "") -> Call:
+    return Call(name, writes=True, refused=WalUnavailableError, unknown=WalUnavailableError, shown=shown)
+
+
 def _reads_store(name: str) -> Call:
     return Call(name, writes=False, refused=StoreUnavailableError, unknown=StoreUnavailableError)
 
@@ -100,6 +115,17 @@ class FaultyLog(Log):
             return list(self._inner.read(addresses))
 
         yield from self._port.call(_reads_log("log.read"), effect)
+
+    def trim_decisions(self, position: int) -> None:
+        call = _trims_log("trim_decisions", f"position {position}")
+        self._port.call(call, lambda: self._inner.trim_decisions(position))
+
+    def trim_blobs(self, needed: Collection[str], before_us: int) -> Trimmed:
+        kept = list(needed)
+        return self._port.call(_trims_log("trim_blobs"), lambda: self._inner.trim_blobs(kept, before_us))
+
+    def size(self) -> LogSize:
+        return self._port.call(_reads_log("log.size"), self._inner.size)
 
     def close(self) -> None:
         self._inner.close()
@@ -168,8 +194,16 @@ class FaultyStore(Store):
     def release(self, lease_id: str) -> None:
         self._port.call(_writes_store("release"), lambda: self._inner.release(lease_id))
 
-    def announce(self, horizon: int) -> int:
-        return self._port.call(_writes_store("announce"), lambda: self._inner.announce(horizon))
+    def leases(self) -> list[LeaseInfo]:
+        return self._port.call(_reads_store("leases"), self._inner.leases)
+
+    def announce(
+        self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
+    ) -> int:
+        def effect() -> int:
+            return self._inner.announce(horizon, max_lease_s=max_lease_s, max_layers=max_layers)
+
+        return self._port.call(_writes_store("announce"), effect)
 
     def retire(self, version: int, changes: Iterable[Chunk]) -> None:
         given = list(changes)
@@ -177,6 +211,21 @@ class FaultyStore(Store):
 
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
         return self._port.call(_reads_store("verify"), lambda: self._inner.verify(stamp, counts))
+
+    def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
+        return self._port.call(_reads_store("rows_of"), lambda: self._inner.rows_of(table, keys, version))
+
+    def self_check(self) -> Iterator[Finding]:
+        yield from self._port.call(_reads_store("self_check"), lambda: list(self._inner.self_check()))
+
+    def part_of(self, group: int) -> str:
+        return self._inner.part_of(group)
+
+    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+        return self._port.call(_writes_store("vacuum"), lambda: self._inner.vacuum(dry_run=dry_run))
+
+    def drop(self) -> bool:
+        return self._port.call(_writes_store("store.drop"), self._inner.drop)
 
     def close(self) -> None:
         self._inner.close()
