@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, functions, types
 
 from tidegate.errors import ConfigError
+from tidegate.values import kind_of
 from tidegate.wal.record import Column as SchemaColumn
 
 JSON_OPTIONS = {
@@ -62,6 +63,15 @@ def check_key_type(table: str, field: types.StructField) -> None:
     if isinstance(kind, types.StringType) and getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
         msg = f"table {table}: key column {field.name} has a collation; cast it to binary or plain string"
         raise ConfigError(msg)
+
+
+def check_value_type(table: str, field: types.StructField) -> None:
+    """ConfigError when readers could not read a value column of this type."""
+    try:
+        kind_of(field.dataType.simpleString())
+    except ConfigError as error:
+        msg = f"table {table}: column {field.name}: {error}"
+        raise ConfigError(msg) from None
 
 
 def key_bytes(fields: Sequence[types.StructField]) -> Column:

@@ -19,7 +19,8 @@ import pyarrow.json as pj
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.sinks.layout import VALUE_END
 from tidegate.sinks.store import Store
-from tidegate.wal.changelog import CHANGES, Merge
+from tidegate.wal.bad_rows import CHANGES
+from tidegate.wal.changelog import Merge
 from tidegate.wal.record import Column
 
 REDUCERS = ("sum", "count", "min", "max", "first", "last")
@@ -29,6 +30,10 @@ FLOATS = {"float": pa.float64(), "double": pa.float64()}
 TEXTS = {"string": pa.string(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC")}
 TYPES = {**INTEGERS, **FLOATS, **TEXTS, "boolean": pa.bool_()}
 """Types that reducers work on, as they are in Arrow."""
+
+
+OVERFLOW = b"!"
+"""Spark hands this and the column's name over, instead of a value, where the batch's own sum overflows."""
 
 
 class ReducedColumn(msgspec.Struct, frozen=True):
@@ -89,6 +94,14 @@ def merge_with(store: Store, tables: Sequence[ReducedTable], base_version: int) 
 
 
 def _merge_table(store: Store, table: ReducedTable, base_version: int, keys: Any, values: Any) -> Any:
+    overflow = pc.index(pc.starts_with(values, OVERFLOW), True).as_py()
+    if overflow >= 0:
+        name = values[overflow].as_py().removeprefix(OVERFLOW).decode()
+        msg = (
+            f"table {table.name}, key {keys[overflow].as_py()!r}, field {name}: the batch's own sum does not"
+            " fit bigint; nothing was decided; use a wider type (double)"
+        )
+        raise BadRecordError(msg)
     part = parse(pc.binary_slice(values, 1, VALUE_END), table.columns)
     if base_version == 0:
         state = [pa.nulls(len(keys), column.type) for column in part]

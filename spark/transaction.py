@@ -9,21 +9,23 @@ import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, functions
-from pyspark.sql.types import BinaryType, MapType, StringType, StructField
+from pyspark.sql.types import BinaryType, BooleanType, MapType, StringType, StructField
 
 from tidegate.errors import ConfigError
 from tidegate.names import check_name
 from tidegate.spark.encoding import (
     bytes_value,
     check_key_type,
+    check_value_type,
     column,
     delete_marker,
     json_value,
     key_bytes,
     schema_column,
 )
-from tidegate.spark.keyed_state import ReducedColumn, reduced_column
+from tidegate.spark.keyed_state import OVERFLOW, ReducedColumn, reduced_column
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
 
@@ -140,12 +142,17 @@ class Transaction:
             raise ConfigError(msg)
         order = functions.struct(*self._order(table, rows, order_by))
         ordered = rows.select(
-            key_bytes(keys).alias("k"), order.alias("o"), *(column(c.name).alias(c.name) for c in reduced)
+            key_bytes(keys).alias(_KEY), order.alias(_ORDER), *(column(c.name).alias(c.name) for c in reduced)
         )
-        grouped = ordered.groupBy("k").agg(*(_aggregate(c) for c in reduced))
+        overflows = [_overflows(c).alias(f"{_KEY}{n}") for n, c in enumerate(reduced) if c.reducer == "sum"]
+        grouped = ordered.groupBy(_KEY).agg(*(_aggregate(c) for c in reduced), *overflows)
         schema = TableSchema(_columns(keys), tuple(SchemaColumn(c.name, c.type) for c in reduced))
         stored = json_value([c.name for c in reduced])
-        key_column = functions.col("k")
+        for place, reduced_by in enumerate(reduced):
+            if reduced_by.reducer == "sum":
+                mark = functions.lit(OVERFLOW + reduced_by.name.encode())
+                stored = functions.when(functions.col(f"{_KEY}{place}"), mark).otherwise(stored)
+        key_column = functions.col(_KEY)
         none = (functions.lit(0).cast("bigint"),)
         self._add(Call("reduce", table, grouped, key_column, stored, none, schema, _columns(keys), reduced))
 
@@ -166,6 +173,7 @@ class Transaction:
                     f" {', '.join(sorted(self._known)) or 'none yet'}{_did_you_mean(call.table, self._known)}"
                 )
                 raise ConfigError(msg)
+            _same_key(call, self._known[call.table])  # a delete may stand before the table's first rows
         return self._calls
 
     @property
@@ -187,6 +195,8 @@ class Transaction:
         _check_unique(table, rows.columns)
         others = [field for field in rows.schema.fields if field.name not in {k.name for k in keys}]
         if value is None:
+            for field in others:
+                check_value_type(table, field)
             schema = TableSchema(_columns(keys), _columns(others))
             stored = json_value([field.name for field in others])
         else:
@@ -198,7 +208,7 @@ class Transaction:
             schema = TableSchema(_columns(keys), _columns([field]), "bytes")
             stored = bytes_value(value)
         if delete_when is not None:
-            deletes = functions.coalesce(functions.expr(delete_when), functions.lit(False))  # noqa: FBT003
+            deletes = functions.coalesce(_predicate(table, rows, delete_when), functions.lit(False))  # noqa: FBT003
             stored = functions.when(deletes, delete_marker()).otherwise(stored)
         order = self._order(table, rows, order_by)
         return Call(kind, table, rows, key_bytes(keys), stored, order, schema, _columns(keys))
@@ -214,8 +224,13 @@ class Transaction:
                     " transaction: use two tables, or combine the rows into one call"
                 )
                 raise ConfigError(msg)
+        try:
+            call.rows.select(call.key, call.value, *call.order)  # only analysed, not run
+        except PySparkException as error:
+            msg = f"table {call.table}: Spark cannot make this {call.kind}'s columns: {_first_line(error)}"
+            raise ConfigError(msg) from error
         known = self._known.get(call.table)
-        if known is not None and known.key != call.key_columns:
+        if known is not None:
             _same_key(call, known)
         if call.schema is not None:
             if known is not None and call.kind != "replace":
@@ -225,6 +240,9 @@ class Transaction:
 
     def _keys(self, table: str, rows: DataFrame, key: Names) -> list[StructField]:
         check_name("table", table)
+        if table.startswith("_"):
+            msg = f"table {table}: names that start with an underscore are reserved, as for the quarantine"
+            raise ConfigError(msg)
         if not isinstance(rows, DataFrame):
             msg = f"table {table}: rows must be a DataFrame, not {type(rows).__name__}"
             raise ConfigError(msg)
@@ -263,6 +281,10 @@ class Transaction:
         return tuple(column(name) for name in names)
 
 
+_KEY, _ORDER = "tidegate key", "tidegate order"
+"""Columns beside a user's own while rows are grouped."""
+
+
 def _columns(fields: Sequence[StructField]) -> tuple[SchemaColumn, ...]:
     return tuple(map(schema_column, fields))
 
@@ -278,10 +300,10 @@ def _aggregate(reduced: ReducedColumn) -> Column:
     """The batch's own aggregate of a column, nulls skipped, named as the column."""
     source = column(reduced.name)
     # equal order is settled by the value, so that any replay agrees (T44)
-    ordered = functions.when(source.isNotNull(), functions.struct(functions.col("o"), source))
+    ordered = functions.when(source.isNotNull(), functions.struct(functions.col(_ORDER), source))
     match reduced.reducer:
         case "sum":
-            result = functions.sum(source)
+            result = functions.try_sum(source)
         case "count":
             result = functions.count(source)
         case "min":
@@ -293,6 +315,29 @@ def _aggregate(reduced: ReducedColumn) -> Column:
         case _:
             result = functions.max_by(source, ordered)
     return result.cast(reduced.type).alias(reduced.name)
+
+
+def _overflows(reduced: ReducedColumn) -> Column:
+    """Whether the batch's own sum of this column does not fit: with ANSI or without, never a wrong sum."""
+    source = column(reduced.name)
+    return (functions.count(source) > 0) & functions.try_sum(source).isNull()
+
+
+def _predicate(table: str, rows: DataFrame, delete_when: str) -> Column:
+    try:
+        predicate = functions.expr(delete_when)
+        kind = rows.select(predicate).schema.fields[0].dataType
+    except PySparkException as error:
+        msg = f"table {table}: delete_when={delete_when!r} cannot be read: {_first_line(error)}"
+        raise ConfigError(msg) from error
+    if not isinstance(kind, BooleanType):
+        msg = f"table {table}: delete_when={delete_when!r} is {kind.simpleString()}; it must be boolean"
+        raise ConfigError(msg)
+    return predicate
+
+
+def _first_line(error: PySparkException) -> str:
+    return next(filter(None, (line.strip() for line in str(error).splitlines())), type(error).__name__)
 
 
 def _same_key(call: Call, known: TableSchema) -> None:

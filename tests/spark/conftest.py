@@ -1,0 +1,227 @@
+"""One Spark session for the folder, and streams: files in, versions out, in a folder of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession, types
+from pyspark.sql.pandas.types import to_arrow_schema
+
+import tidegate
+from tidegate.spark import VersionedSink
+from tidegate.wal.fold import View, fold_all
+from tidegate.wal.open_log import open_log
+
+DEADLINE_S = 90.0
+NAMESPACE = "flights"
+
+Row = dict[str, Any]
+Batch = Sequence[Row]
+Function = Callable[[DataFrame, int], None]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2,4]")  # 4: a task is tried so often
+        .appName("tidegate tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")  # what fails here is meant to; the tests read the exceptions
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def conf(spark: SparkSession) -> Iterator[Callable[[str, object], None]]:
+    """Sets a session option for one test."""
+    before: dict[str, str | None] = {}
+
+    def put(name: str, value: object) -> None:
+        before.setdefault(name, spark.conf.get(name, None))
+        spark.conf.set(name, str(value))
+
+    yield put
+    for name, value in before.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
+
+
+def wait_until(true: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+    end = time.monotonic() + deadline_s
+    while not true():
+        assert time.monotonic() < end, f"{what}: not within {deadline_s} s"
+        time.sleep(0.01)
+
+
+@dataclasses.dataclass
+class Ran:
+    """One run of a query: what its function raised, what Spark made of it, the batches it saw."""
+
+    error: BaseException | None = None
+    exception: StreamingQueryException | None = None
+    batches: list[int] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Stream:
+    """One namespace with its input, checkpoint, log and store. ``schema`` is Spark's DDL of the input."""
+
+    spark: SparkSession
+    folder: Path
+    schema: str
+    files: int = 0
+
+    def __post_init__(self) -> None:
+        self.input.mkdir(parents=True)
+        self.wal, self.store = f"file://{self.folder}/wal", f"sqlite://{self.folder}/store"
+
+    @property
+    def input(self) -> Path:
+        return self.folder / "input"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    def add(self, *batches: Batch) -> None:
+        """One file for each batch, older first by modification time."""
+        schema = to_arrow_schema(self._spark_schema(), timezone="UTC")
+        for rows in batches:
+            self.files += 1
+            path = self.input / f"{self.files:04}.parquet"
+            hidden = path.with_name(f"_{path.name}")  # Spark does not look at such names
+            pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), hidden)
+            os.utime(hidden, (1_600_000_000 + 100 * self.files,) * 2)
+            hidden.rename(path)
+
+    def _spark_schema(self) -> types.StructType:
+        return types.StructType.fromDDL(self.schema)
+
+    def sink(self, **options: Any) -> VersionedSink:
+        where = {"namespace": NAMESPACE, "wal": self.wal, "store": self.store}
+        return VersionedSink(**{**where, "heartbeat_s": 0.1, **options})
+
+    def start(self, function: Function, *, per_batch: int = 1, **trigger: Any) -> tuple[Any, Ran]:
+        """A running query, and what becomes of it (its ``error`` once the function raised)."""
+        ran = Ran()
+
+        def noted(rows: DataFrame, batch_id: int) -> None:
+            ran.batches.append(batch_id)
+            try:
+                function(rows, batch_id)
+            except Exception as error:
+                ran.error = error
+                raise
+            except BaseException as error:  # pytest's own: py4j would never answer Spark
+                ran.error = error
+                raise RuntimeError(str(error)) from error
+
+        query = (
+            self.spark.readStream.schema(self._spark_schema())
+            .option("maxFilesPerTrigger", per_batch)
+            .parquet(str(self.input))
+            .writeStream.foreachBatch(noted)
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(**(trigger or {"availableNow": True}))
+            .start()
+        )
+        return query, ran
+
+    def run(self, function: Function, *, per_batch: int = 1) -> Ran:
+        """Run the query over all files that are there, to its end."""
+        query, ran = self.start(function, per_batch=per_batch)
+        try:
+            ended = query.awaitTermination(DEADLINE_S)
+        except StreamingQueryException as error:
+            ended, ran.exception = True, error
+        if not ended:
+            query.stop()
+            pytest.fail(f"the query did not end within {DEADLINE_S} s")
+        return ran
+
+    def commit(self, function: Function, *batches: Batch, per_batch: int = 1) -> Ran:
+        """Add batches and run; the query must not fail."""
+        self.add(*batches)
+        ran = self.run(function, per_batch=per_batch)
+        if ran.error is not None:
+            raise ran.error
+        assert ran.exception is None, ran.exception
+        return ran
+
+    def in_batch(self, check: Function) -> None:
+        """Call ``check`` from the next batch of a query, as a sink would be called."""
+        ran = self.run(check)
+        if ran.error is not None:
+            raise ran.error
+        assert ran.exception is None, ran.exception
+        assert ran.batches, "there was no file for a batch"
+
+    # -- what came of it ------------------------------------------------------------------------
+
+    def gate(self) -> Any:
+        return tidegate.connect(self.store, namespace=NAMESPACE)
+
+    def version(self) -> int:
+        with self.gate() as gate:
+            return int(gate.version())
+
+    def rows(self, table: str, version: int | None = None) -> dict[Any, Any]:
+        """A table's content at a version (default: the newest)."""
+        with self.gate() as gate, gate.snapshot(version=version) as snapshot:
+            return dict(snapshot.table(table).scan())
+
+    def view(self) -> View:
+        """The decision log, folded from its beginning."""
+        log = open_log(self.wal, NAMESPACE)
+        return fold_all(View(), log.decisions())
+
+    def decided(self) -> int:
+        """The last version that the decision log has; 0 for a log that is not there."""
+        state = self.view().state
+        return 0 if state is None else state.last_version
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> Callable[..., Stream]:
+    """Makes a stream of rows with this schema; the name tells several streams of a test apart."""
+
+    def make(schema: str, name: str = "stream") -> Stream:
+        return Stream(spark, tmp_path / name, schema)
+
+    return make
+
+
+@pytest.fixture
+def poll() -> Callable[..., None]:
+    return wait_until
+
+
+@pytest.fixture(autouse=True)
+def no_threads_left() -> Iterator[None]:
+    """Every test ends its own background work: a heartbeat that outlives its query is a defect."""
+    yield
+    wait_until(
+        lambda: not any(t.name.startswith("tidegate-") for t in threading.enumerate()),
+        "background threads end with their query",
+    )

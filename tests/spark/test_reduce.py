@@ -1,0 +1,151 @@
+"""Reducers against a plain model: state across batches, nulls, NaN, escapes, times, two tables."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import random
+
+import pytest
+
+from tidegate.errors import BadRecordError
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = (
+    "k string, j int, o bigint, n bigint, i int, y tinyint, d double, f float, s string, b boolean,"
+    " t timestamp, a date"
+)
+UTC = datetime.timezone.utc
+TEXTS = ["", "x", 'q"\\/', "ü\t\n\x01\x1f", "😀", "{}", "null"]
+FLOATS = [0.5, -2.25, 1e300, 8.0, math.nan, math.inf, -math.inf]
+
+
+def random_batch(chance, size, start):
+    def maybe(values):
+        return None if chance.random() < 0.3 else chance.choice(values)
+
+    return [
+        {
+            "k": chance.choice(["a", "b", "", "ü"]),
+            "j": chance.randrange(2),
+            "o": start + place,
+            "n": maybe([1, -5, 2**40]),
+            "i": maybe([1, 2, -(2**31)]),
+            "y": maybe([-128, 127, 1]),
+            "d": maybe(FLOATS),
+            "f": maybe([0.5, -2.25, 3.0]),
+            "s": maybe(TEXTS),
+            "b": maybe([True, False]),
+            "t": maybe([datetime.datetime(2013, 1, d, 23, 59, 59, 999_999, UTC) for d in (1, 9, 30)]),
+            "a": maybe([datetime.date(1, 1, 1), datetime.date(2013, 1, 9), datetime.date(9999, 12, 31)]),
+        }
+        for place in range(size)
+    ]
+
+
+CALLS = {
+    "sums": (["k"], {"n": "sum", "i": "sum", "y": "sum", "d": "sum", "f": "sum"}, None),
+    "counts": (["k", "j"], {"n": "count", "s": "count", "b": "count", "t": "count"}, None),
+    "mins": (["k"], dict.fromkeys(["n", "i", "y", "d", "f", "s", "t", "a"], "min"), None),
+    "maxs": (["j"], dict.fromkeys(["n", "i", "y", "d", "f", "s", "t", "a"], "max"), None),
+    "firsts": (["k"], dict.fromkeys(["n", "d", "f", "s", "b", "t", "a"], "first"), "o"),
+    "lasts": (["k"], dict.fromkeys(["n", "d", "f", "s", "b", "t", "a"], "last"), None),
+}
+
+
+def combined(reducer, state, value):
+    """One more value; NaN is above every number, as in Spark."""
+
+    def rank(x):
+        return (isinstance(x, float) and math.isnan(x), x)
+
+    if reducer == "count":
+        return (state or 0) + (value is not None)
+    if value is None or state is None:
+        return state if value is None else value
+    match reducer:
+        case "sum":
+            return state + value
+        case "min":
+            return min(state, value, key=rank)
+        case "max":
+            return max(state, value, key=rank)
+        case "first":
+            return state
+        case _:
+            return value
+
+
+def follow(tables, batch):
+    for table, (keys, reducers, _) in CALLS.items():
+        for row in batch:
+            key = row[keys[0]] if len(keys) == 1 else tuple(row[k] for k in keys)
+            state = tables[table].setdefault(key, dict.fromkeys(reducers))
+            for name, reducer in reducers.items():
+                state[name] = combined(reducer, state[name], row[name])
+
+
+def comparable(content):
+    """NaN equals NaN here."""
+    return {k: {n: str(x) if isinstance(x, float) else x for n, x in v.items()} for k, v in content.items()}
+
+
+def write(txn, rows):
+    for table, (keys, reducers, order_by) in CALLS.items():
+        txn.reduce(table, rows, key=keys, reducers=reducers, order_by=order_by)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_batches_are_reduced_with_the_state_as_a_dictionary_would_i1(stream, seed):
+    chance = random.Random(seed)
+    batches = [random_batch(chance, size, 1000 * n) for n, size in enumerate((30, 1, 12))]
+    flights = stream(SCHEMA)
+    flights.commit(flights.sink(parallelism=2).each(write), *batches)
+    expected = {name: {} for name in CALLS}
+    for version, batch in enumerate(batches, start=1):
+        follow(expected, batch)
+        for table in CALLS:
+            found = comparable(flights.rows(table, version))
+            assert found == comparable(expected[table]), (seed, version, table)
+
+
+def test_first_and_last_with_equal_order_by_do_not_depend_on_the_rows_order_t44(stream):
+    """Ties are settled by the values, so that any replay has the same winner."""
+    flights = stream("k string, o int, s string")
+    rows = [{"k": "a", "o": 1, "s": text} for text in "cab"]
+
+    def each(txn, batch):
+        txn.reduce("firsts", batch, key="k", reducers={"s": "first"}, order_by="o")
+        txn.reduce("lasts", batch, key="k", reducers={"s": "last"}, order_by="o")
+
+    flights.commit(flights.sink().each(each), rows)
+    assert flights.rows("firsts") == {"a": {"s": "a"}}
+    assert flights.rows("lasts") == {"a": {"s": "c"}}
+
+
+@pytest.mark.parametrize("ansi", [True, False])
+def test_a_sum_that_overflows_is_a_bad_record_and_nothing_is_decided(stream, conf, ansi):
+    """In the batch itself, and of state and batch; ANSI must not make a difference."""
+    conf("spark.sql.ansi.enabled", str(ansi).lower())
+    flights = stream("k string, n bigint")
+    big = 2**62
+    flights.add([{"k": "a", "n": big}], [{"k": "b", "n": 1}])
+    sink = flights.sink()
+
+    def check(rows, batch_id):
+        if batch_id == 0:
+            sink.each(lambda txn, rows: txn.reduce("sums", rows, key="k", reducers={"n": "sum"}))(rows, 0)
+            return
+        for case, more in (("batch", [("c", 2 * big - 1), ("c", 1)]), ("state", [("b", 1), ("a", big)])):
+            extra = rows.sparkSession.createDataFrame(more, "k string, n bigint")
+            with pytest.raises(BadRecordError, match=r"sums.*'?n'?.*double") as caught:
+                sink.each(lambda txn, _, e=extra: txn.reduce("sums", e, key="k", reducers={"n": "sum"}))(
+                    rows, 1
+                )
+            assert "sum" in str(caught.value), case
+            assert flights.decided() == 1, case
+        sink.each(lambda txn, rows: txn.reduce("sums", rows, key="k", reducers={"n": "sum"}))(rows, 1)
+
+    flights.in_batch(check)
+    assert flights.rows("sums") == {"a": {"n": big}, "b": {"n": 1}}
