@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
@@ -15,7 +17,7 @@ class BatchContext(NamedTuple):
     """One micro-batch, as Spark's offset log holds it.
 
     ``lineage`` is the query id, which lives in the checkpoint; ``run_id`` is new at each start
-    of the query. ``fingerprint`` is a digest of ``source_offsets``.
+    of the query. ``fingerprint`` is a digest of ``source_offsets`` and of the files behind them.
     """
 
     lineage: str
@@ -52,11 +54,57 @@ def batch_context(batch_df: DataFrame, batch_id: int) -> BatchContext:
             raise ConfigError(msg)
         text = str(offsets.get().toString())
         run_id = str(query.runId().toString())
+        files = list(_files_behind(session, query, text))
     except Py4JError as error:
         msg = f"this release of Spark does not show the offsets of query {query_id}: {error}"
         raise ConfigError(msg) from error
-    fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    fingerprint = hashlib.blake2b("\n".join([text, *files]).encode(), digest_size=16).hexdigest()
     return BatchContext(query_id, run_id, batch_id, text, fingerprint)
+
+
+def _files_behind(session: Any, query: Any, offsets: str) -> Iterator[str]:
+    """What a file source noted for its newest offset: one line of JSON per file.
+
+    A file source's offset is a number that it counts up, the same for other files (T5); which
+    files it stands for, it has noted in ``sources/<place>/<offset>`` of the checkpoint.
+    """
+    for place, offset in enumerate(_offsets(offsets)):
+        if not isinstance(offset, dict) or list(offset) != ["logOffset"]:
+            continue
+        number = offset["logOffset"]
+        for name in (f"{number}", f"{number}.compact"):  # every tenth note repeats all before it
+            path = session._jvm.org.apache.hadoop.fs.Path(  # noqa: SLF001 - PySpark shows no other way
+                f"{query.resolvedCheckpointRoot()}/sources/{place}/{name}"
+            )
+            system = path.getFileSystem(session._jsc.hadoopConfiguration())  # noqa: SLF001
+            if system.exists(path):
+                yield from _noted(session, system, path, number)
+
+
+def _noted(session: Any, system: Any, path: Any, number: int) -> Iterator[str]:
+    stream = system.open(path)
+    try:
+        text = session._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")  # noqa: SLF001
+    finally:
+        stream.close()
+    for line in text.splitlines()[1:]:  # the first is the format's version
+        if json.loads(line).get("batchId") == number:
+            yield line
+
+
+def _offsets(text: str) -> Iterator[Any]:
+    """The sources' offsets in ``[{...}, -, 7]``, in order; None where a source has none yet."""
+    decoder, rest = json.JSONDecoder(), text.strip().removeprefix("[")
+    while rest and not rest.startswith("]"):
+        if rest.startswith("-") and not rest[1:2].isdigit():
+            offset, end = None, 1
+        else:
+            try:
+                offset, end = decoder.raw_decode(rest)
+            except ValueError:
+                return  # not JSON: no file source has such offsets
+        yield offset
+        rest = rest[end:].lstrip(", ")
 
 
 def is_running(session: Any, query_id: str) -> bool:

@@ -1,0 +1,112 @@
+"""A checkpoint, a log or a store that is not the one it should be: refused aloud, nothing written (I10)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+from tidegate.errors import ConfigError, LineageError, WalGapError
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "k string, n int"
+
+
+def batches(count, start=0):
+    return [[{"k": f"k{n}", "n": n}] for n in range(start, start + count)]
+
+
+def content(count):
+    return {f"k{n}": {"n": n} for n in range(count)}
+
+
+def refused(flights, error, pattern, **options):
+    """The query fails with this error, and the log holds not a byte more than before."""
+    log = flights.folder / "wal" / "flights" / "decisions.log"
+    before = log.read_bytes() if log.exists() else None
+    version = flights.version()
+    ran = flights.run(flights.sink(table="t", key="k", **options))
+    with pytest.raises(error, match=pattern):
+        raise ran.error or AssertionError("the query went on")
+    assert type(ran.error).__name__ in str(ran.exception)
+    assert (log.read_bytes() if log.exists() else None) == before
+    assert flights.version() == version
+
+
+def test_a_deleted_checkpoint_is_refused_and_both_ways_out_are_named_i10_t4(stream):
+    flights = stream(SCHEMA)
+    flights.commit(flights.sink(table="t", key="k"), *batches(2))
+    kept = flights.folder / "kept"
+    flights.checkpoint.rename(kept)
+    refused(
+        flights, LineageError, r"deleted or replaced.*Put the old.*tidegate adopt --lineage.*new namespace"
+    )
+    shutil.rmtree(flights.checkpoint)
+    kept.rename(flights.checkpoint)
+    flights.commit(flights.sink(table="t", key="k"), *batches(1, start=2))
+    assert flights.rows("t") == content(3)
+
+
+def test_an_older_checkpoint_with_the_same_batches_is_caught_up_without_writing_t5_i2(stream):
+    flights = stream(SCHEMA)
+    flights.commit(flights.sink(table="t", key="k"), *batches(1))
+    shutil.copytree(flights.checkpoint, flights.folder / "old")
+    flights.commit(flights.sink(table="t", key="k"), *batches(2, start=1))
+    shutil.rmtree(flights.checkpoint)
+    (flights.folder / "old").rename(flights.checkpoint)
+    ran = flights.commit(flights.sink(table="t", key="k"), *batches(1, start=3))
+    assert ran.batches == [1, 2, 3]
+    assert (flights.version(), flights.decided()) == (4, 4)
+    assert flights.rows("t") == content(4)
+
+
+def test_an_older_checkpoint_whose_batches_are_planned_otherwise_is_refused_i10_t5(stream):
+    """A file source's offsets are numbers only: the files behind them are part of the fingerprint."""
+    flights = stream(SCHEMA)
+    flights.commit(flights.sink(table="t", key="k"), *batches(1))
+    shutil.copytree(flights.checkpoint, flights.folder / "old")
+    flights.commit(flights.sink(table="t", key="k"), *batches(2, start=1))
+    shutil.rmtree(flights.checkpoint)
+    (flights.folder / "old").rename(flights.checkpoint)
+    for path in flights.input.iterdir():
+        if path.name == "0002.parquet":  # looks newest now, so batch 1 is planned with the file after it
+            os.utime(path, (1_700_000_000, 1_700_000_000))
+    refused(flights, LineageError, r"batch 1 of query .* other source offsets.*older copy.*tidegate adopt")
+    assert flights.rows("t") == content(3)
+
+
+def test_a_deleted_log_under_a_store_is_refused_i10(stream):
+    flights = stream(SCHEMA)
+    flights.commit(flights.sink(table="t", key="k"), *batches(2))
+    shutil.move(flights.folder / "wal", flights.folder / "lost")
+    flights.add(*batches(1, start=2))
+    refused(
+        flights, WalGapError, r"does not belong to, or is behind, the store.*restore the log.*new namespace"
+    )
+    assert not (flights.folder / "wal").exists()
+    shutil.move(flights.folder / "lost", flights.folder / "wal")
+    flights.commit(flights.sink(table="t", key="k"))
+    assert flights.rows("t") == content(3)
+
+
+def test_another_number_of_key_groups_is_refused(stream):
+    flights = stream(SCHEMA)
+    flights.commit(flights.sink(table="t", key="k", key_groups=100), *batches(1))
+    flights.add(*batches(1, start=1))
+    refused(flights, ConfigError, r"key_groups=100, 128 was asked for.*leave the option out", key_groups=128)
+    flights.commit(flights.sink(table="t", key="k"))
+    assert flights.rows("t") == content(2)
+
+
+def test_one_sink_does_not_take_over_a_namespace_with_another_query_i10(stream):
+    """The sink is open for one query when another one's batch comes: its checkpoint is checked too."""
+    flights, other = stream(SCHEMA), stream(SCHEMA, "other")
+    sink = flights.sink(table="t", key="k")
+    flights.commit(sink, *batches(1))
+    other.add(*batches(1, start=1))
+    ran = other.run(sink)
+    assert isinstance(ran.error, LineageError)
+    flights.commit(sink, *batches(1, start=1))
+    assert flights.rows("t") == content(2)
