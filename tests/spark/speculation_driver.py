@@ -1,0 +1,111 @@
+"""The driver of test_speculation.py: a query on a standalone cluster whose first staging try dawdles.
+
+    python speculation_driver.py MASTER FOLDER
+
+The first attempt of partition 0's staging task writes its frames, then waits (bounded) until its
+speculative twin has written its own: both have staged, one ack counts. Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tidegate.spark import VersionedSink, stage
+
+ROWS = 2_000
+WAIT_S = 60.0
+
+
+def dawdling(seen: str, original):
+    """``stage._task`` whose first attempt of partition 0 holds its ack back."""
+
+    def make(*arguments):
+        run = original(*arguments)
+
+        def task(batches):
+            import time
+            from pathlib import Path
+
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            attempt, partition = context.attemptNumber(), context.partitionId()
+            acks = list(run(batches))
+            mark = Path(seen)
+            (mark / f"{partition}-{attempt}").write_text(
+                context.getLocalProperty("streaming.sql.batchId") or ""
+            )
+            end = time.monotonic() + WAIT_S
+            while partition == 0 and attempt == 0 and time.monotonic() < end:
+                if (mark / "0-1").exists():
+                    break
+                time.sleep(0.05)
+            yield from acks
+
+        return task
+
+    return make
+
+
+def main(master: str, folder: Path) -> None:
+    spark = (
+        SparkSession.builder.master(master)
+        .appName("tidegate speculation")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.executor.memory", "512m")
+        .config("spark.executor.cores", 1)
+        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.speculation", "true")
+        .config("spark.speculation.interval", "100ms")
+        .config("spark.speculation.multiplier", "1.01")
+        .config("spark.speculation.quantile", "0.1")
+        .config("spark.speculation.minTaskRuntime", "100ms")
+        .config("spark.locality.wait", "0s")
+        .getOrCreate()
+    )
+    seen = folder / "seen"
+    seen.mkdir()
+    stage._task = dawdling(str(seen), stage._task)
+    tracker = spark.sparkContext._jsc.sc().statusTracker()
+    sink = VersionedSink(
+        namespace="flights",
+        wal=f"file://{folder}/wal",
+        store=f"sqlite://{folder}/store",
+        parallelism=2,
+        driver_apply_max_changes=0,
+    )
+
+    def each(txn, rows):
+        txn.upsert("t", rows, key="k")
+        txn.reduce("sums", rows.selectExpr("n % 3 AS k", "n"), key="k", reducers={"n": "sum"})
+
+    hosts: set[str] = set()
+
+    def run(rows, batch_id):
+        sink.each(each)(rows, batch_id)
+        hosts.update(info.host() for info in tracker.getExecutorInfos())
+
+    query = (
+        spark.readStream.schema("k string, n bigint")
+        .json(str(folder / "input"))
+        .writeStream.foreachBatch(run)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    sink.close()
+    print(
+        json.dumps({"hosts": sorted(hosts), "seen": sorted(path.name for path in seen.iterdir())}), flush=True
+    )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
