@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -19,7 +19,18 @@ from tidegate.errors import ConfigError, IncompleteError, SnapshotExpiredError, 
 from tidegate.key_groups import key_group
 from tidegate.names import check_name
 from tidegate.sinks.layout import payloads, unpack
-from tidegate.sinks.store import CatalogEntry, Counts, Finding, Identity, Lease, Pointer, Stamp, Store
+from tidegate.sinks.store import (
+    CatalogEntry,
+    Counts,
+    Finding,
+    Identity,
+    Lease,
+    LeaseInfo,
+    Pointer,
+    Stamp,
+    Store,
+    Vacuumed,
+)
 from tidegate.wal.frame import Chunk
 from tidegate.wal.record import TableSchema
 
@@ -27,17 +38,29 @@ SCAN_ROWS = 1_000
 BATCH = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
 
 
+class _Held(NamedTuple):
+    """A lease as it is kept: times are microseconds by the store's clock."""
+
+    version: int
+    taken_us: int
+    expires_us: int
+
+
 class _Space:
     """What one namespace holds. ``rows``: (table, group) -> key -> version -> stored value."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        self.empty()
+
+    def empty(self) -> None:
+        """As if nothing had ever been made here."""
         self.identity: Identity | None = None
         self.pointer = Pointer()
         self.heartbeat_us: int | None = None
         self.catalog: dict[int, CatalogEntry] = {}
         self.schemas: dict[str, TableSchema] = {}
-        self.leases: dict[str, tuple[int, int]] = {}  # lease id -> version, expiry in microseconds
+        self.leases: dict[str, _Held] = {}
         self.rows: dict[tuple[str, int], dict[bytes, dict[int, bytes]]] = defaultdict(dict)
         self.floors: dict[int, int] = {}
         self.applied: dict[tuple[int, int], dict[str, dict[int, int]]] = {}  # group, version -> counts
@@ -233,22 +256,52 @@ class MemoryStore(Store):
                     f"{self.where}: no lease on version {lease.version}, the oldest that can be read is"
                     f" {space.pointer.horizon}"
                 )
-            expires_us = self._clock.now_us() + int(ttl_s * 1e6)
-            space.leases[lease.lease_id] = (lease.version, expires_us)
+            now_us = self._clock.now_us()
+            known = space.leases.get(lease.lease_id)
+            same = known is not None and known.version == lease.version
+            taken_us = known.taken_us if known is not None and same else now_us
+            space.leases[lease.lease_id] = _Held(lease.version, taken_us, now_us + int(ttl_s * 1e6))
 
     def release(self, lease_id: str) -> None:
         space = self._space
         with space.lock:
             space.leases.pop(lease_id, None)
 
-    def announce(self, horizon: int) -> int:
+    def leases(self) -> list[LeaseInfo]:
+        space, now_us = self._space, self._clock.now_us()
+        with space.lock:
+            infos = [
+                LeaseInfo(
+                    name,
+                    held.version,
+                    max(0.0, (now_us - held.taken_us) / 1e6),
+                    (held.expires_us - now_us) / 1e6,
+                )
+                for name, held in space.leases.items()
+            ]
+        return sorted((info for info in infos if info.expires_in_s > 0), key=lambda info: info.version)
+
+    def announce(
+        self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
+    ) -> int:
         space = self._space
         with space.lock:
-            now_us = self._clock.now_us()
-            space.leases = {name: lease for name, lease in space.leases.items() if lease[1] > now_us}
-            limits = [horizon, space.pointer.visible, *(version for version, _ in space.leases.values())]
-            moved = max(space.pointer.horizon, min(limits))
+            visible, now_us = space.pointer.visible, self._clock.now_us()
+            holding = [
+                held.version
+                for held in space.leases.values()
+                if held.expires_us > now_us
+                # Both ways: a time of taking far ahead is a clock that went back since (T41).
+                and (max_lease_s is None or abs(now_us - held.taken_us) < max_lease_s * 1e6)
+                and (max_layers is None or held.version >= visible - max_layers)
+            ]
+            moved = max(space.pointer.horizon, min([horizon, visible, *holding]))
             space.pointer = msgspec.structs.replace(space.pointer, horizon=moved)
+            space.leases = {
+                name: held
+                for name, held in space.leases.items()
+                if held.expires_us > now_us and held.version >= moved  # revoked where the horizon passed
+            }
             return moved
 
     def retire(self, version: int, changes: Iterable[Chunk]) -> None:
@@ -302,6 +355,67 @@ class MemoryStore(Store):
                         findings.append(Finding(f"{where}, table {table}", f"{rows} rows", f"{held} rows"))
         return findings
 
+    def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
+        space = self._space
+        key_groups = space.identity.key_groups if space.identity else 1
+        with space.lock:
+            found = [
+                space.rows.get((table, key_group(key, key_groups)), {}).get(key, {}).get(version)
+                for key in keys
+            ]
+        return pa.array(found, pa.binary())
+
+    def self_check(self) -> Iterator[Finding]:
+        """A row lies in the key group of its key: nothing else could be wrong with dictionaries."""
+        space = self._space
+        key_groups = space.identity.key_groups if space.identity else 1
+        with space.lock:
+            rows = [
+                (table, group, key) for (table, group), of_group in space.rows.items() for key in of_group
+            ]
+        for table, group, key in rows:
+            if key_group(key, key_groups) != group:
+                where = f"{self.where}, table {table}, key group {group}"
+                yield Finding(where, "keys of this key group", f"key {key!r}")
+
+    # -- mending and ending -----------------------------------------------------------------------------
+
+    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+        space = self._space
+        with space.lock:
+            now_us, horizon = self._clock.now_us(), space.pointer.horizon
+            tables = space.catalog[horizon].tables if horizon in space.catalog else {}
+            rows = [
+                (at, key, version)
+                for at, of_group in space.rows.items()
+                for key, versions in of_group.items()
+                for version in _unreachable(versions, horizon, tables[at[0]].start if at[0] in tables else 0)
+            ]
+            notes = {at for at in {*space.applied, *space.sealed} if at[1] <= horizon}
+            leases = [name for name, held in space.leases.items() if held.expires_us <= now_us]
+            entries = [version for version in space.catalog if version < horizon]
+            if not dry_run:
+                for group in range(space.identity.key_groups if space.identity and horizon else 0):
+                    space.floors[group] = max(space.floors.get(group, 0), horizon)
+                for at, key, version in rows:
+                    del space.rows[at][key][version]
+                    if not space.rows[at][key]:
+                        del space.rows[at][key]
+                for note in notes:
+                    space.applied.pop(note, None)
+                    space.sealed.discard(note)
+                for name in leases:
+                    del space.leases[name]
+                for version in entries:
+                    del space.catalog[version]
+            return Vacuumed(len(rows), len(notes), len(leases), len(entries))
+
+    def drop(self) -> bool:
+        with self._found.lock:
+            there = self._found.identity is not None
+            self._found.empty()
+            return there
+
     def close(self) -> None:
         pass
 
@@ -320,6 +434,13 @@ def _drop_replaced(rows: dict[bytes, dict[int, bytes]], key: bytes, version: int
         rows[key] = kept
     else:
         rows.pop(key, None)
+
+
+def _unreachable(versions: dict[int, bytes], horizon: int, start: int) -> list[int]:
+    """Which rows of one key no reader at or above the horizon can reach."""
+    old = sorted(version for version in versions if version <= horizon)
+    newest_hides = bool(old) and unpack(versions[old[-1]]).value is None
+    return old if old and (newest_hides or old[-1] < start) else old[:-1]
 
 
 def _without_zeros(counts: Any) -> dict[str, int]:

@@ -40,6 +40,7 @@ from urllib.parse import quote
 
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 
+META_FILE = "meta.sqlite"
 SHARDS_MAX = 16
 
 META = """
@@ -50,7 +51,7 @@ CREATE TABLE IF NOT EXISTS pointer (one INTEGER PRIMARY KEY CHECK (one = 1), vis
     heartbeat_us INTEGER);
 INSERT OR IGNORE INTO pointer VALUES (1, 0, '', 0, '', 0, NULL);
 CREATE TABLE IF NOT EXISTS leases (lease_id TEXT PRIMARY KEY, version INTEGER NOT NULL,
-    expires_us INTEGER NOT NULL) WITHOUT ROWID;
+    taken_us INTEGER NOT NULL, expires_us INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS catalog (version INTEGER PRIMARY KEY, entry TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS schemas (schema_id TEXT PRIMARY KEY, schema TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS durable (one INTEGER PRIMARY KEY CHECK (one = 1), times INTEGER NOT NULL);

@@ -146,13 +146,13 @@ class Shards:
     # -- reading -------------------------------------------------------------------------------
 
     def look_up(
-        self, table: str, asked: Iterable[Asked], version: int, start: int
+        self, table: str, asked: Iterable[Asked], version: int, start: int, *, retired_too: bool = False
     ) -> Iterator[tuple[int, bytes]]:
         """The stored values that there are: (place, value).
 
-        SnapshotExpiredError: a floor is above the version. Floors and rows are read in one
-        transaction, as the retirement wrote them in one: rows found under a floor that fits
-        are all that the version needs (T28).
+        SnapshotExpiredError, unless ``retired_too``: a floor is above the version. Floors and
+        rows are read in one transaction, as the retirement wrote them in one: rows found under
+        a floor that fits are all that the version needs (T28).
         """
         name = sql_name(table)
         by_shard: dict[int, list[Asked]] = {}
@@ -160,7 +160,8 @@ class Shards:
             by_shard.setdefault(self._shard_of(one.group), []).append(one)
         for shard, keys in sorted(by_shard.items()):
             with self._files.reading(self._name(shard)) as connection:
-                self._check_floors(connection, {one.group for one in keys}, version)
+                if not retired_too:
+                    self._check_floors(connection, {one.group for one in keys}, version)
                 if not self._has_table(connection, shard, name):
                     continue
                 found = []
@@ -226,7 +227,7 @@ class Shards:
         """A table that ``version`` emptied: its older rows go, whichever keys came back."""
         name = sql_name(table)
         for shard in range(self.count):
-            for group in groups_of(shard, self.count, self._identity.key_groups):
+            for group in self.groups_in(shard):
                 first: bytes | None = b""
                 while first is not None:
                     with self._files.writing(self._name(shard), durable=False) as connection:
@@ -284,6 +285,14 @@ class Shards:
         if not 0 <= group < self._identity.key_groups:
             raise CorruptError(f"{self._files.where}: there is no key group {group}")
         return task_of(group, self.count, self._identity.key_groups)
+
+    def file_of(self, group: int) -> str:
+        """The name of the file that holds a key group."""
+        return self._name(self._shard_of(group))
+
+    def groups_in(self, shard: int) -> range:
+        """The key groups of one file."""
+        return groups_of(shard, self.count, self._identity.key_groups)
 
     @staticmethod
     def _name(shard: int) -> str:

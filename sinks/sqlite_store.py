@@ -11,6 +11,7 @@ after them (I1, I8).
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,13 +30,25 @@ from tidegate.errors import (
 from tidegate.key_groups import key_group
 from tidegate.names import check_name, escape
 from tidegate.sinks.layout import payloads
-from tidegate.sinks.sqlite_files import META, Files, creation_lock, has_table, make_folder
+from tidegate.sinks.sqlite_drop import drop_folder
+from tidegate.sinks.sqlite_files import META, META_FILE, Files, creation_lock, has_table, make_folder
 from tidegate.sinks.sqlite_rows import Asked, Shards
-from tidegate.sinks.store import CatalogEntry, Counts, Finding, Identity, Lease, Pointer, Stamp, Store
+from tidegate.sinks.sqlite_vacuum import Vacuum, check_file
+from tidegate.sinks.store import (
+    CatalogEntry,
+    Counts,
+    Finding,
+    Identity,
+    Lease,
+    LeaseInfo,
+    Pointer,
+    Stamp,
+    Store,
+    Vacuumed,
+)
 from tidegate.wal.frame import Chunk
 from tidegate.wal.record import TableSchema
 
-META_FILE = "meta.sqlite"
 BATCH = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
 
 CLAIM = "UPDATE pointer SET epoch = ?, writer = ? WHERE epoch < ?"
@@ -43,8 +56,16 @@ PUBLISH = """UPDATE pointer SET visible = :version, digest = :digest, epoch = :e
     WHERE visible = :version - 1 AND epoch <= :epoch"""
 CATALOG = """SELECT entry FROM catalog WHERE version >= ? AND version <= ?
     AND version >= (SELECT horizon FROM pointer) ORDER BY version"""
-ANNOUNCE = """UPDATE pointer SET horizon = max(horizon, min(?, visible,
-    coalesce((SELECT min(version) FROM leases), visible)))"""
+LEASE = """INSERT INTO leases VALUES (:id, :version, :now, :now + :ttl) ON CONFLICT (lease_id) DO UPDATE
+    SET taken_us = CASE version WHEN excluded.version THEN taken_us ELSE excluded.taken_us END,
+        version = excluded.version, expires_us = excluded.expires_us"""
+LEASES = """SELECT lease_id, version, max(0, ?1 - taken_us), expires_us - ?1 FROM leases WHERE expires_us > ?1
+    ORDER BY version, taken_us"""
+# Both ways from now: a time of taking far ahead is a clock that went back since (T41).
+ANNOUNCE = """UPDATE pointer SET horizon = max(horizon, min(:horizon, visible, coalesce(
+    (SELECT min(version) FROM leases WHERE abs(:now - taken_us) < :most AND version >= visible - :layers),
+    visible)))"""
+NO_LIMIT = 2**62
 
 Kind = TypeVar("Kind")
 _json = msgspec.json.Encoder(order="deterministic")
@@ -124,6 +145,8 @@ class SqliteStore(Store):
             row = meta.execute(
                 "SELECT visible, digest, epoch, writer, horizon, heartbeat_us FROM pointer"
             ).fetchone()
+        if row is None:
+            raise self._dropped()
         visible, digest, epoch, writer, horizon, heartbeat_us = row
         age_s = None if heartbeat_us is None else max(0.0, (self._clock.now_us() - heartbeat_us) / 1e6)
         pointer = Pointer(visible, digest, epoch, writer, horizon, age_s)
@@ -134,8 +157,16 @@ class SqliteStore(Store):
         _ = self._shards
         with self._files.writing(META_FILE, durable=True) as meta:
             meta.execute(CLAIM, (epoch, writer, epoch))
-            stands: int = meta.execute("SELECT epoch FROM pointer").fetchone()[0]
-        return stands
+            return self._one_of(meta, "epoch")
+
+    def _one_of(self, meta: sqlite3.Connection, column: str) -> int:
+        row = meta.execute(f"SELECT {column} FROM pointer").fetchone()
+        if row is None:
+            raise self._dropped()
+        return int(row[0])
+
+    def _dropped(self) -> ConfigError:
+        return ConfigError(f"{self.where}: the namespace was dropped while it was open here; open it again")
 
     def heartbeat(self, epoch: int) -> None:
         _ = self._shards
@@ -238,28 +269,40 @@ class SqliteStore(Store):
     def lease(self, lease: Lease, ttl_s: float) -> None:
         _ = self._shards
         with self._files.writing(META_FILE, durable=True) as meta:
-            (horizon,) = meta.execute("SELECT horizon FROM pointer").fetchone()
+            horizon = self._one_of(meta, "horizon")
             if lease.version < horizon:
                 raise SnapshotExpiredError(
                     f"{self.where}: no lease on version {lease.version}, the oldest that can be read is"
                     f" {horizon}"
                 )
-            expires_us = self._clock.now_us() + int(ttl_s * 1e6)
-            meta.execute(
-                "INSERT OR REPLACE INTO leases VALUES (?, ?, ?)", (lease.lease_id, lease.version, expires_us)
-            )
+            of_lease = {"id": lease.lease_id, "version": lease.version}
+            meta.execute(LEASE, {**of_lease, "now": self._clock.now_us(), "ttl": int(ttl_s * 1e6)})
 
     def release(self, lease_id: str) -> None:
         _ = self._shards
         with self._files.writing(META_FILE, durable=False) as meta:  # one that comes back only runs out later
             meta.execute("DELETE FROM leases WHERE lease_id = ?", (lease_id,))
 
-    def announce(self, horizon: int) -> int:
+    def leases(self) -> list[LeaseInfo]:
         _ = self._shards
+        with self._files.connection(META_FILE) as meta:
+            rows = meta.execute(LEASES, (self._clock.now_us(),)).fetchall()
+        return [
+            LeaseInfo(name, version, age_us / 1e6, left_us / 1e6) for name, version, age_us, left_us in rows
+        ]
+
+    def announce(
+        self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
+    ) -> int:
+        _ = self._shards
+        most = NO_LIMIT if max_lease_s is None else int(max_lease_s * 1e6)
+        layers = NO_LIMIT if max_layers is None else max_layers
         with self._files.writing(META_FILE, durable=True) as meta:
-            meta.execute("DELETE FROM leases WHERE expires_us <= ?", (self._clock.now_us(),))
-            meta.execute(ANNOUNCE, (horizon,))
-            stands: int = meta.execute("SELECT horizon FROM pointer").fetchone()[0]
+            now_us = self._clock.now_us()
+            meta.execute("DELETE FROM leases WHERE expires_us <= ?", (now_us,))
+            meta.execute(ANNOUNCE, {"horizon": horizon, "now": now_us, "most": most, "layers": layers})
+            stands = self._one_of(meta, "horizon")
+            meta.execute("DELETE FROM leases WHERE version < ?", (stands,))  # revoked: the horizon passed
         return stands
 
     def retire(self, version: int, changes: Iterable[Chunk]) -> None:
@@ -281,6 +324,55 @@ class SqliteStore(Store):
 
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
         return self._shards.verify(stamp.version, counts)
+
+    def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
+        found: list[bytes | None] = [None] * len(keys)
+        shards = self._shards
+        asked = (Asked(place, key_group(key, self._key_groups), key) for place, key in enumerate(keys))
+        for place, value in shards.look_up(table, asked, version, version, retired_too=True):
+            found[place] = value
+        return pa.array(found, pa.binary())
+
+    def self_check(self) -> Iterator[Finding]:
+        _ = self._shards
+        for name in (META_FILE, *self._files.expected):
+            yield from check_file(self._files, name)
+
+    def part_of(self, group: int) -> str:
+        return str(self._files.folder / self._shards.file_of(group))
+
+    # -- mending and ending -----------------------------------------------------------------------------
+
+    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+        shards, horizon = self._shards, self.pointer().horizon
+        starts = {
+            table: at.start for entry in self.catalog(horizon, horizon) for table, at in entry.tables.items()
+        }
+        rows = notes = 0
+        for shard in range(shards.count if horizon else 0):
+            gone_here = Vacuum(self._files, shards, shard, horizon, dry_run=dry_run).run(starts)
+            rows, notes = rows + gone_here.rows, notes + gone_here.notes
+        # Only now: until here a retirement that starts over would still ask which tables were emptied.
+        gone = []
+        for table, condition, value in (
+            ("leases", "expires_us <= ?", self._clock.now_us()),
+            ("catalog", "version < ?", horizon),
+        ):
+            with self._files.connection(META_FILE) as meta:
+                sql = f"SELECT COUNT(*) FROM {table} WHERE {condition}"
+                (count,) = meta.execute(sql, (value,)).fetchone()
+            if count and not dry_run:
+                with self._files.writing(META_FILE, durable=False) as meta:
+                    meta.execute(f"DELETE FROM {table} WHERE {condition}", (value,))
+            gone.append(count)
+        return Vacuumed(rows, notes, *gone)
+
+    def drop(self) -> bool:
+        self._files.close()
+        there = drop_folder(self._files.folder, self.where, self._timeout_s)
+        self._files = Files(self._files.folder, self.where, self._timeout_s)
+        self._opened, self._visible_seen = None, 0
+        return there
 
     def close(self) -> None:
         self._files.close()

@@ -9,7 +9,8 @@ servers'. All pass ``tidegate.testing.store_suite``.
 
 Every method may raise StoreUnavailableError: no answer in time. From ``pointer`` and the
 reads it proves nothing but that; from ``publish``, ``claim`` and ``announce`` the effect is
-unknown; ``create, apply, seal, put_schemas, heartbeat, lease, retire`` may simply be repeated.
+unknown; ``create, apply, seal, put_schemas, heartbeat, lease, retire, vacuum, drop`` may simply be
+repeated.
 """
 
 from __future__ import annotations
@@ -82,6 +83,26 @@ class Lease(msgspec.Struct, frozen=True):
     version: int
 
 
+class LeaseInfo(msgspec.Struct, frozen=True):
+    """A lease as it stands: seconds since it was first taken on this version, and until it runs out."""
+
+    lease_id: str
+    version: int
+    age_s: float
+    expires_in_s: float
+
+
+class Vacuumed(msgspec.Struct, frozen=True):
+    """What a vacuum found that no reader can reach: rows of tables, delete markers among them;
+    the writer's notes of what was applied and sealed; leases that ran out; catalog entries.
+    """
+
+    rows: int = 0
+    notes: int = 0
+    leases: int = 0
+    entries: int = 0
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One thing ``verify`` found wrong, in words: where, what was expected, what is there."""
 
@@ -128,6 +149,9 @@ class Store(abc.ABC):
 
         Durable on return. May be repeated. The caller is fenced when the returned epoch is
         above its own. From a claim on, no writer with a lower epoch can publish (I6).
+
+        A claim is not a heartbeat: the pointer keeps the age of the last one, an older
+        writer's. Whoever claims beats once after it (``committers/epoch.claim_epoch``).
         """
 
     @abc.abstractmethod
@@ -185,6 +209,7 @@ class Store(abc.ABC):
         Null where the key is absent or deleted; no flags byte. The newest row with
         ``start <= its version <= version`` counts, ``start`` being the table's start at that
         version. SnapshotExpiredError: the version is below the horizon or a floor (T28).
+        VersionRegressedError: it is above the visible version; nothing half applied is shown.
         """
 
     @abc.abstractmethod
@@ -192,7 +217,7 @@ class Store(abc.ABC):
         """Live rows of one key group at a version, by key: record batches (key, value).
 
         Values have no flags byte. Nothing is held open in the store between batches.
-        SnapshotExpiredError: as ``get_many``, also in the middle of the scan.
+        SnapshotExpiredError, VersionRegressedError: as ``get_many``, also in the middle of the scan.
         """
 
     # -- leases and retirement -----------------------------------------------------------------------
@@ -201,28 +226,56 @@ class Store(abc.ABC):
     def lease(self, lease: Lease, ttl_s: float) -> None:
         """Take or renew a lease for ``ttl_s`` from now, by the store's clock.
 
-        SnapshotExpiredError: the version is below the horizon, or the lease to renew has run
-        out and the horizon has passed it. Atomic with ``announce``.
+        Durable on return. May be repeated: a repeat renews, and the lease keeps the time it was
+        first taken. With another version it is a new pin, first taken now.
+
+        SnapshotExpiredError: the version is below the horizon. That is what a renewal meets
+        after the lease was revoked, or when it ran out and the horizon has passed it; one that
+        ran out and was not passed is good again. Atomic with ``announce``.
         """
 
     @abc.abstractmethod
     def release(self, lease_id: str) -> None:
-        """Give a lease back. May be repeated."""
+        """Give a lease back. May be repeated. One that comes back by a crash or by a renewal that
+        lands late only runs out later.
+        """
 
     @abc.abstractmethod
-    def announce(self, horizon: int) -> int:
-        """Move the horizon up to ``horizon``, but not past the oldest live lease or the visible
-        version; the horizon that stands. Durable on return, before anything is deleted.
+    def leases(self) -> list[LeaseInfo]:
+        """The leases that have not run out, the oldest version first. Writes nothing."""
+
+    @abc.abstractmethod
+    def announce(
+        self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
+    ) -> int:
+        """Move the horizon up to ``horizon``, but not past the visible version nor past a version
+        that a lease holds; the horizon that stands. Durable on return, before anything is deleted.
+
+        A lease holds its version until it runs out by the store's clock, but no longer than
+        ``max_lease_s`` since it was first taken (a lease that the clock says was taken so long
+        from now does not hold either: the clock went back, T41), and only while it is at most
+        ``max_layers`` versions behind the visible one. None: no such limit. Leases that the
+        horizon passes are revoked in the same atomic step: from then on reads at their version
+        and their renewal raise SnapshotExpiredError (I8). Limits revoke nothing by themselves:
+        a lease at or above the horizon stays good.
+
+        May be repeated, and may land late: the horizon never goes down, and never past what
+        holds when the call takes effect.
         """
 
     @abc.abstractmethod
     def retire(self, version: int, changes: Iterable[Chunk]) -> None:
-        """Drop what ``version`` has replaced; ``changes`` are that version's own changes.
+        """Drop what ``version`` has replaced; ``changes`` are all of that version's own changes,
+        consumed one by one.
 
         Called in version order, only for versions at or below the horizon. In every key group
         that ``changes`` touch the floor becomes at least ``version``, before or together with
         the deletes; rows that a row of ``changes`` replaced are dropped, and its delete
-        markers too. May be repeated.
+        markers too. A table that ``version`` emptied loses all its older rows, whichever keys
+        ``changes`` name. Catalog entries up to ``version`` and below the horizon go.
+
+        May be repeated, also with a part of the changes, and may land late: what no reader at
+        or above the horizon needs is all it ever drops.
         """
 
     # -- checking ---------------------------------------------------------------------------------------
@@ -230,6 +283,47 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
         """What of a sealed version is missing or miscounted here. Writes nothing."""
+
+    @abc.abstractmethod
+    def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
+        """What was written at exactly this version: stored values with their flags byte, aligned
+        with ``keys``, as an Arrow binary array; null where there is no such row.
+
+        For checking and repair, never for reading: visible or not, retired or not.
+        """
+
+    @abc.abstractmethod
+    def self_check(self) -> Iterator[Finding]:
+        """What the store finds wrong with itself, without a log: files, pages, indexes. Writes
+        nothing; may read everything there is.
+        """
+
+    def part_of(self, group: int) -> str:
+        """The part of the store that a key group lies in, for messages: a file, a server."""
+        return self.where
+
+    # -- mending and ending -----------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+        """Drop what no reader at or above the horizon can reach and retirement has missed; what
+        went. With ``dry_run`` nothing is written, and the answer is what would go.
+
+        Rows that another row at or below the horizon has replaced, delete markers with nothing
+        left to hide, rows from before their table's start; notes of versions at or below the
+        horizon; leases that ran out; catalog entries below the horizon. Floors go up to the
+        horizon before anything is dropped. In small steps, beside readers and a writer; may be
+        repeated and interrupted.
+        """
+
+    @abc.abstractmethod
+    def drop(self) -> bool:
+        """Remove everything of the namespace, for ever; whether there was anything.
+
+        The identity goes first: after a crash in between, the namespace is not there (and can be
+        made anew) or is refused, never half of it. May be repeated, also after such a crash.
+        On return nothing is left; another instance that still has it open is refused.
+        """
 
     @abc.abstractmethod
     def close(self) -> None:
