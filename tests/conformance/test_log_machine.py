@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
+from tidegate.errors import WalGapError
 from tidegate.wal.file_log import FileLog
 from tidegate.wal.memory_log import MemoryLog, forget
 
@@ -24,6 +25,8 @@ class LogMachine(RuleBasedStateMachine):
         super().__init__()
         self.records = []  # (position, next position, content), in order
         self.blobs = {}
+        self.trimmed = set()  # addresses
+        self.forgotten = []  # records before the cut
         self.segments = 0
 
     @initialize()
@@ -66,9 +69,39 @@ class LogMachine(RuleBasedStateMachine):
     @rule(asked=st.lists(addresses, max_size=4), which=st.integers(0, 3), backwards=st.booleans())
     def read(self, asked, which, backwards):
         wanted = [address for group in asked for address in group][:: -1 if backwards else 1]
+        if self.trimmed.intersection(wanted):
+            with pytest.raises(WalGapError):
+                list(self.instance(which).read(wanted))
+            return
         found = list(self.instance(which).read(wanted))
         assert len(found) == len(set(wanted))
         assert dict(found) == {address: self.blobs[address] for address in wanted}
+
+    @rule(which=st.integers(0, 3), at=st.integers(0, 30))
+    def cut(self, which, at):
+        if not self.records:
+            return
+        everything = [*self.forgotten, *self.records]
+        at %= len(everything)
+        self.instance(which).trim_decisions(everything[at][0])
+        if at > len(self.forgotten):  # else it was cut there, or further, before
+            self.forgotten, self.records = everything[:at], everything[at:]
+
+    @rule(which=st.integers(0, 3), at=st.integers(0, 30))
+    def read_what_was_cut_off(self, which, at):
+        if at < len(self.forgotten) and self.forgotten[at][0]:
+            with pytest.raises(WalGapError):
+                list(self.instance(which).decisions(self.forgotten[at][0]))
+
+    @rule(needed=st.lists(addresses, max_size=4), which=st.integers(0, 3), old=st.booleans())
+    def trim(self, needed, which, old):
+        kept = [address for group in needed for address in group]
+        before = self.instance(which).size().changelog_bytes
+        trimmed = self.instance(which).trim_blobs(kept, 2**60 if old else 1)
+        assert self.instance(which).size().changelog_bytes == before - trimmed.bytes
+        if old:
+            segments = {address.partition(":")[0] for address in kept}
+            self.trimmed |= {a for a in self.blobs if a.partition(":")[0] not in segments}
 
     @rule()
     def open_another(self):
@@ -124,11 +157,12 @@ class FileLogMachine(LogMachine):
         other = FileLog(self.root / "other", "n")
         other.create()
         appended = other.append_decision(content)
-        frame = (other.folder / "decisions.log").read_bytes()[appended.position :]
+        frame = (other.folder / "decisions.log").read_bytes()[appended.position :]  # its base is 0
         shutil.rmtree(self.root / "other")
         kept = min(int(part * len(frame)), len(frame) - 1)
         path = self.root / "n" / "decisions.log"
-        end = self.records[-1][1] if self.records else 21
+        base = self.records[0][0] - 21 if self.forgotten else 0
+        end = self.records[-1][1] - base if self.records else 21
         os.truncate(path, end)  # the next holder of the lock would have cut an earlier torn tail
         with path.open("ab") as file:
             file.write(frame[:kept] + bytes(zeros))

@@ -1,6 +1,7 @@
 """Every log passes the shipped suite."""
 
 import itertools
+import os
 import uuid
 
 import pytest
@@ -31,6 +32,9 @@ class TestMemoryLog(LogSuite):
 
     def lose_last_decision(self, log):
         self._content(log).records.pop()
+
+    def make_old(self, log, segment, seconds):
+        self._content(log).staged_at_us[segment] -= int(seconds * 1_000_000)
 
     def _instance(self, namespace):
         log = MemoryLog(self.name, namespace)
@@ -85,3 +89,8 @@ class TestFileLog(LogSuite):
         path = log.folder / "decisions.log"
         whole = path.read_bytes()
         path.write_bytes(whole[: whole.rindex(b"two") - 16])
+
+    def make_old(self, log, segment, seconds):
+        path = log.folder / "changelog" / f"{segment}.seg"
+        then = path.stat().st_mtime - seconds
+        os.utime(path, (then, then))

@@ -4,29 +4,33 @@
         def make_log(self): ...
         def reopen(self, log): ...
 
-The helpers below that look behind a log (cut it, damage it) must not use the log's own methods,
-so that nothing is tested with itself. A helper that is not overridden is a power the log does not have:
-the tests that need it skip and say so, and are counted.
+Its other hooks are in ``log_harness.py``. Those that look behind a log (cut it, damage it) must
+not use the log's own methods, so that nothing is tested with itself. A hook that is not
+overridden is a power the log does not have: the tests that need it skip and say so, and are
+counted.
 """
 
 from __future__ import annotations
 
-import abc
 import itertools
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from tidegate.errors import ConfigError, CorruptError, WalGapError, WalUnavailableError
-from tidegate.wal.fold import Entry
-from tidegate.wal.log import Appended, Blob, Log
+# Before they are imported: without this their asserts would say nothing.
+pytest.register_assert_rewrite("tidegate.testing.log_harness", "tidegate.testing.log_trim_tests")
 
-MEGABYTE = 1_000_000
+from tidegate.errors import ConfigError, CorruptError, WalGapError, WalUnavailableError  # noqa: E402
+from tidegate.testing.log_harness import Place, contents, entries, in_threads  # noqa: E402
+from tidegate.testing.log_trim_tests import TrimTests  # noqa: E402
+from tidegate.wal.log import Appended, Blob, Log  # noqa: E402
+
+__all__ = ["LogSuite", "Place"]
+
 OTHER_PROCESS = """
 import json, sys
 from tidegate.wal.open_log import open_log
@@ -41,14 +45,6 @@ log.append_decision(b"by another process")
 found["staged"] = log.stage("from-another-process", [b"hello"])
 print(json.dumps(found))
 """
-
-
-class Place(NamedTuple):
-    """How another process opens the same log: the arguments of ``open_log``."""
-
-    url: str
-    namespace: str
-    options: dict[str, Any]
 
 
 class Counted(bytes):
@@ -66,55 +62,8 @@ class Counted(bytes):
         type(self).alive -= 1
 
 
-class LogSuite(abc.ABC):
+class LogSuite(TrimTests):
     """The guarantees of ``wal/log.py``, one test each or nearly so."""
-
-    keeps_blobs_in_memory = False
-    """True for a log whose change-log is this process's memory."""
-    look_ahead_max = 16
-    """How many blobs of 100 KB ``stage`` may hold at once."""
-    large_blob_bytes = 20 * MEGABYTE
-
-    # -- what a subclass gives ---------------------------------------------------------------------
-
-    @abc.abstractmethod
-    def make_log(self) -> Log:
-        """A log that was not created yet, in a place of its own: every call another place."""
-
-    @abc.abstractmethod
-    def reopen(self, log: Log) -> Log:
-        """Another instance of the same log."""
-
-    def place(self, log: Log) -> Place | None:
-        """How another process opens it; None when other processes cannot."""
-        return None
-
-    def damage_decision(self, log: Log, nth: int) -> None:
-        """Flip one bit inside the nth record (from 0) of the decision log."""
-        pytest.skip("this log's records cannot be damaged from outside")
-
-    def damage_blob(self, log: Log, address: str) -> None:
-        """Flip one bit inside the blob at this address."""
-        pytest.skip("this log's blobs cannot be damaged from outside")
-
-    def tear(self, log: Log) -> None:
-        """Leave half a record at the end, as a crash in the middle of an append does."""
-        pytest.skip("this log cannot be torn from outside")
-
-    def lose_segment(self, log: Log, segment: str) -> None:
-        """Remove what was staged under this name."""
-        pytest.skip("this log's segments cannot be removed from outside")
-
-    def lose_last_decision(self, log: Log) -> None:
-        """Cut the last record off, as putting back an older copy does."""
-        pytest.skip("this log's records cannot be removed from outside")
-
-    @pytest.fixture
-    def log(self) -> Iterator[Log]:
-        made = self.make_log()
-        made.create()
-        yield made
-        made.close()
 
     # -- before and after --------------------------------------------------------------------------
 
@@ -377,43 +326,6 @@ class LogSuite(abc.ABC):
             return other.stage("elsewhere", [b"1", b"2"])
         finally:
             other.close()
-
-
-# -- helpers -----------------------------------------------------------------------------------
-
-
-def contents(log: Log) -> list[bytes]:
-    """The records of the decision log, from the start."""
-    return [entry.content for entry in log.decisions()]
-
-
-def entries(given: list[Appended], records: list[bytes]) -> list[Entry]:
-    """What ``decisions`` must show for these appends."""
-    return [
-        Entry(appended.position, appended.next_position, record)
-        for appended, record in zip(given, records, strict=True)
-    ]
-
-
-def in_threads(count: int, work: Any) -> None:
-    """Run ``work(0)`` to ``work(count - 1)`` at the same time; raise the first error of any."""
-    errors: list[BaseException] = []
-    together = threading.Barrier(count)
-
-    def run(index: int) -> None:
-        try:
-            together.wait()
-            work(index)
-        except BaseException as error:  # noqa: BLE001 - raised again below, in the test's own thread
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def in_another_process(place: Place, addresses: list[str]) -> dict[str, Any]:
