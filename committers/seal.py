@@ -25,7 +25,7 @@ def seal_everywhere(
     end = driver.clock.monotonic() + driver.options.apply_deadline_s
     again = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(RETRIED),
-        wait=tenacity.wait_random_exponential(multiplier=0.05, max=5),
+        wait=tenacity.wait_exponential(multiplier=0.05, max=5),
         stop=lambda _: driver.clock.monotonic() >= end,
         sleep=driver.clock.sleep,
         reraise=True,

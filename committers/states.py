@@ -62,7 +62,6 @@ class Event(enum.Enum):
 
     BEGUN = "the attempt has its id"
     ACKED = "all acks are in"
-    STAGE_FAILED = "a task failed or refused a row"
     MANIFEST_WRITTEN = "the manifest is durable"
     APPENDED = "the append returned its position"
     APPEND_LOST = "the append's outcome is unknown, or it wrote nothing"
@@ -86,8 +85,8 @@ class Event(enum.Enum):
 
 TABLE: dict[State, dict[Event, State]] = {
     State.READY: {Event.BEGUN: State.STAGING},
-    State.STAGING: {Event.ACKED: State.STAGED, Event.STAGE_FAILED: State.UNDECIDED},
-    State.STAGED: {Event.MANIFEST_WRITTEN: State.DECIDING, Event.STAGE_FAILED: State.UNDECIDED},
+    State.STAGING: {Event.ACKED: State.STAGED},
+    State.STAGED: {Event.MANIFEST_WRITTEN: State.DECIDING},
     State.DECIDING: {
         Event.APPENDED: State.FOLDING,
         Event.APPEND_LOST: State.FOLDING,
@@ -128,7 +127,8 @@ TABLE: dict[State, dict[Event, State]] = {
     State.STALLED: {},
     State.BROKEN: {},
 }
-"""Every state, and where each event leads. Final states list none."""
+"""Every state, and where each event leads. Final states list none. What staging or the log raises
+before the decision ends the machine where it is: nothing was decided."""
 
 ACTIONS: dict[State, Action] = {
     State.READY: Action.BEGIN,

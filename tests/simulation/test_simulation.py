@@ -13,9 +13,6 @@ BASE_SEED = int(os.environ.get("TIDEGATE_SEED", "0"))
 """Another base seed makes other schedules, by the same code: a nightly run takes the date."""
 
 NEVER_TAKEN = {
-    # Nothing in production sends it: an error of staging is raised past the machine.
-    "STAGING on STAGE_FAILED",
-    "STAGED on STAGE_FAILED",
     # Would be corruption, which the simulated store and log do not have.
     "READING_BACK on FOREIGN_DIGEST",
     "READING_BACK on GONE_BACK",

@@ -1,0 +1,179 @@
+"""``replace`` through table starts, ``load`` once per token, and refused rows beside (I1, I2, T42, T46)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tidegate.errors import BadRecordError, ConfigError
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "k string, n int"
+
+
+def rows(*pairs):
+    return [{"k": k, "n": n} for k, n in pairs]
+
+
+def test_replace_leaves_exactly_the_new_rows_and_older_versions_as_they_were(stream):
+    """I1: both tables move in one version, and a reader at an older one sees what it saw."""
+    top = stream(SCHEMA)
+    sink = top.sink()
+
+    def write(txn, batch):
+        txn.replace("top", batch, key="k")
+        txn.upsert("all", batch, key="k")
+
+    top.commit(sink.each(write), rows(("a", 1), ("b", 2)), rows(("b", 3)), [], rows(("c", 4), ("d", 5)))
+    expected = [
+        {"a": {"n": 1}, "b": {"n": 2}},
+        {"b": {"n": 3}},
+        {},
+        {"c": {"n": 4}, "d": {"n": 5}},
+    ]
+    for version, content in enumerate(expected, 1):
+        assert top.rows("top", version) == content
+    assert set(top.rows("all")) == {"a", "b", "c", "d"}
+    with top.gate() as gate, gate.snapshot() as snapshot:
+        assert snapshot.table("top").get("a") is None
+        assert snapshot.table("top").get_many(["b", "c"]) == {"c": {"n": 4}}
+
+
+def test_a_replaced_table_can_be_written_on_and_reduced_from_its_start(stream):
+    top = stream(SCHEMA)
+    sink = top.sink()
+    calls = iter(
+        [
+            lambda txn, batch: txn.reduce("sums", batch, key="k", reducers={"n": "sum"}),
+            lambda txn, batch: txn.replace("sums", batch, key="k"),
+            lambda txn, batch: txn.upsert("sums", batch, key="k"),
+        ]
+    )
+    batches = rows(("a", 1), ("b", 1)), rows(("b", 10)), rows(("a", 7))
+
+    def write(txn, batch):
+        next(calls)(txn, batch)
+
+    top.commit(sink.each(write), *batches)
+    assert top.rows("sums", 1) == {"a": {"n": 1}, "b": {"n": 1}}
+    assert top.rows("sums", 2) == {"b": {"n": 10}}
+    assert top.rows("sums") == {"a": {"n": 7}, "b": {"n": 10}}
+
+
+def test_state_before_the_start_is_never_read(stream):
+    """A reducer after a replace starts from what the replace left."""
+    top = stream(SCHEMA)
+    sink = top.sink()
+    first, second, third = rows(("a", 5), ("b", 5)), rows(("b", 1)), rows(("a", 2), ("b", 2))
+    kinds = iter(["reduce", "replace", "reduce"])
+
+    def write(txn, batch):
+        batch = batch.selectExpr("k", "cast(n as bigint) as n")
+        if next(kinds) == "replace":
+            txn.replace("sums", batch, key="k")
+        else:
+            txn.reduce("sums", batch, key="k", reducers={"n": "sum"})
+
+    top.commit(sink.each(write), first, second, third)
+    assert top.rows("sums") == {"a": {"n": 2}, "b": {"n": 3}}
+
+
+@pytest.mark.parametrize("other", ["upsert", "delete", "replace"])
+def test_replace_does_not_mix_with_other_calls_on_its_table(stream, other):
+    top = stream(SCHEMA)
+    sink = top.sink()
+
+    def write(txn, batch):
+        txn.replace("top", batch, key="k")
+        getattr(txn, other)("top", batch, key="k")
+
+    top.add(rows(("a", 1)))
+    ran = top.run(sink.each(write))
+    assert isinstance(ran.error, ConfigError)
+    assert "do not mix" in str(ran.error)
+    assert top.decided() == 0
+
+
+def test_a_load_is_one_version_once_per_token(stream, spark):
+    """I2: the same token again, in the same process or a new one, makes nothing."""
+    loaded = stream(SCHEMA)
+    sink = loaded.sink()
+    table = spark.createDataFrame(rows(("a", 1), ("b", 2)), SCHEMA)
+    assert sink.load({"t": table, "u": table}, token="one", key={"t": "k", "u": ["k", "n"]}) == 1
+    assert sink.load({"t": table}, token="one", key="k") == 1
+    again = loaded.sink()
+    assert again.load({"t": table}, token="one", key="k") == 1
+    assert again.load({"t": table.where("n = 1")}, token="two", key="k", replace=True) == 2
+    assert loaded.rows("t", 1) == {"a": {"n": 1}, "b": {"n": 2}}
+    assert loaded.rows("u", 2) == {("a", 1): {}, ("b", 2): {}}
+    assert loaded.rows("t") == {"a": {"n": 1}}
+    for one in (sink, again):
+        one.close()
+
+
+def test_a_stream_goes_on_after_a_load_and_a_load_beside_it(stream, spark):
+    loaded = stream(SCHEMA)
+    sink = loaded.sink(table="t", key="k")
+    assert sink.load({"t": spark.createDataFrame(rows(("a", 1)), SCHEMA)}, token="first") == 1
+    loaded.commit(sink, rows(("b", 2)))
+    assert sink.load({"t": spark.createDataFrame(rows(("c", 3)), SCHEMA)}, token="second") == 3
+    loaded.commit(sink, rows(("d", 4)))
+    assert set(loaded.rows("t")) == {"a", "b", "c", "d"}
+    assert loaded.version() == 4
+
+
+def test_a_load_without_a_token_or_a_key_is_refused_and_writes_nothing(stream, spark):
+    loaded = stream(SCHEMA)
+    sink = loaded.sink()
+    table = spark.createDataFrame(rows(("a", 1)), SCHEMA)
+    for given, words in (
+        ({"tables": {"t": table}, "token": "", "key": "k"}, "name of its own"),
+        ({"tables": {}, "token": "x", "key": "k"}, "nothing to load"),
+        ({"tables": {"t": table}, "token": "x"}, "which column is its key"),
+        ({"tables": {"t": table}, "token": "x", "key": "nope"}, "'nope' is missing"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            sink.load(**given)
+    assert loaded.decided() == 0
+    sink.close()
+
+
+def test_refused_rows_go_beside_in_the_same_version(stream):
+    """T46: one poison record does not hold the line; it is kept, with its cause."""
+    flights = stream(SCHEMA)
+    sink = flights.sink(table="t", key="k", on_bad_record="quarantine", key_bytes_max=3)
+    flights.commit(sink, rows(("a", 1), (None, 2), ("toolong", 3)), rows(("b", 4)), rows((None, 5), ("a", 6)))
+    assert flights.rows("t") == {"a": {"n": 6}, "b": {"n": 4}}
+    assert flights.rows("t", 1) == {"a": {"n": 1}}
+    told = flights.rows("_quarantine", 1)
+    assert {json.loads(row["value"])["n"]: (row["table"], row["key"]) for row in told.values()} == {
+        2: ("t", None),
+        3: ("t", b"toolong"),
+    }
+    assert {row["cause"] for row in told.values()} == {
+        "its key is null",
+        "its key takes 7 bytes, 3 are allowed",
+    }
+    beside = flights.rows("_quarantine")
+    assert len(beside) == 3
+    with flights.gate() as gate, gate.snapshot() as snapshot:
+        assert all(snapshot.table("_quarantine").get(name) == row for name, row in beside.items())
+
+
+def test_without_quarantine_a_bad_row_fails_its_batch(stream):
+    flights = stream(SCHEMA)
+    sink = flights.sink(table="t", key="k")
+    flights.add(rows(("a", 1), (None, 2)))
+    ran = flights.run(sink)
+    assert isinstance(ran.error, BadRecordError)
+    assert flights.decided() == 0
+
+
+def test_names_that_start_with_an_underscore_are_reserved(stream):
+    flights = stream(SCHEMA)
+    flights.add(rows(("a", 1)))
+    ran = flights.run(flights.sink().each(lambda txn, batch: txn.upsert("_quarantine", batch, key="k")))
+    assert isinstance(ran.error, ConfigError)
+    assert "reserved" in str(ran.error)
