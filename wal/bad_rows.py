@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import BadRecordError
+from tidegate.errors import BadRecordError, CorruptError
+from tidegate.key_groups import decode_key
 
 CHANGES = pa.schema(
     [
@@ -87,21 +88,25 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
 def _not_utf8(batch: Any, spec: StageSpec) -> list[int]:
     rows: list[int] = []
     for table, types in enumerate(spec.key_types):
-        if "string" not in types or "binary" in types:
+        if "string" not in types:
             continue
         mine = pc.equal(batch["t"], table)
         try:
             batch["k"].filter(mine).cast(pa.string())
         except pa.ArrowInvalid:
             places = np.flatnonzero(mine.to_numpy(zero_copy_only=False)).tolist()
-            rows += [row for row in places if not _is_utf8(batch["k"][row].as_py())]
+            rows += [row for row in places if not _is_text(batch["k"][row].as_py(), types)]
     return rows
 
 
-def _is_utf8(content: bytes | None) -> bool:
+def _is_text(key: bytes | None, types: Sequence[str]) -> bool:
+    """Whether the key's strings are UTF-8; its binaries may be anything."""
     try:
-        (content or b"").decode()
-    except UnicodeDecodeError:
+        if key is not None and "binary" in types:
+            decode_key(key, types)
+        else:
+            (key or b"").decode()
+    except (UnicodeDecodeError, CorruptError):
         return False
     return True
 

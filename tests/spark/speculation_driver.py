@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tidegate.spark import VersionedSink, stage
 
-ROWS = 2_000
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 WAIT_S = 60.0
 
 
@@ -55,6 +55,8 @@ def main(master: str, folder: Path) -> None:
     spark = (
         SparkSession.builder.master(master)
         .appName("tidegate speculation")
+        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
+        .config("spark.executor.extraJavaOptions", SHORT_LIVED)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")

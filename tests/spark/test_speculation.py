@@ -42,6 +42,7 @@ def environment(address):
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": address,
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "PYSPARK_PYTHON": sys.executable,
     }
 
