@@ -4,8 +4,8 @@ SHELL := /bin/sh
 RUN := tools/run
 
 # Folders that are not there (yet) are left out.
-FAST := $(wildcard tests/unit tests/conformance tests/model tests/simulation tests/test_packaging.py)
-REST := $(wildcard tests/crash tests/services)
+FAST := $(wildcard tests/unit tests/conformance tests/model tests/simulation tests/crash tests/test_packaging.py)
+REST := $(wildcard tests/services)
 SPARK := $(if $(wildcard tests/spark/test_*.py tests/spark/*/test_*.py),tests/spark)
 CODE := $(wildcard src wal committers sinks spark examples tests tools benchmarks)
 

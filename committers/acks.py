@@ -28,6 +28,10 @@ def check_acks(acks: Sequence[Ack], attempt: str, parallelism: int, key_groups: 
             raise TidegateError(msg)
         owned = groups_of(ack.task, parallelism, key_groups)
         foreign = {g for frame in ack.frames for g in frame.groups if g not in owned}
-        if foreign or ack.rows != sum(frame.changes for frame in ack.frames):
-            msg = f"task {ack.task} acked {ack.rows} rows with key groups {sorted(foreign)} of other tasks"
+        if foreign:
+            msg = f"task {ack.task} acked key groups {sorted(foreign)} of other tasks"
+            raise TidegateError(msg)
+        held = sum(frame.changes for frame in ack.frames)
+        if ack.rows != held:
+            msg = f"task {ack.task} acked {ack.rows} rows, its frames hold {held}"
             raise TidegateError(msg)
