@@ -15,7 +15,7 @@ JOBS ?= 2
 N ?= 1000000
 SEED ?= 1
 
-.PHONY: help setup demo test full lint format types simulate clean
+.PHONY: help setup demo test full lint format types simulate mutants clean
 
 help: ## Say what there is to run
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -49,6 +49,9 @@ types: setup ## Check types, strictly, through the link tree
 
 simulate: setup ## Simulate N schedules from SEED; the same seed repeats the same run
 	$(RUN) python -m tidegate.testing.simulation --schedules $(N) --workers $(JOBS) --seed $(SEED)
+
+mutants: setup ## Break the protocol on purpose, rule by rule, and see a test notice each
+	$(RUN) python tools/mutants.py
 
 clean: ## Remove what the other targets made, .venv too
 	rm -rf .venv .types build dist *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -295,9 +295,8 @@ def main() -> int:
     bad = [m.name for m, by, _ in results if not by or by.startswith("STALE")]
     if arguments.only is None and not bad:
         PAGE.write_text(page(results))
-    print(
-        f"{len(results) - len(bad)} of {len(results)} mutants were noticed" + (f"; not: {bad}" if bad else "")
-    )
+    surviving = f"; not: {', '.join(bad)}" if bad else ""
+    print(f"{len(results) - len(bad)} of {len(results)} mutants were noticed{surviving}")
     return 1 if bad else 0
 
 
