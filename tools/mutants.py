@@ -270,8 +270,8 @@ def page(results: list[tuple[Mutant, str, float]]) -> str:
     lines = [
         "# Mutants",
         "",
-        "The protocol broken on purpose, one rule at a time, and the test that noticed first. Made by `make mutants`;",
-        "the simulation and the model break further rules by themselves",
+        "The protocol broken on purpose, one rule at a time, and the test that noticed first. Made by",
+        "`make mutants`; the simulation and the model break further rules by themselves",
         "(`tests/simulation/test_seeded_mutations.py`, `tests/model`).",
         "",
         "| mutant | rule | in | noticed by |",
