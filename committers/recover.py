@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tidegate.committers import facts
 from tidegate.committers.commit import complete
 from tidegate.committers.driver import Driver
 from tidegate.errors import WalGapError
-from tidegate.wal.fold import View, fact_of, fold_all
 from tidegate.wal.record import VersionFact
 
 
@@ -30,22 +30,16 @@ def facts_from(driver: Driver, version: int) -> Iterator[VersionFact]:
 
     WalGapError: the log no longer has them.
     """
-    state = driver.folded
-    if version > state.last_version:
-        return
-    if fact_of(state, version) is not None:
-        yield from (fact for fact in state.recent if fact.version >= version)
-        return
-    view, expected = View(), version
-    for entry in driver.log.decisions():
-        view = fold_all(view, [entry], driver.log.where)
-        fact = view.state.recent[-1] if view.state and view.state.recent else None
-        if fact is not None and fact.version == expected <= state.last_version:
-            yield fact
-            expected += 1
+    state, expected = driver.folded, version
+    for fact in facts.known_facts(driver.log, state, version):
+        if fact.version != expected:
+            break
+        yield fact
+        expected += 1
     if expected <= state.last_version:
         msg = (
             f"version {expected} is not visible in {driver.store.where}, and {driver.log.where} no longer"
-            " holds its decision: restore the store from a newer copy, or use a new namespace"
+            " holds its decision: it was trimmed, wal_retain_s says how far back the log reaches; restore the"
+            " store from a newer copy, or use a new namespace"
         )
         raise WalGapError(msg)

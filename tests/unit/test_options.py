@@ -7,7 +7,8 @@ import pickle
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.options import KEY_BYTES_MAX, VALUE_BYTES_MAX, Endpoints, Options, redact
+from tidegate.options import KEEP_VERSIONS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX, Endpoints, Options, redact
+from tidegate.wal.fold import RECENT_MAX
 
 
 def test_the_defaults_are_valid_and_pinned():
@@ -15,6 +16,8 @@ def test_the_defaults_are_valid_and_pinned():
     assert dataclasses.asdict(Options()) == {
         "key_groups": None,
         "keep_versions": 100,
+        "max_layers": None,
+        "max_lease_s": 600.0,
         "apply_deadline_s": 300.0,
         "decide_deadline_s": 60.0,
         "parallelism": None,
@@ -24,12 +27,17 @@ def test_the_defaults_are_valid_and_pinned():
         "key_bytes_max": 32 * 1024,
         "value_bytes_max": 16 * 1024 * 1024,
         "heartbeat_s": 5.0,
+        "wal_retain_s": 86_400.0,
+        "summary_every": 500,
+        "on_bad_record": "fail",
     }
 
 
 WHOLE = {
     "key_groups": (1, 32_768),
-    "keep_versions": (1, None),
+    "keep_versions": (1, 1_000),
+    "summary_every": (1, None),
+    "max_layers": (1, None),
     "parallelism": (1, None),
     "driver_apply_max_changes": (0, None),
     "driver_apply_max_bytes": (0, None),
@@ -37,11 +45,13 @@ WHOLE = {
     "key_bytes_max": (1, KEY_BYTES_MAX),
     "value_bytes_max": (1, VALUE_BYTES_MAX),
 }
-SECONDS = ["apply_deadline_s", "decide_deadline_s", "heartbeat_s"]
+SECONDS = ["apply_deadline_s", "decide_deadline_s", "heartbeat_s", "max_lease_s"]
 
 
 def test_every_option_is_covered_here():
-    assert {*WHOLE, *SECONDS} == {field.name for field in dataclasses.fields(Options)}
+    assert {*WHOLE, *SECONDS, "wal_retain_s", "on_bad_record"} == {
+        field.name for field in dataclasses.fields(Options)
+    }
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -61,7 +71,7 @@ def test_a_whole_number_is_nothing_else(name, value):
         Options.of({name: value})
 
 
-@pytest.mark.parametrize("name", sorted(set(WHOLE) - {"key_groups", "parallelism"}))
+@pytest.mark.parametrize("name", sorted(set(WHOLE) - {"key_groups", "max_layers", "parallelism"}))
 def test_only_what_is_found_out_later_may_be_none(name):
     with pytest.raises(ConfigError, match=name):
         Options.of({name: None})
@@ -70,10 +80,27 @@ def test_only_what_is_found_out_later_may_be_none(name):
 @pytest.mark.parametrize("name", SECONDS)
 def test_a_duration_is_held_to_its_range(name):
     for value in (0.001, 1, 86_399.9):
-        assert getattr(Options.of({name: value}), name) == value
+        assert getattr(Options.of({name: value, "wal_retain_s": 10 * 86_400}), name) == value
     for value in (0, -1, 86_400, math.inf, -math.inf, math.nan, True, "5", None):
         with pytest.raises(ConfigError, match=name):
             Options.of({name: value})
+
+
+def test_the_log_is_kept_at_least_ten_apply_deadlines():
+    for value in (3_000, 3_000.1, 86_400, 10 * 366 * 86_400 - 1):
+        assert Options(wal_retain_s=value).wal_retain_s == value
+    for value in (0, -1, math.inf, math.nan, True, "5", None, 10 * 366 * 86_400):
+        with pytest.raises(ConfigError, match="wal_retain_s is"):
+            Options.of({"wal_retain_s": value})
+    assert Options(wal_retain_s=0.5, apply_deadline_s=0.05)
+    for given in ({"wal_retain_s": 2_999.9}, {"apply_deadline_s": 8_641}):
+        with pytest.raises(ConfigError, match=r"wal_retain_s .* at least 10 times apply_deadline_s"):
+            Options(**given)
+
+
+def test_no_more_versions_are_kept_than_there_are_facts():
+    """Versions are retired by their facts."""
+    assert KEEP_VERSIONS_MAX == RECENT_MAX
 
 
 def test_an_unknown_option_is_named_with_those_there_are():

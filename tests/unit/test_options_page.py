@@ -11,7 +11,11 @@ from tidegate.options import Options
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text().partition("## URLs")[0]
 UNITS = {"": 1, "KiB": 1024, "MiB": 1024**2}
-MEANT_BY_NONE = {"key_groups": str(KEY_GROUPS_DEFAULT), "parallelism": "Spark's default"}
+MEANT_BY_NONE = {
+    "key_groups": str(KEY_GROUPS_DEFAULT),
+    "parallelism": "Spark's default",
+    "max_layers": "keep_versions + 1,000",
+}
 
 
 def test_every_option_stands_there_with_its_default() -> None:

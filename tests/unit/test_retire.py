@@ -1,0 +1,328 @@
+"""Retirement: announce, look, delete; what a lease holds and for how long; what a late one may do."""
+
+import threading
+import time
+import uuid
+
+import pytest
+
+from tidegate import failpoints
+from tidegate.committers.background import Background
+from tidegate.committers.facts import known_facts
+from tidegate.committers.retire import retire_up_to
+from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
+from tidegate.options import Options
+from tidegate.sinks import memory_store, sqlite_store
+from tidegate.sinks.store import Lease
+from tidegate.testing.example import Example
+from tidegate.testing.store_harness import ManualClock
+from tidegate.wal import fold, memory_log
+from tidegate.wal.fold import View, fold_all
+
+KEEP_ONE = Options(key_groups=2, keep_versions=1)
+DEADLINE_S = 30.0
+
+
+def until(condition):
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def writer(request, tmp_path, clock):
+    """A writer of small versions; its store's clock is the test's."""
+    name = uuid.uuid4().hex
+    url = f"memory://{name}" if request.param == "memory" else f"sqlite://{tmp_path}/store"
+    example = Example(f"memory://{name}", url, options=KEEP_ONE, clock=clock)
+    yield example
+    example.close()
+    memory_store.forget(name)
+    memory_log.forget(name)
+
+
+def write(writer, count=1):
+    for _ in range(count):
+        last = writer.driver.folded.last_version
+        writer.write({"airports": {"EWR": {"departures": last, "delay": 0.0}}})
+
+
+def retire(writer, options=KEEP_ONE, stopped=lambda: False, dropped=0):
+    driver = writer.driver
+    return retire_up_to(driver.log, driver.store, driver.folded, options, stopped, dropped)
+
+
+def horizon(writer):
+    return writer.driver.store.pointer().horizon
+
+
+def rows_at(writer, table, key, versions):
+    """Which of these versions have a row of the key."""
+    found = {v: writer.driver.store.rows_of(table, [key], v)[0].as_py() for v in versions}
+    return [version for version, value in found.items() if value is not None]
+
+
+def test_the_horizon_follows_keep_versions_and_what_is_below_goes(writer):
+    write(writer, 5)
+    assert retire(writer, Options(keep_versions=3)) == 3 == horizon(writer)
+    assert rows_at(writer, "airports", b"EWR", range(1, 6)) == [3, 4, 5]
+    assert [entry.version for entry in writer.driver.store.catalog()] == [3, 4, 5]
+    assert retire(writer, Options(keep_versions=3)) == 3
+    assert retire(writer, Options(keep_versions=10)) == 3  # never down
+
+
+def test_a_table_emptied_by_a_version_without_changes_loses_its_rows(writer):
+    """Nothing of the version's own is there to drive the retirement: it has to be called all the same."""
+    write(writer)
+    writer.write({"airports": {}}, frozenset(["airports"]))
+    write(writer)
+    assert retire(writer) == 3
+    assert rows_at(writer, "airports", b"EWR", range(1, 4)) == [3]
+    write(writer)
+    writer.write({"airports": {}}, frozenset(["airports"]))
+    assert retire(writer) == 5
+    assert rows_at(writer, "airports", b"EWR", range(1, 6)) == []
+
+
+def test_versions_older_than_the_fold_keeps_are_retired_too(writer, monkeypatch):
+    """keep_versions may be larger than the number of facts that the fold keeps."""
+    monkeypatch.setattr(fold, "RECENT_MAX", 3)
+    write(writer, 9)
+    state = writer.driver.folded
+    assert len(state.recent) == 3
+    for first in range(11):
+        expected = list(range(max(first, 1), 10))
+        assert [fact.version for fact in known_facts(writer.driver.log, state, first)] == expected
+    assert retire(writer, Options(keep_versions=6)) == 4
+    assert rows_at(writer, "airports", b"EWR", range(1, 10)) == [4, 5, 6, 7, 8, 9]
+
+
+# -- leases ---------------------------------------------------------------------------------------
+
+
+def test_a_lease_holds_the_horizon_and_its_end_lets_it_go(writer):
+    write(writer, 2)
+    writer.driver.store.lease(Lease("reader", 2), 60)
+    write(writer, 3)
+    assert retire(writer) == 2
+    assert rows_at(writer, "airports", b"EWR", range(1, 6)) == [2, 3, 4, 5]
+    writer.driver.store.release("reader")
+    assert retire(writer) == 5
+
+
+def test_t41_leases_run_out_by_the_stores_clock(writer, clock):
+    """Nothing that a reader or a driver says of the time counts."""
+    write(writer, 2)
+    writer.driver.store.lease(Lease("reader", 1), 60)
+    write(writer)
+    clock.advance(59)
+    assert retire(writer) == 1
+    clock.advance(2)
+    assert retire(writer) == 3
+    with pytest.raises(SnapshotExpiredError):
+        writer.driver.store.lease(Lease("reader", 1), 60)
+
+
+def test_t41_a_clock_that_went_back_holds_nothing_for_ever(writer, clock):
+    write(writer, 2)
+    clock.advance(365 * 86_400)
+    writer.driver.store.lease(Lease("reader", 1), 60)
+    clock.advance(-365 * 86_400)
+    assert retire(writer) == 2
+
+
+def test_a_lease_holds_no_longer_than_max_lease_however_often_it_is_renewed(writer, clock):
+    options = Options(keep_versions=1, max_lease_s=100)
+    store = writer.driver.store
+    write(writer)
+    store.lease(Lease("reader", 1), 60)
+    write(writer)
+    for _ in range(3):
+        clock.advance(30)
+        store.lease(Lease("reader", 1), 60)
+        assert retire(writer, options) == 1
+    assert [(info.version, round(info.age_s)) for info in store.leases()] == [(1, 90)]
+    clock.advance(11)
+    store.lease(Lease("reader", 1), 60)  # no limit has been looked at yet: still good
+    assert retire(writer, options) == 2
+    with pytest.raises(SnapshotExpiredError):
+        store.lease(Lease("reader", 1), 60)
+    with pytest.raises(SnapshotExpiredError):
+        store.get_many("airports", [b"EWR"], 1)
+    assert store.leases() == []
+
+
+def test_a_lease_holds_no_more_than_max_layers(writer):
+    options = Options(keep_versions=1, max_layers=3)
+    store = writer.driver.store
+    write(writer)
+    store.lease(Lease("reader", 1), 6_000)
+    for version in (2, 3, 4):
+        write(writer)
+        assert retire(writer, options) == 1, version
+    write(writer)
+    assert retire(writer, options) == 5  # let go at once, not one by one: it no longer holds at all
+    with pytest.raises(SnapshotExpiredError):
+        store.lease(Lease("reader", 1), 60)
+
+
+def test_max_layers_is_keep_versions_and_a_thousand_unless_given():
+    assert Options().layers_max == 1_100
+    assert Options(keep_versions=7, max_layers=9).layers_max == 9
+
+
+# -- interrupted, and late ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["retire.after_announce", "retire.after_group"])
+def test_t39_a_retirement_cut_short_is_finished_by_the_next(writer, place):
+    write(writer, 3)
+    failpoints.arm(f"{place}=raise@2")
+    try:
+        with pytest.raises(failpoints.FailpointError):
+            retire(writer)
+    finally:
+        failpoints.arm(None)
+    assert 0 < horizon(writer) < 3
+    for version in range(horizon(writer), 4):
+        assert writer.driver.store.get_many("airports", [b"EWR"], version)[0].is_valid
+    assert retire(writer) == 3
+    assert rows_at(writer, "airports", b"EWR", range(1, 4)) == [3]
+
+
+def test_a_stop_ends_it_between_two_chunks_and_says_how_far_it_got(writer):
+    write(writer, 4)
+    asked = iter([False, True])
+    assert retire(writer, stopped=lambda: next(asked)) == 0
+    assert horizon(writer) == 1
+    assert retire(writer) == 4
+    assert rows_at(writer, "airports", b"EWR", range(1, 5)) == [4]
+
+
+def test_what_was_dropped_is_not_read_again(writer, monkeypatch):
+    """I11: with every version one version is dropped, not two."""
+    write(writer, 3)
+    done = retire(writer)
+    write(writer)
+    seen, plain = [], type(writer.driver.store).retire
+    monkeypatch.setattr(
+        type(writer.driver.store),
+        "retire",
+        lambda store, version, changes: (seen.append(version), plain(store, version, changes)),
+    )
+    assert retire(writer, dropped=done) == 4
+    assert seen == [4]
+    retire(writer)  # another driver: who announced 4 may have died before dropping
+    assert seen == [4, 4]
+
+
+def test_t1_a_zombies_announce_and_retire_land_late_and_change_nothing(writer):
+    """It slept between announce and retire, and between looking and announce."""
+    store, log = writer.driver.store, writer.driver.log
+    write(writer, 3)
+    late = retire_calls(log, store, writer.driver.folded)
+    write(writer, 3)
+    assert retire(writer, Options(keep_versions=2)) == 5
+    store.lease(Lease("reader", 5), 60)
+    before = {v: store.get_many("airports", [b"EWR"], v).to_pylist() for v in (5, 6)}
+    for call in [*late, *reversed(late)]:
+        call()
+    assert horizon(writer) == 5
+    assert {v: store.get_many("airports", [b"EWR"], v).to_pylist() for v in (5, 6)} == before
+    store.lease(Lease("reader", 5), 60)
+
+
+def retire_calls(log, store, state):
+    """What a driver that retires up to ``state`` would send."""
+    from tidegate.committers import apply
+
+    calls = []
+    for fact in state.recent:
+        (work,) = apply.plan(apply.read_manifest(log, fact), fact, 1)
+        chunks = list(apply.chunks_of(work, log))
+        calls += [
+            lambda version=fact.version: store.announce(version, max_lease_s=0.001, max_layers=1),
+            lambda version=fact.version, chunks=chunks: store.retire(version, chunks),
+        ]
+    return calls
+
+
+# -- in the background -----------------------------------------------------------------------------------
+
+
+def background_of(writer, options=KEEP_ONE):
+    driver = writer.driver
+    return Background(driver.log, driver.store, options, lambda: driver.epoch)
+
+
+def test_the_background_retires_after_a_version(writer):
+    background = background_of(writer)
+    try:
+        write(writer, 3)
+        background.published()
+        until(lambda: horizon(writer) == 3)
+    finally:
+        background.stop()
+
+
+def test_a_retirement_that_hangs_holds_up_no_batch(writer, monkeypatch):
+    store, entered, go_on = type(writer.driver.store), threading.Event(), threading.Event()
+    plain = store.announce
+
+    def hangs(self, *args, **limits):
+        entered.set()
+        assert go_on.wait(DEADLINE_S)
+        return plain(self, *args, **limits)
+
+    monkeypatch.setattr(store, "announce", hangs)
+    background = background_of(writer)
+    try:
+        write(writer, 2)
+        background.published()
+        assert entered.wait(DEADLINE_S)
+        for _ in range(3):  # batches come and go; it has not moved
+            write(writer)
+            background.published()
+        assert writer.driver.store.pointer().visible == 5
+        assert not background.ended
+    finally:
+        go_on.set()
+        background.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tidegate-")]
+
+
+def test_a_store_that_is_away_only_puts_retirement_off(writer, monkeypatch, caplog):
+    store = type(writer.driver.store)
+    tried = threading.Event()
+
+    def away(*_, **__):
+        tried.set()
+        raise StoreUnavailableError("away")
+
+    background = background_of(writer)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "announce", away)
+            write(writer, 2)
+            background.published()
+            assert tried.wait(DEADLINE_S)
+            until(lambda: "failed, tried again" in caplog.text)
+        background.published()
+        until(lambda: horizon(writer) == 2)
+    finally:
+        background.stop()
+
+
+def test_retirement_needs_no_more_than_a_look_at_log_and_store(writer):
+    """Another process can do it: only the fold is needed."""
+    write(writer, 3)
+    view = fold_all(View(), writer.driver.log.decisions())
+    assert retire_up_to(writer.driver.log, writer.driver.store, view.state, KEEP_ONE, lambda: False) == 3
+    assert retire_up_to(writer.driver.log, writer.driver.store, None, KEEP_ONE, lambda: False) == 0
+    assert isinstance(writer.driver.store, memory_store.MemoryStore | sqlite_store.SqliteStore)
