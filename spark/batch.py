@@ -12,6 +12,9 @@ from pyspark.sql import DataFrame
 
 from tidegate.errors import ConfigError
 
+NOTE_BYTES = 64 * 1024
+"""So much of a file source's note is read at first; more when one batch took more files."""
+
 
 class BatchContext(NamedTuple):
     """One micro-batch, as Spark's offset log holds it.
@@ -81,15 +84,22 @@ def _files_behind(session: Any, query: Any, offsets: str) -> Iterator[str]:
                 yield from _noted(session, system, path, number)
 
 
-def _noted(session: Any, system: Any, path: Any, number: int) -> Iterator[str]:
-    stream = system.open(path)
-    try:
-        text = session._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")  # noqa: SLF001
-    finally:
-        stream.close()
-    for line in text.splitlines()[1:]:  # the first is the format's version
-        if json.loads(line).get("batchId") == number:
-            yield line
+def _noted(session: Any, system: Any, path: Any, number: int) -> list[str]:
+    """The lines of this offset in a note: its last ones, so that what stands before costs nothing (I11)."""
+    length, window = int(system.getFileStatus(path).getLen()), NOTE_BYTES
+    while True:
+        start = max(length - window, 0)
+        stream = system.open(path)
+        try:
+            stream.seek(start)
+            text = session._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")  # noqa: SLF001
+        finally:
+            stream.close()
+        lines = text.splitlines()[1:]  # the first is the format's version, or torn
+        mine = [line for line in lines if json.loads(line).get("batchId") == number]
+        if start == 0 or len(mine) < len(lines):
+            return mine
+        window *= 4
 
 
 def _offsets(text: str) -> Iterator[Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 
 import pytest
 
 from tidegate.errors import ConfigError, LineageError, WalGapError
+from tidegate.spark import batch
 
 pytestmark = pytest.mark.spark
 
@@ -110,3 +112,56 @@ def test_one_sink_does_not_take_over_a_namespace_with_another_query_i10(stream):
     assert isinstance(ran.error, LineageError)
     flights.commit(sink, *batches(1, start=1))
     assert flights.rows("t") == content(2)
+
+
+@pytest.mark.parametrize("window", [1, 400, batch.NOTE_BYTES])
+def test_the_files_behind_an_offset_are_found_for_every_source_and_after_compaction_t5(
+    stream, conf, monkeypatch, window
+):
+    """Two file sources, one without data at first; Spark folds its notes at every second offset.
+
+    I11: a folded note is read from its end, a window at a time.
+    """
+    monkeypatch.setattr(batch, "NOTE_BYTES", window)
+    conf("spark.sql.streaming.fileSource.log.compactInterval", 2)
+    flights, other = stream(SCHEMA), stream(SCHEMA, "other")
+    found = {}
+
+    def both(*files):
+        for added in files:
+            added[0].add(*added[1])
+            sources = [
+                s.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(s.input))
+                for s in (flights, other)
+            ]
+            query = (
+                sources[0]
+                .unionByName(sources[1])
+                .writeStream.foreachBatch(note)
+                .option("checkpointLocation", str(flights.checkpoint))
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+
+    def note(rows, batch_id):
+        context = batch.batch_context(rows, batch_id)
+        session = rows.sparkSession
+        query = batch._running_query(session, context.lineage)
+        lines = list(batch._files_behind(session, query, context.source_offsets))
+        found[batch_id] = sorted(json.loads(line)["path"].split("/")[-2:] for line in lines)
+        fingerprints.add(context.fingerprint)
+
+    fingerprints = set()
+    both((flights, batches(3)), (other, batches(1)), (flights, batches(1)))
+    assert [found[n] for n in range(3)] == [[["input", f"{n + 1:04}.parquet"]] for n in range(3)]
+    assert ["input", "0001.parquet"] in found[3]
+    assert ["input", "0004.parquet"] in found[4]
+    assert len(fingerprints) == len(found) == 5
+
+
+def test_offsets_of_any_source_are_told_apart():
+    assert list(batch._offsets('[{"logOffset":0}, -, 7]')) == [{"logOffset": 0}, None, 7]
+    assert list(batch._offsets('[-1, {"t":{"0":5}}]')) == [-1, {"t": {"0": 5}}]
+    assert list(batch._offsets("[not JSON, {}]")) == []
+    assert list(batch._offsets("[]")) == []

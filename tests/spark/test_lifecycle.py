@@ -1,0 +1,120 @@
+"""A sink's life: closed, used again, its threads, triggers, and what it keeps (I8, I11)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import tidegate
+from tidegate.errors import SnapshotExpiredError
+from tidegate.sinks.open_store import open_store
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "k string, n int"
+
+
+def batches(count, start=0):
+    return [[{"k": f"k{n}", "n": n}] for n in range(start, start + count)]
+
+
+def content(count):
+    return {f"k{n}": {"n": n} for n in range(count)}
+
+
+def threads():
+    return sorted(t.name for t in threading.enumerate() if t.name.startswith("tidegate-"))
+
+
+def test_one_sink_serves_run_after_run_closed_or_not(stream):
+    flights = stream(SCHEMA)
+    sink = flights.sink(table="t", key="k")
+    flights.commit(sink, *batches(1))
+    epoch = flights.view().state.epoch
+    flights.commit(sink, *batches(1, start=1))
+    assert flights.view().state.epoch == epoch, "it was still open"
+    sink.close()
+    sink.close()
+    assert threads() == []
+    flights.commit(sink, *batches(1, start=2))
+    assert flights.view().state.epoch == epoch + 1
+    assert flights.rows("t") == content(3)
+    assert sink.last_commit.version == 3
+    assert sink.recovered == []
+
+
+def test_a_query_with_a_trigger_interval_takes_what_comes_and_its_threads_end_with_it(stream, poll):
+    flights = stream(SCHEMA)
+    sink = flights.sink(table="t", key="k")
+    query, ran = flights.start(sink, processingTime="50 milliseconds")
+    try:
+        for n in range(3):
+            flights.add(*batches(1, start=n))
+            poll(lambda n=n: sink.last_commit is not None and sink.last_commit.version == n + 1, "a version")
+        assert flights.rows("t") == content(3)
+        assert threads() == ["tidegate-heartbeat", "tidegate-retire"]
+        store = open_store(flights.store, "flights")
+        assert store.pointer().heartbeat_age_s < 60
+        store.close()
+    finally:
+        query.stop()
+    poll(lambda: threads() == [], "the heartbeat ends with its query")
+    assert ran.error is None
+    flights.commit(sink, *batches(1, start=3))
+    assert flights.rows("t") == content(4)
+
+
+def test_old_versions_are_retired_and_the_newest_stay_readable_i8_t28(stream, poll):
+    flights = stream(SCHEMA)
+    sink = flights.sink(table="t", key="k", keep_versions=2)
+    store = open_store(flights.store, "flights")
+    flights.commit(sink, *batches(1))
+    flights.add(*batches(4, start=1))
+    query, ran = flights.start(sink, processingTime="50 milliseconds")
+    try:
+        poll(lambda: store.pointer().horizon == 4, "versions 1 to 3 are retired")
+    finally:
+        query.stop()
+        store.close()
+    assert ran.error is None
+    with flights.gate() as gate:
+        assert [info.version for info in gate.history()] == [4, 5]
+        with pytest.raises(SnapshotExpiredError, match=r"version 3.*oldest that can be read is 4"):
+            gate.snapshot(version=3)
+    assert flights.rows("t", 4) == content(4)
+    assert flights.rows("t") == content(5)
+
+
+def test_two_sinks_of_two_namespaces_share_a_log_a_store_and_a_batch_t47(stream):
+    flights = stream(SCHEMA)
+    one, other = (flights.sink(table="t", key="k", namespace=name) for name in ("a.b", "a_b"))
+
+    def both(rows, batch_id):
+        one(rows, batch_id)
+        other(rows.where("n > 0"), batch_id)
+
+    flights.commit(both, *batches(2))
+    assert one.last_commit.version == other.last_commit.version == 2
+    for name, expected in (("a.b", content(2)), ("a_b", {"k1": {"n": 1}})):
+        store = open_store(flights.store, name)
+        assert store.pointer().visible == 2
+        store.close()
+        from_gate = tidegate.connect(flights.store, namespace=name)
+        assert dict(from_gate.table("t").scan()) == expected
+        from_gate.close()
+
+
+def test_a_driver_that_was_overtaken_stops_and_writes_nothing_i6_t1(stream):
+    """Another sink opens the namespace for the same checkpoint: the first one is fenced."""
+    flights = stream(SCHEMA)
+    old, new = flights.sink(table="t", key="k"), flights.sink(table="t", key="k")
+    flights.commit(old, *batches(1))
+    flights.commit(new, *batches(1, start=1))
+    flights.add(*batches(1, start=2))
+    ran = flights.run(old)
+    assert type(ran.error).__name__ == "FencedError"
+    assert "FencedError" in str(ran.exception)
+    assert flights.decided() == flights.version() == 2
+    flights.commit(old)  # it opens again, with an epoch of its own
+    assert flights.rows("t") == content(3)
