@@ -1,4 +1,4 @@
-"""Work beside the batches: the writer's heartbeat, and retirement. Never on a batch's path."""
+"""Work beside the batches: heartbeat, retirement and trimming. Never on a batch's path."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import logging
 import threading
 from collections.abc import Callable
 
+from tidegate.clock import Clock
 from tidegate.committers.retire import retire_up_to
+from tidegate.committers.trim import Trimmer
 from tidegate.errors import TidegateError
 from tidegate.options import Options
 from tidegate.sinks.store import Store
-from tidegate.wal.fold import View, fold_all
+from tidegate.wal.catch_up import catch_up
+from tidegate.wal.fold import View
 from tidegate.wal.log import Log
 
 logger = logging.getLogger("tidegate")
@@ -29,19 +32,21 @@ class Background:
         options: Options,
         epoch: Callable[[], int],
         alive: Callable[[], bool] = lambda: True,
+        clock: Clock | None = None,
     ) -> None:
         self._log, self._store, self._options, self._epoch, self._alive = log, store, options, epoch, alive
+        self._clock = clock or Clock()
         self._ending = threading.Event()
         self._work = threading.Event()
         self._threads = [
             threading.Thread(target=target, name=f"tidegate-{target.__name__.strip('_')}", daemon=True)
-            for target in (self._heartbeat, self._retire)
+            for target in (self._heartbeat, self._retire_and_trim)
         ]
         for thread in self._threads:
             thread.start()
 
     def published(self) -> None:
-        """A version became visible: an older one may be retired now."""
+        """A version became visible: an older one may be retired now, and the log trimmed."""
         self._work.set()
 
     @property
@@ -69,15 +74,21 @@ class Background:
                 logger.warning("heartbeat failed, tried again in %s s: %s", self._options.heartbeat_s, error)
             self._ending.wait(self._options.heartbeat_s)
 
-    def _retire(self) -> None:
-        view = View()
+    def _retire_and_trim(self) -> None:
+        view, dropped = View(), 0
+        trimmer = Trimmer(self._log, self._store, self._options, self._clock)
         while True:
             self._work.wait()
             self._work.clear()
             if self._ending.is_set():
                 return
             try:
-                view = fold_all(view, self._log.decisions(view.position), self._log.where)
-                retire_up_to(self._log, self._store, view.state, self._options, self._ending.is_set)
+                folded_at_us = self._clock.now_us()  # before the read: later decisions are not in it
+                view = catch_up(view, self._log)
+                dropped = retire_up_to(
+                    self._log, self._store, view.state, self._options, self._ending.is_set, dropped
+                )
+                if not self._ending.is_set():
+                    trimmer.trim(view, folded_at_us, self._ending.is_set)
             except TidegateError as error:
-                logger.warning("retirement failed, tried again after the next version: %s", error)
+                logger.warning("retiring or trimming failed, tried again after the next version: %s", error)

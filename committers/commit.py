@@ -15,6 +15,7 @@ from tidegate.committers.driver import Driver
 from tidegate.committers.publish import publish
 from tidegate.committers.seal import seal_everywhere
 from tidegate.committers.states import Event, Machine, State
+from tidegate.committers.trim import summarise_if_due
 from tidegate.wal.fold import replay_of
 from tidegate.wal.record import BatchOrigin, Manifest, VersionFact, encode_manifest, manifest_digest
 
@@ -57,6 +58,9 @@ def commit(driver: Driver, barrier: Barrier) -> VersionFact:
 
     # Phase two: from here on the version becomes visible, by us or by whoever comes next (I4).
     complete(driver, fact, manifest if won else None, machine)
+
+    # Beside the version, which is visible: now and then one more record, whatever becomes of it.
+    summarise_if_due(driver)
     failpoints.hit("commit.before_return")
     return fact
 

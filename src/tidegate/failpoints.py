@@ -35,8 +35,13 @@ NAMES = (
     "publish.before",  # everything is sealed, the pointer has not moved
     "publish.after",  # the pointer has moved, the driver has not seen the answer
     "commit.before_return",  # visible; Spark's commit log is not written
+    "summary.before_append",  # visible; a Summary is due
+    "summary.after_append",  # the Summary is in the log, or lost
     "retire.after_announce",  # the horizon moved, nothing deleted
     "retire.after_group",  # some key groups retired, others not
+    "trim.before_decisions",  # a Summary to cut in front of is found, nothing is cut
+    "trim.after_decisions",  # the decision log is cut, no blob dropped
+    "trim.after_blobs",  # blobs are dropped, nobody has noted it
 )
 
 ACTIONS = ("kill", "stop", "raise")

@@ -13,6 +13,7 @@ Failpoints come through TIDEGATE_FAILPOINTS. One JSON line per event goes to sta
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import random
 import sys
@@ -25,8 +26,9 @@ from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
 from tidegate.committers.retire import retire_up_to
+from tidegate.committers.trim import Trimmer
 from tidegate.errors import TidegateError
-from tidegate.options import Endpoints, Options
+from tidegate.options import WAL_RETAIN_APPLIES, Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.fold import replay_of
@@ -115,6 +117,7 @@ def make_driver(args: argparse.Namespace) -> Driver:
         keep_versions=args.keep_versions or 1,
         decide_deadline_s=args.deadline,
         apply_deadline_s=args.deadline,
+        summary_every=args.summary_every,
     )
     log = open_log(args.wal, args.namespace)
     store = open_store(args.store, args.namespace)
@@ -127,11 +130,18 @@ def make_driver(args: argparse.Namespace) -> Driver:
     return Driver(endpoints, log, store, options, apply_on_executors=on_executors)
 
 
+def make_trimmer(driver: Driver, args: argparse.Namespace) -> Trimmer:
+    """It keeps the log for ``--wal-retain``, which may be shorter than a driver's deadlines allow."""
+    deadline_s = args.wal_retain / WAL_RETAIN_APPLIES
+    options = dataclasses.replace(driver.options, wal_retain_s=args.wal_retain, apply_deadline_s=deadline_s)
+    return Trimmer(driver.log, driver.store, options, driver.clock)
+
+
 def run_query(driver: Driver, args: argparse.Namespace) -> None:
     """Open, then every batch in turn, from the first that the checkpoint does not have."""
     recovered = open_namespace(driver, args.lineage)
     say("opened", epoch=driver.epoch, recovered=recovered)
-    checkpoint = Checkpoint(args.checkpoint)
+    checkpoint, trimmer = Checkpoint(args.checkpoint), make_trimmer(driver, args)
     for batch_id in range(checkpoint.next_batch(), args.batches):
         offsets = checkpoint.plan(batch_id)
         origin = batch(args.lineage, batch_id, offsets)
@@ -152,6 +162,8 @@ def run_query(driver: Driver, args: argparse.Namespace) -> None:
         if args.keep_versions:
             retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
         checkpoint.done(batch_id)
+        # On this thread, not in the background, so that a kill in it comes at the same place each time.
+        trimmer.trim(driver.view, driver.clock.now_us())
     say("done", version=driver.folded.last_version)
 
 
@@ -177,6 +189,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--frame-bytes", type=int, default=700)
     parser.add_argument("--deadline", type=float, default=20.0, help="seconds to decide, and to apply")
     parser.add_argument("--keep-versions", type=int, default=0, help="retire older ones; 0 keeps all")
+    parser.add_argument("--summary-every", type=int, default=500, help="versions between Summaries")
+    parser.add_argument("--wal-retain", type=float, default=86_400.0, help="seconds that the log is kept")
     parser.add_argument("--recover", action="store_true", help="only finish what was decided")
     args = parser.parse_args(argv)
     if args.checkpoint is None and not args.recover:
