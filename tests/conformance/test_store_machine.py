@@ -20,7 +20,7 @@ from tidegate.clock import Clock
 from tidegate.errors import IncompleteError, SnapshotExpiredError, TidegateError
 from tidegate.sinks.memory_store import MemoryStore, forget
 from tidegate.sinks.sqlite_store import SqliteStore
-from tidegate.sinks.store import CatalogEntry, Identity, Lease, Stamp
+from tidegate.sinks.store import CatalogEntry, Identity, Lease, Stamp, Vacuumed
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import LoadOrigin, TableAt
 
@@ -147,7 +147,9 @@ class StoreMachine(RuleBasedStateMachine):
                 self.store.lease(Lease(name, version), ttl)
         else:
             self.store.lease(Lease(name, version), ttl)
-            self.leases[name] = (version, self.clock.now + ttl * 10**6)
+            known = self.leases.get(name)
+            taken = known[1] if known is not None and known[0] == version else self.clock.now
+            self.leases[name] = (version, taken, self.clock.now + ttl * 10**6)
 
     @rule(name=st.sampled_from("ab"))
     def release(self, name):
@@ -158,11 +160,46 @@ class StoreMachine(RuleBasedStateMachine):
     def time_goes_on(self, seconds):
         self.clock.now += seconds * 10**6
 
-    @rule(back=st.integers(-1, 2))
-    def announce(self, back):
-        pinned = [version for version, until in self.leases.values() if until > self.clock.now]
-        self.horizon = max(self.horizon, min([self.visible - back, self.visible, *pinned]))
-        assert self.store.announce(self.visible - back) == self.horizon
+    @rule(
+        back=st.integers(-1, 2),
+        max_lease_s=st.sampled_from([None, 4, 12, 3000]),
+        max_layers=st.sampled_from([None, 0, 1, 100]),
+    )
+    def announce(self, back, max_lease_s, max_layers):
+        holding = [
+            version
+            for version, taken, until in self.leases.values()
+            if until > self.clock.now
+            and (max_lease_s is None or self.clock.now - taken < max_lease_s * 10**6)
+            and (max_layers is None or version >= self.visible - max_layers)
+        ]
+        self.horizon = max(self.horizon, min([self.visible - back, self.visible, *holding]))
+        limits = {"max_lease_s": max_lease_s, "max_layers": max_layers}
+        assert self.store.announce(self.visible - back, **limits) == self.horizon
+        for name, (version, _, until) in list(self.leases.items()):
+            if version < self.horizon or until <= self.clock.now:
+                del self.leases[name]
+                if version < self.horizon:  # run out or revoked, and passed: refused from now on
+                    with pytest.raises(SnapshotExpiredError):
+                        self.store.lease(Lease(name, version), 1000)
+
+    @rule()
+    def look_at_leases(self):
+        found = [(info.lease_id, info.version, info.age_s, info.expires_in_s) for info in self.store.leases()]
+        assert sorted(found) == sorted(
+            (name, version, (self.clock.now - taken) / 1e6, (until - self.clock.now) / 1e6)
+            for name, (version, taken, until) in self.leases.items()
+            if until > self.clock.now
+        )
+
+    @rule()
+    def vacuum(self):
+        would = self.store.vacuum(dry_run=True)
+        assert self.store.vacuum() == would
+        assert self.store.vacuum(dry_run=True) == Vacuumed()
+        for name, (_, _, until) in list(self.leases.items()):
+            if until <= self.clock.now:
+                del self.leases[name]
 
     @precondition(lambda self: self.retired < self.horizon)
     @rule(torn=st.booleans())
@@ -178,6 +215,13 @@ class StoreMachine(RuleBasedStateMachine):
     def reopen(self):
         self.store.close()
         self.store = self.make(self.name)
+
+    @precondition(lambda self: self.horizon)
+    @rule(pick=st.integers(0, 10**6))
+    def retire_late(self, pick):
+        """A zombie: what was at or below the horizon when it was sent."""
+        version = self.decided[pick % self.horizon]
+        self.store.retire(version.version, version.chunks[pick % 2 :: 2])
 
     # -- reading -------------------------------------------------------------------------------
 
