@@ -166,8 +166,10 @@ class _Reader:
             self._process.wait()
 
     def _listen(self) -> None:
-        for line in self._process.stdout or ():
-            self._report = json.loads(line)
+        assert self._process.stdout is not None  # asked for in __init__
+        with self._process.stdout as lines:
+            for line in lines:
+                self._report = json.loads(line)
 
 
 def _start(
