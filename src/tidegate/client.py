@@ -33,26 +33,16 @@ from tidegate.errors import (
 )
 from tidegate.options import redact
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.store import CatalogEntry, Lease, Pointer
-from tidegate.snapshot import (
-    Held,
-    Reader,
-    Result,
-    Snapshot,
-    Table,
-    expired,
-    moment,
-    no_version_yet,
-    release,
-)
+from tidegate.sinks.store import CatalogEntry, Pointer
+from tidegate.snapshot import Held, Reader, Result, Snapshot, Table, expired, moment, no_version_yet
 from tidegate.values import EPOCH
 from tidegate.wal.record import BatchOrigin, ImportOrigin, LoadOrigin, Origin
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-LEASE_S = 600.0
-"""How long a snapshot holds its version unless asked otherwise."""
+LEASE_S = 60.0
+"""So long a version stays held without a sign of life from the snapshot's process, unless asked otherwise."""
 LEASE_MAX_S = 86_400.0
 WAIT_FIRST_S, WAIT_MOST_S = 0.001, 0.05
 TRIES = 5
@@ -170,9 +160,13 @@ class Gate:
     ) -> Snapshot:
         """One version for many reads: the newest, ``version``, or the newest decided by ``as_of``.
 
-        The version is held for ``lease_s`` seconds; use it as a context manager, so that it is
-        given back early. ConfigError: the version is not visible yet, or the arguments do not
-        fit. SnapshotExpiredError: the version was retired.
+        The version is held until the snapshot is closed; use it as a context manager. Its lease
+        is for ``lease_s`` seconds and renewed in the background: that is how long it outlives
+        a reader that dies, and how long a store may be away before the snapshot refuses. The
+        writer's ``max_lease_s`` and ``max_layers`` limit how long a version can be held.
+
+        ConfigError: the version is not visible yet, or the arguments do not fit.
+        SnapshotExpiredError: the version was retired.
 
         >>> from tidegate.testing.example import write_flights
         >>> write_flights(wal="memory://snapshot", store="memory://snapshot")
@@ -229,6 +223,7 @@ class Gate:
         """Release the connection; its tables and snapshots end with it. May be repeated."""
         if not self._reader.closed:
             self._reader.closed = True
+            self._reader.renewals.close()
             self._reader.store.close()
 
     def __enter__(self) -> Self:
@@ -344,16 +339,14 @@ class Gate:
         that cannot do both at once has announced the horizon before it looked for leases.
         """
         reader = self._reader
-        lease = Lease(reader.clock.new_id(), version)
-        deadline = reader.clock.monotonic() + lease_s  # from before it was asked for, so never too late
-        reader.store.lease(lease, lease_s)
+        held = reader.renewals.take(version, lease_s)
         try:
             horizon = self._look().horizon
             if horizon > version:
                 raise expired(reader.store, version, horizon)
-            return Snapshot(reader, reader.entry(version) if version else None, lease, deadline)
+            return Snapshot(reader, reader.entry(version) if version else None, held)
         except BaseException:
-            release(reader, lease)
+            reader.renewals.give_back(held)
             raise
 
 

@@ -14,15 +14,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from tidegate.clock import Clock
-from tidegate.errors import (
-    BadRecordError,
-    ConfigError,
-    CorruptError,
-    SnapshotExpiredError,
-    StoreUnavailableError,
-)
+from tidegate.errors import BadRecordError, ConfigError, CorruptError, SnapshotExpiredError
 from tidegate.key_groups import encode_key
-from tidegate.sinks.store import CatalogEntry, Identity, Lease, Store
+from tidegate.renewal import HeldLease, Renewals
+from tidegate.sinks.store import CatalogEntry, Identity, Store
 from tidegate.values import EPOCH, Value, Values, described, values_of
 from tidegate.wal.record import TableSchema
 
@@ -108,6 +103,7 @@ class Reader:
         self.store = store
         self.identity = identity
         self.clock = clock
+        self.renewals = Renewals(store, clock)
         self.closed = False
         self._schemas: dict[str, TableSchema] = {}
 
@@ -255,17 +251,18 @@ class Table:
 class Snapshot:
     """One version for all reads, held by a lease until ``close`` or the end of a ``with``.
 
-    Every read answers from ``version`` or raises SnapshotExpiredError: when the lease has run
-    out (``lease_s`` after it was taken, by this process's monotonic clock) or was revoked.
+    The lease is renewed in the background while the snapshot is open. Every read answers from
+    ``version`` or raises SnapshotExpiredError: when the lease was not renewed in time (by this
+    process's monotonic clock) or was revoked, because a writer's ``max_lease_s`` or
+    ``max_layers`` let the version go. Once it raised that, it always does.
     Threads may share it. Made by ``Gate.snapshot``.
     """
 
-    def __init__(self, reader: Reader, entry: CatalogEntry | None, lease: Lease, deadline: float) -> None:
-        self.version = lease.version
+    def __init__(self, reader: Reader, entry: CatalogEntry | None, held: HeldLease) -> None:
+        self.version = held.lease.version
         self._reader = reader
         self._entry = entry
-        self._lease = lease
-        self._deadline = deadline
+        self._lease = held
         self._closed = False
 
     @property
@@ -298,22 +295,17 @@ class Snapshot:
         return self._reader.held(self._entry, table, self._check)
 
     def _check(self) -> None:
-        """I8: past the deadline the lease may be gone, so nothing more is read under it."""
         self._reader.check_open()
         if self._closed:
             raise ConfigError(f"this snapshot of version {self.version} was closed: take a new one")
-        if self._reader.clock.monotonic() >= self._deadline:
-            raise SnapshotExpiredError(
-                f"the lease of this snapshot on version {self.version} has run out: take a new snapshot, or"
-                " ask for a longer lease_s"
-            )
+        self._lease.check(self._reader.clock)
 
     def close(self) -> None:
         """Give the lease back. May be repeated."""
         if self._closed:
             return
         self._closed = True
-        release(self._reader, self._lease)
+        self._reader.renewals.give_back(self._lease)
 
     def __enter__(self) -> Self:
         return self
@@ -325,13 +317,6 @@ class Snapshot:
 
     def __repr__(self) -> str:
         return f"<Snapshot of version {self.version}, {self._reader.store.where}>"
-
-
-def release(reader: Reader, lease: Lease) -> None:
-    """Give a lease back if the store answers; if not, it ends by itself."""
-    if not reader.closed:
-        with contextlib.suppress(StoreUnavailableError):
-            reader.store.release(lease.lease_id)
 
 
 def no_version_yet(identity: Identity) -> ConfigError:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ["base", "wal", "sinks", "client", "committers", "spark"]
 IN_SRC = {
     **dict.fromkeys(["errors", "failpoints", "options", "key_groups", "clock", "names"], "base"),
-    **dict.fromkeys(["client", "aio", "snapshot", "values"], "client"),
+    **dict.fromkeys(["client", "aio", "renewal", "snapshot", "values"], "client"),
 }
 
 # Files that say what happens and do nothing: the fold, the table of states, and other pure arithmetic.

@@ -1,0 +1,177 @@
+"""Leases of one gate, renewed from one background thread while they are held."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+
+from tidegate.clock import Clock
+from tidegate.errors import SnapshotExpiredError, TidegateError
+from tidegate.sinks.store import Lease, Store
+
+PER_TTL = 3
+"""A lease is renewed so often before it would run out: two renewals may be lost."""
+RETRIES_PER_TTL = 12
+"""A renewal whose reply was lost is sent again so soon."""
+
+
+class HeldLease:
+    """A lease that somebody holds: its owner keeps it alive, ``Renewals`` renews it.
+
+    ``deadline`` is by this process's monotonic clock, and never later than the store's: it
+    counts from before the request that was answered. When the owner is garbage, so is the
+    lease: it is renewed no more and runs out.
+    """
+
+    def __init__(self, lease: Lease, ttl_s: float, deadline: float) -> None:
+        self.lease = lease
+        self.ttl_s = ttl_s
+        self.deadline = deadline
+        self.due = deadline - ttl_s * (1 - 1 / PER_TTL)
+        self.revoked: SnapshotExpiredError | None = None
+        self._process = os.getpid()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process took it; a child leaves its parent's leases alone."""
+        return self._process == os.getpid()
+
+    def check(self, clock: Clock) -> None:
+        """I8: past the deadline the lease may be gone, so nothing more is read under it.
+
+        SnapshotExpiredError: it has run out by this process's clock, or was revoked.
+        """
+        if self.revoked is not None:
+            raise SnapshotExpiredError(
+                f"the lease of this snapshot on version {self.lease.version} was revoked: {self.revoked}"
+            )
+        if clock.monotonic() >= self.deadline:
+            raise SnapshotExpiredError(
+                f"the lease of this snapshot on version {self.lease.version} has run out: it was not renewed"
+                f" for {self.ttl_s:g} s, because the store did not answer or this process stood still; take a"
+                " new snapshot, or ask for a longer lease_s"
+            )
+
+
+class Renewals:
+    """Takes, renews and gives back the leases of one gate. For any number of threads.
+
+    The thread exists only while leases are held; it is a daemon, and is never carried over a
+    fork: a child starts its own when it takes a lease (T13).
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._start_over()
+        _all.add(self)
+
+    def _start_over(self) -> None:
+        self._changed = threading.Condition()
+        self._held: dict[str, weakref.ref[HeldLease]] = {}  # by lease id
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def take(self, version: int, ttl_s: float) -> HeldLease:
+        """A new lease on a version, from now on renewed. Errors as ``Store.lease``."""
+        lease = Lease(self._clock.new_id(), version)
+        deadline = self._clock.monotonic() + ttl_s
+        self._store.lease(lease, ttl_s)
+        held = HeldLease(lease, ttl_s, deadline)
+        with self._changed:
+            self._held[lease.lease_id] = weakref.ref(held)
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="tidegate-leases", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        return held
+
+    def give_back(self, held: HeldLease) -> None:
+        """Renew it no more, and give it back if the store answers; if not, it runs out by itself."""
+        with self._changed:
+            self._held.pop(held.lease.lease_id, None)
+        if held.is_ours and not self._closed:
+            with contextlib.suppress(TidegateError):
+                self._store.release(held.lease.lease_id)
+
+    def close(self) -> None:
+        """Give all leases back and end the thread. May be repeated."""
+        with self._changed:
+            held, thread = [one() for one in self._held.values()], self._thread
+        for one in held:
+            if one is not None:
+                self.give_back(one)
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    # -- the thread ------------------------------------------------------------------------------
+
+    def renew_due(self) -> None:
+        """Renew what is due by now."""
+        for held in self._alive():
+            if held.due <= self._clock.monotonic():
+                self._renew(held)
+
+    def _renew(self, held: HeldLease) -> None:
+        asked_at = self._clock.monotonic()
+        if asked_at >= held.deadline:
+            return  # its owner is refused already, and stays so
+        try:
+            self._store.lease(held.lease, held.ttl_s)
+        except SnapshotExpiredError as error:
+            held.revoked = error
+        except TidegateError:
+            # Perhaps it was renewed, perhaps not: the deadline stays, and the same is sent again.
+            held.due = asked_at + held.ttl_s / RETRIES_PER_TTL
+        else:
+            held.deadline = asked_at + held.ttl_s
+            held.due = asked_at + held.ttl_s / PER_TTL
+            if (
+                held.lease.lease_id not in self._held
+            ):  # given back meanwhile: perhaps this renewal came after the release
+                with contextlib.suppress(TidegateError):
+                    self._store.release(held.lease.lease_id)
+
+    def _alive(self) -> list[HeldLease]:
+        with self._changed:
+            now, alive = self._clock.monotonic(), []
+            for lease_id, ref in list(self._held.items()):
+                held = ref()
+                if held is None or held.revoked is not None or held.deadline <= now:
+                    del self._held[lease_id]
+                else:
+                    alive.append(held)
+            return alive
+
+    def _run(self) -> None:
+        while True:
+            self.renew_due()
+            with self._changed:
+                due = [held.due for held in self._alive()]
+                if self._closed or not due:
+                    self._thread = None
+                    return
+                self._changed.wait(max(0.0, min(due) - self._clock.monotonic()))
+
+    # -- forks -----------------------------------------------------------------------------------
+
+    def leave_to_parent(self) -> None:
+        """In a child process: the leases are the parent's, and so is its thread."""
+        closed = self._closed
+        self._start_over()
+        self._closed = closed
+
+
+_all: weakref.WeakSet[Renewals] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for renewals in list(_all):
+        renewals.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,295 @@
+"""Leases of a gate: renewed while held, refused locally in time, given back, left alone by children."""
+
+import contextlib
+import gc
+import os
+import sqlite3
+import threading
+import time
+
+import pytest
+
+import tidegate
+from tidegate.clock import Clock
+from tidegate.committers.retire import retire_up_to
+from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError
+from tidegate.options import Options
+from tidegate.testing.example import Example
+
+DEADLINE_S = 30.0
+
+
+class SetClock(Clock):
+    """Stands still; the store of this process goes by it too."""
+
+    seconds = 0.0
+
+    def now_us(self):
+        return 1_700_000_000_000_000 + int(self.seconds * 1e6)
+
+    def monotonic(self):
+        return self.seconds
+
+
+def until(condition):
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.005)
+
+
+def lease_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "tidegate-leases"]
+
+
+@pytest.fixture
+def clock():
+    return SetClock()
+
+
+@pytest.fixture
+def writer(tmp_path, clock):
+    options = Options(key_groups=2, keep_versions=1)
+    example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", options=options, clock=clock)
+    write(example, 2)
+    yield example
+    example.close()
+
+
+@pytest.fixture
+def gate(writer, clock):
+    with tidegate.connect(writer.driver.endpoints.store, namespace="flights", clock=clock) as gate:
+        yield gate
+
+
+def write(writer, count=1):
+    for _ in range(count):
+        last = writer.driver.folded.last_version
+        writer.write({"airports": {"EWR": {"departures": last + 1, "delay": 0.0}}})
+
+
+def retire(writer, **limits):
+    driver = writer.driver
+    options = Options(keep_versions=1, **limits)
+    return retire_up_to(driver.log, driver.store, driver.folded, options, lambda: False)
+
+
+def departures(snapshot):
+    return snapshot.table("airports").get("EWR")["departures"]
+
+
+def test_a_snapshot_is_renewed_for_as_long_as_it_is_held(writer, gate, clock):
+    with gate.snapshot(lease_s=30) as snapshot:
+        for _ in range(20):
+            clock.seconds += 10
+            gate._reader.renewals.renew_due()
+            write(writer)
+            assert retire(writer) == 2
+            assert departures(snapshot) == 2
+        (info,) = writer.driver.store.leases()
+        assert (info.version, info.age_s) == (2, 200)
+    assert writer.driver.store.leases() == []
+    assert retire(writer) == 22
+
+
+def test_the_thread_renews_by_itself_and_ends_with_the_last_snapshot(writer, clock, monkeypatch):
+    """Here the time is real: the shortest lease is renewed while it is held."""
+    with tidegate.connect(writer.driver.endpoints.store, namespace="flights") as gate:
+        renewed, plain = [], gate._reader.store.lease
+        monkeypatch.setattr(
+            gate._reader.store, "lease", lambda lease, ttl_s: (renewed.append(lease), plain(lease, ttl_s))
+        )
+        with gate.snapshot(lease_s=0.3) as snapshot:
+            assert len(lease_threads()) == 1
+            assert lease_threads()[0].daemon
+            with gate.snapshot(lease_s=0.3):
+                assert len(lease_threads()) == 1  # one for all of a gate's
+            until(lambda: renewed.count(snapshot._lease.lease) >= 3)
+        until(lambda: not lease_threads())
+        with gate.snapshot():
+            assert len(lease_threads()) == 1
+    assert lease_threads() == []
+
+
+def test_close_gives_leases_back_and_ends_the_thread(writer, clock):
+    gate = tidegate.connect(writer.driver.endpoints.store, namespace="flights", clock=clock)
+    snapshot = gate.snapshot()
+    scan = gate.table("airports").scan()
+    assert next(scan)
+    assert len(writer.driver.store.leases()) == 2
+    gate.close()
+    assert lease_threads() == []
+    assert writer.driver.store.leases() == []
+    with pytest.raises(ConfigError, match="closed"):
+        snapshot.table("airports")
+    snapshot.close()
+    scan.close()
+
+
+def test_i8_a_reader_refuses_by_its_own_clock_and_stays_refused(writer, gate, clock):
+    with gate.snapshot(lease_s=30) as snapshot:
+        clock.seconds = 29.9
+        assert departures(snapshot) == 2
+        clock.seconds = 30
+        with pytest.raises(SnapshotExpiredError, match="has run out"):
+            departures(snapshot)
+        gate._reader.renewals.renew_due()  # too late: it would answer again, and had refused
+        with pytest.raises(SnapshotExpiredError, match="has run out"):
+            departures(snapshot)
+
+
+def test_a_lost_renewal_reply_is_harmless(writer, gate, clock, monkeypatch):
+    """T25: it took effect or not; the deadline does not move, and the same is sent again."""
+    plain = type(gate._reader.store).lease
+    lost = []
+
+    def reply_lost(store, lease, ttl_s):
+        plain(store, lease, ttl_s)
+        lost.append(lease)
+        raise StoreUnavailableError("no answer")
+
+    with gate.snapshot(lease_s=30) as snapshot:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(gate._reader.store), "lease", reply_lost)
+            for seconds in (10, 13, 16):
+                clock.seconds = seconds
+                gate._reader.renewals.renew_due()
+                assert departures(snapshot) == 2
+        assert len(lost) == 3
+        clock.seconds = 20
+        gate._reader.renewals.renew_due()
+        clock.seconds = 49
+        assert departures(snapshot) == 2
+        clock.seconds = 50
+        with pytest.raises(SnapshotExpiredError):
+            departures(snapshot)
+
+
+def test_a_renewal_that_does_not_arrive_is_refused_in_time(writer, gate, clock, monkeypatch):
+    """The reader's deadline comes before the store lets the version go."""
+
+    def away(lease, ttl_s):
+        raise StoreUnavailableError("away")
+
+    with gate.snapshot(lease_s=30) as snapshot:
+        monkeypatch.setattr(gate._reader.store, "lease", away)
+        write(writer)
+        for seconds in range(1, 30):
+            clock.seconds = seconds
+            gate._reader.renewals.renew_due()
+            assert retire(writer) == 2
+            assert departures(snapshot) == 2
+        clock.seconds = 30
+        with pytest.raises(SnapshotExpiredError):
+            departures(snapshot)
+        assert retire(writer) == 3
+
+
+@pytest.mark.parametrize("limits", [{"max_lease_s": 50}, {"max_layers": 3}])
+def test_i8_a_revoked_snapshot_is_refused_before_and_after_it_notices(writer, gate, clock, limits):
+    with gate.snapshot(lease_s=30) as snapshot:
+        scan = snapshot.table("airports").scan()
+        for _ in range(6):
+            clock.seconds += 10
+            gate._reader.renewals.renew_due()
+            write(writer)
+            before = departures(snapshot)
+            if retire(writer, **limits) > 2:
+                break
+        assert before == 2
+        with pytest.raises(SnapshotExpiredError):  # the store's word
+            departures(snapshot)
+        clock.seconds += 11
+        gate._reader.renewals.renew_due()
+        for ask in (lambda: departures(snapshot), lambda: next(scan)):  # its own
+            with pytest.raises(SnapshotExpiredError, match="was revoked"):
+                ask()
+    with gate.snapshot() as newer:
+        assert departures(newer) > 2
+
+
+def test_a_scan_that_is_open_is_held(writer, gate, clock):
+    writer.write({"airports": {f"A{i}": {"departures": 3, "delay": 0.0} for i in range(50)}})
+    scan = gate.table("airports").scan()
+    first = next(scan)
+    for _ in range(20):
+        clock.seconds += 25
+        gate._reader.renewals.renew_due()
+        write(writer)
+        assert retire(writer) == 3
+    rows = dict([first, *scan])
+    assert len(rows) == 51
+    assert {row["departures"] for row in rows.values()} == {2, 3}
+    assert writer.driver.store.leases() == []
+
+
+def test_a_snapshot_that_is_forgotten_is_renewed_no_more(writer, gate, clock):
+    snapshot = gate.snapshot(lease_s=30)
+    clock.seconds = 10
+    gate._reader.renewals.renew_due()
+    del snapshot
+    gc.collect()
+    write(writer)
+    clock.seconds = 39
+    gate._reader.renewals.renew_due()
+    assert retire(writer) == 2
+    clock.seconds = 40
+    assert retire(writer) == 3
+
+
+def test_a_release_that_a_renewal_overtakes_is_sent_again(writer, gate, clock, monkeypatch):
+    plain = type(gate._reader.store).lease
+    snapshot = gate.snapshot(lease_s=30)
+
+    def slow(store, lease, ttl_s):
+        if clock.seconds:
+            snapshot.close()
+        plain(store, lease, ttl_s)
+
+    monkeypatch.setattr(type(gate._reader.store), "lease", slow)
+    clock.seconds = 10
+    gate._reader.renewals.renew_due()
+    assert writer.driver.store.leases() == []
+
+
+def test_a_long_snapshot_holds_no_lock_of_the_database(writer, gate, clock):
+    """A writer commits, retires and vacuums beside it, with no patience for locks at all."""
+    files = sorted((p for p in gate._reader.store._files.folder.glob("*.sqlite")), key=str)
+    with gate.snapshot(lease_s=600) as snapshot:
+        scan = snapshot.table("airports").scan()
+        for path in files:
+            with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
+                connection.execute("BEGIN EXCLUSIVE")
+                connection.execute("ROLLBACK")
+                # Nothing is pinned either: the whole of the write-ahead log can be copied back.
+                assert connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+        write(writer, 3)
+        assert retire(writer) == 2
+        writer.driver.store.vacuum()
+        assert departures(snapshot) == 2
+        assert [row["departures"] for _, row in scan] == [2]
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # from 3.12 on: there are threads
+def test_t13_a_child_leaves_its_parents_leases_alone(writer, gate, clock):
+    """It reads until the deadline that it knows, renews nothing and gives nothing back."""
+    with gate.snapshot(lease_s=30) as snapshot:
+        child = os.fork()
+        if child == 0:  # nothing may leave this branch
+            code = 1
+            with contextlib.suppress(BaseException):
+                assert not lease_threads()
+                assert departures(snapshot) == 2
+                snapshot.close()
+                with gate.snapshot() as own:
+                    assert len(lease_threads()) == 1
+                    assert departures(own) == 2
+                code = 7
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        (info,) = writer.driver.store.leases()
+        assert info.version == 2
+        clock.seconds = 10
+        gate._reader.renewals.renew_due()
+        clock.seconds = 39
+        assert departures(snapshot) == 2
