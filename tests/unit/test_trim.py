@@ -1,0 +1,474 @@
+"""Summaries after a publish, and what a trim drops and keeps: by hand-driven clocks, logs and zombies."""
+
+import uuid
+
+import msgspec
+import pytest
+
+from tidegate import failpoints
+from tidegate.clock import Clock
+from tidegate.committers.apply import chunks_of, plan, read_manifest
+from tidegate.committers.background import Background
+from tidegate.committers.commit import commit
+from tidegate.committers.driver import Driver
+from tidegate.committers.open import open_namespace
+from tidegate.committers.recover import facts_from
+from tidegate.committers.retire import retire_up_to
+from tidegate.committers.trim import Trimmer, cut_place, keep_from_us
+from tidegate.errors import (
+    CorruptError,
+    FencedError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    WalGapError,
+    WalUnavailableError,
+)
+from tidegate.failpoints import FailpointError
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.store import Pointer
+from tidegate.testing.arrow_barrier import ArrowBarrier, batch
+from tidegate.wal.catch_up import catch_up
+from tidegate.wal.fold import RECENT_MAX, SummaryPlace, View, fold_all, replay_of
+from tidegate.wal.memory_log import MemoryLog, forget
+from tidegate.wal.record import Summary, decode_record, encode_record
+
+HOUR_S, DAY_S = 3_600, 86_400
+SECOND_US = 1_000_000
+
+
+class HandClock(Clock):
+    """Moved by hand, shared by the drivers and the log."""
+
+    def __init__(self):
+        self.at_us = 1_800_000_000 * SECOND_US
+
+    def now_us(self):
+        self.at_us += 1
+        return self.at_us
+
+    def monotonic(self):
+        return self.at_us / SECOND_US
+
+    def sleep(self, seconds):
+        self.pass_by(seconds)
+
+    def pass_by(self, seconds):
+        self.at_us += int(seconds * SECOND_US)
+
+
+class Namespace:
+    def __init__(self, **options):
+        self.name = uuid.uuid4().hex
+        self.clock = HandClock()
+        self.options = Options(**{"key_groups": 4, "summary_every": 3, "keep_versions": 2} | options)
+
+    def log(self):
+        return MemoryLog(self.name, "n", clock=self.clock)
+
+    def driver(self):
+        endpoints = Endpoints("n", f"memory://{self.name}", f"memory://{self.name}")
+        store = open_store(endpoints.store, "n", None, self.clock)
+        return Driver(endpoints, self.log(), store, self.options, self.clock)
+
+    def opened(self):
+        driver = self.driver()
+        open_namespace(driver, "q")
+        return driver
+
+    def barrier(self, driver):
+        last = driver.folded.last_batch
+        number = last[1] + 1 if last else 0
+        rows = {"t": {b"k%d" % (number % 3): b"%d" % number, b"same": b"%d" % number}}
+        return ArrowBarrier(driver.log, rows, batch("q", number), 4, clock=self.clock)
+
+    def write(self, driver, versions, every_s=HOUR_S):
+        for _ in range(versions):
+            self.clock.pass_by(every_s)
+            commit(driver, self.barrier(driver))
+
+    def retire_and_trim(self, driver, trimmer=None):
+        """What the background does after a publish."""
+        now_us = self.clock.now_us()
+        view = catch_up(View(), driver.log)
+        retire_up_to(driver.log, driver.store, view.state, self.options, lambda: False)
+        (trimmer or self.trimmer(driver)).trim(view, now_us)
+
+    def trimmer(self, driver):
+        return Trimmer(driver.log, driver.store, self.options, self.clock)
+
+    def summaries(self):
+        return fold_all(View(), self.log().decisions()).summaries
+
+    def records(self):
+        return [decode_record(entry.content, "test") for entry in self.log().decisions()]
+
+
+@pytest.fixture
+def space():
+    made = Namespace()
+    yield made
+    forget(made.name)
+
+
+@pytest.fixture(autouse=True)
+def _disarmed():
+    yield
+    failpoints.arm(None)
+
+
+def assert_readable(driver, first, last=None):
+    """Manifests and frames of these versions are in the log."""
+    for fact in driver.folded.recent:
+        if first <= fact.version <= (last or fact.version):
+            manifest = read_manifest(driver.log, fact)
+            assert sum(len(list(chunks_of(work, driver.log))) for work in plan(manifest, fact, 2))
+
+
+# -- the Summary ------------------------------------------------------------------------------------
+
+
+def test_a_summary_follows_every_so_many_versions(space):
+    driver = space.opened()
+    space.write(driver, 10)
+    assert [place.version for place in space.summaries()] == [3, 6, 9]
+    another = space.opened()  # it counts from the last Summary, not from its own start
+    space.write(another, 2)
+    assert [place.version for place in space.summaries()] == [3, 6, 9, 12]
+
+
+@pytest.mark.parametrize("error", [WalUnavailableError, OutcomeUnknownError, CorruptError])
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_summary_never_fails_a_commit_whatever_becomes_of_it(space, monkeypatch, error, landed):
+    driver = space.opened()
+    append, sent = driver.log.append_decision, []
+
+    def lose_summaries(content):
+        record = decode_record(content, "test")
+        if not isinstance(record, Summary):
+            return append(content)
+        sent.append(record.state.last_version)
+        if landed:
+            append(content)
+        raise error("lost")
+
+    monkeypatch.setattr(driver.log, "append_decision", lose_summaries)
+    before = space.clock.monotonic()
+    space.write(driver, 7, every_s=0)
+    assert driver.store.pointer().visible == 7
+    assert space.clock.monotonic() - before < 1  # nothing was waited for
+    assert sent == ([3, 6] if landed else [3, 4, 5, 6, 7])
+    monkeypatch.undo()
+    space.write(driver, 3)
+    assert driver.store.pointer().visible == 10
+
+
+def test_a_summary_that_lands_between_fold_and_decision_voids_nothing(space, monkeypatch):
+    """I6: somebody else's, or a lost one of our own, while the barrier is staged."""
+    driver = space.opened()
+    space.write(driver, 2)
+    state = driver.folded
+    late = Summary(namespace=state.namespace, writer="x", epoch=0, prev_digest="", state=state)
+    barrier = space.barrier(driver)
+    stage = barrier.stage
+
+    def staged(spec, base_version):
+        driver.log.append_decision(encode_record(late))
+        return stage(spec, base_version)
+
+    monkeypatch.setattr(barrier, "stage", staged)
+    before = space.clock.monotonic()
+    assert commit(driver, barrier).version == 3
+    assert space.clock.monotonic() - before < 1
+    assert fold_all(View(), driver.log.decisions()).void == 0
+
+
+# -- the cut ----------------------------------------------------------------------------------------
+
+
+def test_a_driver_opens_on_a_cut_log_as_on_the_whole_one(space):
+    driver = space.opened()
+    space.write(driver, 40)
+    whole = fold_all(View(), driver.log.decisions())
+    space.retire_and_trim(driver)
+    cut = fold_all(View(), driver.log.decisions())
+    assert cut.state == whole.state == driver.folded
+    assert cut.position == whole.position
+    first = space.records()[0]
+    assert isinstance(first, Summary)
+    assert first.state.last_version == 15  # the newest that is a day older than version 40
+    another = space.opened()
+    assert another.folded.recent == driver.folded.recent
+    assert replay_of(another.folded, batch("q", 0)).version == 1
+    space.write(another, 5)
+    assert another.store.pointer().visible == 45
+    with pytest.raises(FencedError):  # the first driver stood far before the cut
+        space.write(driver, 1)
+
+
+def test_nothing_is_cut_before_it_is_old_enough(space):
+    driver = space.opened()
+    space.write(driver, 23)
+    space.clock.pass_by(1_000 * DAY_S)  # an idle night is no reason: the last decision counts
+    space.retire_and_trim(driver)
+    assert len(space.summaries()) == 7
+    assert space.records()[0].__class__.__name__ == "Genesis"
+    assert_readable(driver, 1)
+
+
+def test_nothing_is_cut_that_is_not_published(space, monkeypatch):
+    driver = space.opened()
+    space.write(driver, 3)
+    monkeypatch.setattr(driver.store, "publish", lambda *_: False)
+    with pytest.raises(StoreUnavailableError):
+        space.write(driver, 1)
+    monkeypatch.undo()
+    places = [SummaryPlace(10, 3, 1, "d3"), SummaryPlace(20, 4, 2, "d4")]
+    assert cut_place(places, driver.store.pointer(), 99) == places[0]
+    assert cut_place(places, Pointer(visible=4), 99) == places[1]
+    assert cut_place(places, Pointer(visible=2), 99) is None
+    assert cut_place(places, Pointer(visible=4), 2) == places[0]
+    assert cut_place(places, Pointer(visible=4), 1) is None
+
+
+def test_a_cut_keeps_the_facts_from_the_horizon_on():
+    places = [SummaryPlace(10, 1_200, 1, "a"), SummaryPlace(20, 1_300, 1, "b")]
+    assert cut_place(places, Pointer(visible=2_000, horizon=1_300 - RECENT_MAX), 9) == places[0]
+    assert cut_place(places, Pointer(visible=2_000, horizon=1_301 - RECENT_MAX), 9) == places[1]
+    assert cut_place(places, Pointer(visible=2_000, horizon=0), 9) is None
+
+
+def test_unpublished_versions_are_recovered_from_a_cut_log(space, monkeypatch):
+    """I4, with the facts that the Summary holds."""
+    driver = space.opened()
+    space.write(driver, 40)
+    space.retire_and_trim(driver)
+    monkeypatch.setattr(driver.store, "publish", lambda *_: False)
+    with pytest.raises(StoreUnavailableError):
+        space.write(driver, 1)
+    monkeypatch.undo()
+    another = space.driver()
+    assert open_namespace(another, None) == [41]
+    assert [fact.version for fact in facts_from(another, 3)] == list(range(3, 42))
+
+
+def test_facts_that_neither_summary_nor_log_have_are_a_gap_with_a_way_out(space, monkeypatch):
+    monkeypatch.setattr("tidegate.wal.fold.RECENT_MAX", 10)
+    driver = space.opened()
+    space.write(driver, 45)
+    space.retire_and_trim(driver)
+    first = space.records()[0].state
+    assert [fact.version for fact in first.recent] == list(range(12, 22))
+    again = space.opened()
+    assert [fact.version for fact in facts_from(again, 12)] == list(range(12, 46))
+    for version in (1, 11):
+        with pytest.raises(WalGapError, match=r"wal_retain_s .* use a new namespace"):
+            list(facts_from(again, version))
+
+
+def test_another_log_at_the_same_place_is_not_cut(space):
+    """The log was removed and made again while a zombie slept."""
+    driver = space.opened()
+    space.write(driver, 40)
+    now_us, view = space.clock.now_us(), catch_up(View(), driver.log)
+    space.log()._content.records[view.summaries[0].position :] = [
+        encode_record(space.records()[1]) for _ in range(80)
+    ]
+    with pytest.raises(CorruptError, match="this is another log"):
+        space.trimmer(driver).trim(view, now_us)
+    assert space.log()._content.first == 0
+
+
+# -- the blobs --------------------------------------------------------------------------------------
+
+
+def test_old_blobs_below_the_horizon_and_orphans_go(space):
+    driver = space.opened()
+    space.write(driver, 10)
+    orphan = driver.log.stage("orphan-old", [b"x"])
+    space.write(driver, 30)
+    young = driver.log.stage("orphan-young", [b"y"])
+    before = driver.log.size()
+    space.retire_and_trim(driver)
+    after = driver.log.size()
+    assert after.changelog_bytes < before.changelog_bytes / 1.5
+    assert after.decisions_bytes < before.decisions_bytes
+    assert driver.store.pointer().horizon == 39
+    assert_readable(driver, 17)  # a day back from version 40, for repair
+    for fact in driver.folded.recent[:15]:
+        with pytest.raises(WalGapError):
+            read_manifest(driver.log, fact)
+    with pytest.raises(WalGapError):
+        list(driver.log.read(orphan))
+    assert len(list(driver.log.read(young))) == 1
+
+
+def test_what_a_lease_keeps_readable_is_kept_in_the_log(space):
+    driver = space.opened()
+    space.options = Options(key_groups=4, summary_every=3, keep_versions=100)
+    space.write(driver, 60)
+    space.retire_and_trim(driver)
+    assert driver.store.pointer().horizon == 0
+    assert_readable(driver, 1)
+
+
+def test_a_trim_is_due_at_the_start_and_then_every_so_often(space):
+    driver = space.opened()
+    trimmer = space.trimmer(driver)
+    trimmed, trim_blobs = [], driver.log.trim_blobs
+
+    def counted(*arguments):
+        trimmed.append(driver.folded.last_version)
+        return trim_blobs(*arguments)
+
+    driver.log.trim_blobs = counted
+    for _ in range(8):
+        space.write(driver, 1, every_s=1)
+        space.retire_and_trim(driver, trimmer)
+    assert trimmed == [1, 4, 7]
+    space.write(driver, 1, every_s=HOUR_S)
+    space.retire_and_trim(driver, trimmer)
+    assert trimmed == [1, 4, 7, 9]
+
+
+@pytest.mark.parametrize("name", [name for name in failpoints.NAMES if name.startswith("trim.")])
+def test_a_trim_that_was_interrupted_is_done_again(space, name):
+    driver = space.opened()
+    space.write(driver, 40)
+    failpoints.arm(f"{name}=raise")
+    with pytest.raises(FailpointError):
+        space.retire_and_trim(driver)
+    another = space.opened()
+    assert_readable(another, 17)
+    space.retire_and_trim(another)
+    assert space.records()[0].state.last_version == 15
+    assert another.folded.recent == driver.folded.recent
+
+
+# -- zombies (T1) -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seen", [1, 5, 20, 40])
+def test_a_zombies_late_trim_drops_nothing_that_anyone_needs(space, seen):
+    """It folded ``seen`` versions and slept; meanwhile another driver decided, retired and trimmed."""
+    zombie = space.opened()
+    space.write(zombie, seen)
+    now_us, view = space.clock.now_us(), catch_up(View(), zombie.log)
+    driver = space.opened()
+    space.write(driver, 30)
+    space.clock.pass_by(100 * DAY_S)
+    staged_long_ago = driver.log.stage("being-staged", [b"x"])  # an attempt of the driver, not decided yet
+    space.clock.pass_by(100 * DAY_S)
+    before = driver.log.size()
+    space.trimmer(zombie).trim(view, now_us)
+    assert list(driver.log.read(staged_long_ago))
+    assert_readable(driver, max(driver.store.pointer().horizon, seen))
+    state = fold_all(View(), driver.log.decisions()).state
+    assert state == driver.folded
+    space.retire_and_trim(driver)
+    assert driver.log.size().changelog_bytes < before.changelog_bytes
+    assert_readable(driver, driver.store.pointer().horizon)
+    space.trimmer(zombie).trim(view, now_us)
+    assert_readable(driver, driver.store.pointer().horizon)
+
+
+def test_frames_staged_for_days_are_not_trimmed_before_they_are_decided(space, monkeypatch):
+    """The age of a frame alone proves nothing: its barrier may take longer than the log is kept."""
+    driver = space.opened()
+    space.write(driver, 40)
+    zombie, trimmed = space.driver(), []
+    barrier = space.barrier(driver)
+    stage = barrier.stage
+
+    def slowly(spec, base_version):
+        acks = stage(spec, base_version)
+        space.clock.pass_by(10 * DAY_S)
+        space.retire_and_trim(zombie)
+        trimmed.append(space.log().size())
+        return acks
+
+    monkeypatch.setattr(barrier, "stage", slowly)
+    assert commit(driver, barrier).version == 41
+    assert trimmed
+    assert_readable(driver, 39)
+
+
+def test_keep_from_is_counted_back_from_the_last_decision_and_the_fold():
+    driver = Namespace().opened()
+    state = driver.folded
+    decided = msgspec.structs.replace(state, decided_at_us=50 * SECOND_US)
+    assert keep_from_us(decided, 90 * SECOND_US, 20) == 30 * SECOND_US
+    assert keep_from_us(decided, 40 * SECOND_US, 20) == 20 * SECOND_US
+
+
+def test_a_store_that_went_back_stops_the_trim(space, monkeypatch):
+    """What has to be applied again is read from the log first."""
+    monkeypatch.setattr("tidegate.wal.fold.RECENT_MAX", 10)
+    driver = space.opened()
+    space.write(driver, 40)
+    before = driver.log.size()
+    for pointer in (Pointer(visible=5, horizon=4), Pointer(visible=40, horizon=20), Pointer(visible=29)):
+        monkeypatch.setattr(driver.store, "pointer", lambda pointer=pointer: pointer)
+        now_us, view = space.clock.now_us(), catch_up(View(), driver.log)
+        space.trimmer(driver).trim(view, now_us)
+        assert driver.log.size() == before
+
+
+# -- catching up ------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_slept_over_a_cut_catches_up(space):
+    driver = space.opened()
+    views = []
+    for _ in range(40):
+        space.write(driver, 1)
+        views.append(catch_up(views[-1] if views else View(), driver.log))
+    space.retire_and_trim(driver)
+    for view in [View(), *views]:
+        caught_up = catch_up(view, driver.log)
+        assert caught_up.state == driver.folded
+        assert caught_up.position == driver.view.position
+
+
+def test_a_log_that_went_back_or_is_another_is_a_gap(space):
+    driver = space.opened()
+    space.write(driver, 40)
+    view = catch_up(View(), driver.log)
+    content = space.log()._content
+    content.records = content.records[:-1]
+    with pytest.raises(WalGapError):
+        catch_up(view, driver.log)
+    other = Namespace()
+    far = other.opened()
+    other.write(far, 60)
+    other.retire_and_trim(far)
+    with pytest.raises(WalGapError):
+        catch_up(View(view.state, 3), far.log)
+    forget(other.name)
+
+
+# -- the background ---------------------------------------------------------------------------------
+
+
+def test_the_background_trims_and_its_errors_stay_in_the_log(space, monkeypatch, caplog):
+    driver = space.opened()
+    space.write(driver, 40)
+    done, trim_blobs, calls = [], driver.log.trim_blobs, []
+
+    def first_fails(*arguments):
+        calls.append(arguments)
+        if len(calls) == 1:
+            background.published()  # tried again after the next version
+            raise WalUnavailableError("away")
+        done.append(trim_blobs(*arguments))
+        background.stop()
+        return done[-1]
+
+    monkeypatch.setattr(driver.log, "trim_blobs", first_fails)
+    background = Background(driver.log, driver.store, space.options, lambda: driver.epoch, clock=space.clock)
+    background.published()
+    for thread in background._threads:
+        thread.join(60)
+    assert done[0].bytes > 0
+    assert "trimming failed" in caplog.text
+    assert isinstance(space.records()[0], Summary)
