@@ -27,6 +27,7 @@ from tidegate.errors import CorruptError
 VALUE = b"+"
 DELETE = b"-"
 FLAGS = frozenset(b"+-esxd")
+FEW = 16
 VALUE_END = 2**31 - 1
 """Beyond any value: binary_slice without an end fails on short values (pyarrow 26: "Negative buffer")."""
 
@@ -78,17 +79,18 @@ def unpack(content: bytes) -> Stored:
 def payloads(stored: Any) -> Any:
     """Values of an Arrow binary array of stored values: null where null or deleted.
 
-    Plain values take one vectorised pass; the other forms are taken apart one by one.
+    Plain values take one vectorised pass; the other forms, and few values, are taken apart one
+    by one (an Arrow kernel costs some 6 us to call).
     """
-    if len(stored) == stored.null_count:
-        return pa.nulls(len(stored), pa.binary())
+    if len(stored) <= FEW:
+        return _one_by_one(stored)
     flags = pc.binary_slice(stored, 0, 1)
     plain = pc.equal(flags, VALUE)
     rest = pc.binary_slice(stored, 1, VALUE_END)
     values = pc.if_else(pc.fill_null(plain, False), rest, pa.scalar(None, pa.binary()))  # noqa: FBT003
     special = pc.and_(pc.is_valid(stored), pc.invert(pc.or_(plain, pc.equal(flags, DELETE))))
-    if pc.any(special).as_py():
-        return pa.array(
-            [None if one is None else unpack(one).value for one in stored.to_pylist()], pa.binary()
-        )
-    return values
+    return _one_by_one(stored) if pc.any(special).as_py() else values
+
+
+def _one_by_one(stored: Any) -> Any:
+    return pa.array([None if one is None else unpack(one).value for one in stored.to_pylist()], pa.binary())

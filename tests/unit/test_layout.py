@@ -93,3 +93,15 @@ def test_payloads_refuse_what_we_never_write():
     for content in (b"", b"?", b"e1"):
         with pytest.raises(CorruptError):
             payloads(pa.array([b"+v", content], pa.binary()))
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_few_and_many_values_are_taken_apart_alike(special):
+    """Few go one by one, many in columns: both must say the same."""
+    forms = [b"+", b"+a", b"-", None, b"+" + b"x" * 300]
+    if special:
+        forms += [pack(Stored(b"v", 7, b"s")), pack(Stored(None, None, b"s"))]
+    many = forms * 20
+    few = [payloads(pa.array([one], pa.binary()))[0].as_py() for one in many]
+    assert payloads(pa.array(many, pa.binary())).to_pylist() == few
+    assert payloads(pa.array([None] * 50, pa.binary())).to_pylist() == [None] * 50
