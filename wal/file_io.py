@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 from pathlib import Path
 
 WINDOW_BYTES = 1024 * 1024
@@ -73,3 +74,12 @@ def make_folder(folder: Path) -> None:
     with contextlib.suppress(FileExistsError):  # raced; anything but a folder fails at its first use
         folder.mkdir()
     sync_folder(folder.parent)
+
+
+def remove_folder(folder: Path) -> bool:
+    """Remove a folder and all that is in it; whether it was there."""
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return False
+    return True

@@ -46,7 +46,15 @@ from tidegate.wal.file_format import (
     parse_decisions_header,
     scan,
 )
-from tidegate.wal.file_io import Window, close, make_folder, read_at, sync_folder, write_all
+from tidegate.wal.file_io import (
+    Window,
+    close,
+    make_folder,
+    read_at,
+    remove_folder,
+    sync_folder,
+    write_all,
+)
 from tidegate.wal.fold import Entry
 from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
 
@@ -56,6 +64,8 @@ MTIME_US = 2_000_000
 """File times may be so much too old: kernels note them by a coarse clock, some file systems by seconds."""
 POLL_FIRST_S, POLL_MOST_S = 0.001, 0.05
 DAMAGE_LOOKS_MAX = 3
+DROPPED = ".dropped"
+"""A dot never stands in an escaped name, so no namespace's folder is called so."""
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -365,8 +375,9 @@ class FileLog(Log):
         try:
             for name, status in self._segments():
                 if name not in kept and status.st_mtime_ns // 1000 < before_us - MTIME_US:
-                    (self._changelog / name).unlink(missing_ok=True)
-                    dropped_bytes += status.st_size
+                    with contextlib.suppress(FileNotFoundError):  # another trim was quicker
+                        (self._changelog / name).unlink()
+                        dropped_bytes += status.st_size
         except OSError as error:
             self._unavailable(error)
         return Trimmed(dropped_bytes)
@@ -388,6 +399,20 @@ class FileLog(Log):
                 if entry.name.endswith(".seg"):
                     with contextlib.suppress(FileNotFoundError):
                         yield entry.name, entry.stat(follow_symlinks=False)
+
+    def drop(self) -> bool:
+        aside = self.folder.with_name(self.folder.name + DROPPED)
+        try:
+            there = remove_folder(aside)  # what an earlier drop has left
+            with contextlib.suppress(FileNotFoundError), self._locked(os.O_CREAT):
+                # One step, while nobody appends: no name leads to the log any more.
+                self.folder.rename(aside)
+                sync_folder(self.folder.parent)
+            there = remove_folder(aside) or there
+        except OSError as error:
+            self._unavailable(error)
+        self._checked_to = 0
+        return there
 
     def close(self) -> None:
         """Nothing to release: every call closes what it opens."""

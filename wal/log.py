@@ -158,5 +158,17 @@ class Log(abc.ABC):
         """
 
     @abc.abstractmethod
+    def drop(self) -> bool:
+        """Remove the log, for ever: records and blobs; whether there was anything.
+
+        It is gone in one step: after a crash in between it is not there, as if it had never been
+        created, never a part of it. May be repeated, also after such a crash. On return nothing
+        is left. An append or stage that returns after it was of another log; one that comes
+        later is a WalUnavailableError, until the log is created anew.
+
+        WalUnavailableError: some of it is left that is no log any more; drop it again.
+        """
+
+    @abc.abstractmethod
     def close(self) -> None:
         """Release handles. May be repeated; nothing durable changes."""

@@ -120,6 +120,14 @@ class MemoryLog(Log):
             staged = sum(len(blob) for blobs in self._content.segments.values() for blob in blobs)
         return LogSize(decisions, staged)
 
+    def drop(self) -> bool:
+        with self._content.lock:
+            there = self._content.created
+            # New lists: whoever iterates the old ones goes on with the log as it was.
+            self._content.created, self._content.first = False, 0
+            self._content.records, self._content.segments, self._content.staged_at_us = [], {}, {}
+        return there
+
     def close(self) -> None:
         """Nothing to release: the content belongs to the process."""
 

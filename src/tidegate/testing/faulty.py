@@ -127,6 +127,9 @@ class FaultyLog(Log):
     def size(self) -> LogSize:
         return self._port.call(_reads_log("log.size"), self._inner.size)
 
+    def drop(self) -> bool:
+        return self._port.call(_writes_log("log.drop"), self._inner.drop)
+
     def close(self) -> None:
         self._inner.close()
 

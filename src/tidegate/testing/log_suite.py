@@ -304,6 +304,39 @@ class LogSuite(TrimTests):
         assert {blob.address: blob.content for blob in log.read(list(staged))} == staged
         assert len(staged) == 80
 
+    # -- the end -----------------------------------------------------------------------------------
+
+    def test_drop_leaves_nothing_and_may_be_repeated(self, log: Log) -> None:
+        log.append_decision(b"x")
+        (address,) = log.stage("s", [b"y"])
+        other = self.reopen(log)
+        assert log.drop() is True
+        assert log.drop() is False
+        for instance in (log, other, self.reopen(log)):
+            assert contents(instance) == []
+            assert sum(instance.size()) == 0
+            with pytest.raises(WalGapError):
+                list(instance.read([address]))
+            with pytest.raises(WalUnavailableError):
+                instance.append_decision(b"z")
+            with pytest.raises(WalUnavailableError):
+                instance.stage("t", [b"z"])
+        assert self.make_log().drop() is False
+
+    def test_after_drop_a_log_is_made_anew(self, log: Log) -> None:
+        log.append_decision(b"old")
+        last = log.append_decision(b"older").next_position
+        log.stage("s", [b"old"])
+        log.drop()
+        fresh = self.reopen(log)
+        fresh.create()
+        given = fresh.append_decision(b"new")
+        assert list(fresh.decisions()) == entries([given], [b"new"])
+        (address,) = fresh.stage("s", [b"new"])
+        assert list(fresh.read([address])) == [Blob(address, b"new")]
+        with pytest.raises(WalGapError):
+            list(fresh.decisions(last))
+
     # -- another process ---------------------------------------------------------------------------
 
     def test_another_process_reads_all_of_it_and_adds_to_it(self, log: Log) -> None:
