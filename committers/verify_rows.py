@@ -1,0 +1,108 @@
+"""Rows of a store compared with those of a frame. Only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidegate.sinks.layout import unpack
+from tidegate.sinks.store import CatalogEntry, Finding, Store
+from tidegate.wal.frame import Chunk, Run
+
+KEYS_AT_ONCE = 10_000
+KEYS_NAMED = 3
+"""So many keys of one run are named in findings, and the rest counted."""
+SHOWN_BYTES = 60
+KEYS_PER_PASS = 2_000_000
+"""About how many keys are remembered at once; more are compared in several passes over the log."""
+
+
+def compare_version(store: Store, version: int, run: Run) -> list[Finding]:
+    """Where the store's rows of exactly this version are not those of the run."""
+    wrong = []
+    for at in range(0, len(run.keys), KEYS_AT_ONCE):
+        keys, values = run.keys.slice(at, KEYS_AT_ONCE), run.values.slice(at, KEYS_AT_ONCE)
+        found = store.rows_of(run.table, keys.to_pylist(), version)
+        if found.equals(values):
+            continue
+        wrong += [
+            (key, wanted, there)
+            for key, wanted, there in zip(
+                keys.to_pylist(), values.to_pylist(), found.to_pylist(), strict=True
+            )
+            if wanted != there
+        ]
+    return _findings(store, version, run.group, run.table, wrong)
+
+
+def _findings(
+    store: Store, version: int, group: int, table: str, wrong: list[tuple[bytes, bytes | None, bytes | None]]
+) -> list[Finding]:
+    place = f"{store.part_of(group)}, version {version}, key group {group}, table {table}"
+    named = [
+        Finding(f"{place}, key {key!r}", _shown(wanted), _shown(there))
+        for key, wanted, there in wrong[:KEYS_NAMED]
+    ]
+    if len(wrong) > KEYS_NAMED:
+        named.append(Finding(place, "rows as in the log", f"{len(wrong)} others, {KEYS_NAMED} of them named"))
+    return named
+
+
+def _shown(content: bytes | None) -> str:
+    if content is None:
+        return "no row"
+    cut = "" if len(content) <= SHOWN_BYTES else f"... ({len(content)} bytes)"
+    return f"{content[:SHOWN_BYTES]!r}{cut}"
+
+
+class Horizon:
+    """What a reader gets at one version, compared with the log read backwards from there."""
+
+    def __init__(self, store: Store, entry: CatalogEntry, key_groups: int, changes: int) -> None:
+        self._store, self._entry, self._key_groups = store, entry, key_groups
+        self._passes = min(key_groups, 1 + changes // KEYS_PER_PASS)
+        self._seen: dict[tuple[int, str], dict[bytes, bool]] = {}
+
+    def passes(self) -> Iterator[range]:
+        """Ranges of key groups, so that the keys of each can be remembered at once (I11)."""
+        for number in range(self._passes):
+            self._seen = {}
+            first, end = (self._key_groups * at // self._passes for at in (number, number + 1))
+            yield range(first, end)
+
+    def compare(self, version: int, chunk: Chunk, groups: range) -> list[Finding]:
+        """Keys not met before: what a reader gets is what this version wrote."""
+        findings = []
+        for run in chunk.runs:
+            if run.group not in groups or run.table not in self._entry.tables:
+                continue
+            start = self._entry.tables[run.table].start
+            seen = self._seen.setdefault((run.group, run.table), {})
+            wanted = {}
+            for key, stored in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
+                if key not in seen:
+                    wanted[key] = unpack(stored).value if version >= start else None
+                    seen[key] = wanted[key] is not None
+            keys, wrong = list(wanted), []
+            for at in range(0, len(keys), KEYS_AT_ONCE):
+                some = keys[at : at + KEYS_AT_ONCE]
+                found = self._store.get_many(run.table, some, self._entry.version, start).to_pylist()
+                wrong += [
+                    (key, wanted[key], there)
+                    for key, there in zip(some, found, strict=True)
+                    if wanted[key] != there
+                ]
+            findings += _findings(self._store, self._entry.version, run.group, run.table, wrong)
+        return findings
+
+    def compare_counts(self, groups: range) -> list[Finding]:
+        """No keys but those of the log, when it was read whole."""
+        findings = []
+        for group in groups:
+            for table, at in sorted(self._entry.tables.items()):
+                wanted = sum(self._seen.get((group, table), {}).values())
+                batches = self._store.scan(table, group, self._entry.version, at.start)
+                found = sum(batch.num_rows for batch in batches)
+                if wanted != found:
+                    place = f"{self._store.part_of(group)}, version {self._entry.version}, key group {group}"
+                    findings.append(Finding(f"{place}, table {table}", f"{wanted} keys", f"{found} keys"))
+        return findings
