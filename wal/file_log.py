@@ -67,6 +67,8 @@ DAMAGE_LOOKS_MAX = 3
 DROPPED = ".dropped"
 """A dot never stands in an escaped name, so no namespace's folder is called so."""
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NEVER_MENDS_ITSELF = frozenset({errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS})
+"""Errors of a path that is wrong: trying again would only hide it."""
 
 
 class FileLog(Log):
@@ -464,6 +466,9 @@ class FileLog(Log):
             hint = "; make room on this disk"
         elif error.errno == errno.ENOENT:
             hint = "; the log was not created here (`tidegate init`, or start the query), or it was removed"
+        elif error.errno in NEVER_MENDS_ITSELF:
+            msg = f"{self.where}: {error}; give a folder in the URL file:///path that this user can read and write"
+            raise ConfigError(msg) from error
         msg = f"{self.where}: {error}{hint}"
         raise WalUnavailableError(msg) from error
 
