@@ -467,7 +467,7 @@ class FileLog(Log):
         elif error.errno == errno.ENOENT:
             hint = "; the log was not created here (`tidegate init`, or start the query), or it was removed"
         elif error.errno in NEVER_MENDS_ITSELF:
-            msg = f"{self.where}: {error}; give a folder in the URL file:///path that this user can read and write"
+            msg = f"{self.where}: {error}; give a folder in file:///path that this user can read and write"
             raise ConfigError(msg) from error
         msg = f"{self.where}: {error}{hint}"
         raise WalUnavailableError(msg) from error

@@ -481,3 +481,15 @@ def test_what_was_acked_before_a_sigkill_is_there(log):
     assert len(found) == len(set(found)) <= len(acked) + 4
     blobs = {blob.address: blob.content for blob in log.read(list(acked.values()))}
     assert all(blobs[address] == f"blob {name.split()[1]}".encode() for name, address in acked.items())
+
+
+def test_a_file_in_the_place_of_a_folder_is_a_wrong_path_and_says_so(tmp_path):
+    """Trying again would not help: ConfigError, before anything is written."""
+    (tmp_path / "wal").write_text("in the way")
+    log = FileLog(tmp_path / "wal", "n")
+    with pytest.raises(ConfigError, match="give a folder"):
+        list(log.decisions())
+    with pytest.raises(ConfigError):
+        log.create()
+    with pytest.raises(ConfigError):
+        log.append_decision(b"record")
