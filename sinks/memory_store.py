@@ -355,6 +355,15 @@ class MemoryStore(Store):
                         findings.append(Finding(f"{where}, table {table}", f"{rows} rows", f"{held} rows"))
         return findings
 
+    def size(self) -> int:
+        space = self._space
+        with space.lock:
+            return sum(
+                len(key) + sum(map(len, versions.values()))
+                for of_group in space.rows.values()
+                for key, versions in of_group.items()
+            )
+
     def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
         space = self._space
         key_groups = space.identity.key_groups if space.identity else 1

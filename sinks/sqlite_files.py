@@ -109,6 +109,14 @@ class Files:
     def exists(self, name: str) -> bool:
         return (self.folder / name).exists()
 
+    def size(self) -> int:
+        """Bytes of all files in the folder, those that SQLite keeps beside them included."""
+        sizes = []
+        for path in self.folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # SQLite's own come and go
+                sizes.append(path.stat().st_size)
+        return sum(sizes)
+
     def make(self, name: str, script: str) -> None:
         """Make a file with these tables, or finish making it. ConfigError: SQLite cannot work here."""
         with self._explaining(name):

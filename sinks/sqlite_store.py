@@ -325,6 +325,10 @@ class SqliteStore(Store):
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
         return self._shards.verify(stamp.version, counts)
 
+    def size(self) -> int:
+        _ = self._shards
+        return self._files.size()
+
     def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
         found: list[bytes | None] = [None] * len(keys)
         shards = self._shards

@@ -285,6 +285,10 @@ class Store(abc.ABC):
         """What of a sealed version is missing or miscounted here. Writes nothing."""
 
     @abc.abstractmethod
+    def size(self) -> int:
+        """About how many bytes the store takes up, garbage included. Changes nothing."""
+
+    @abc.abstractmethod
     def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
         """What was written at exactly this version: stored values with their flags byte, aligned
         with ``keys``, as an Arrow binary array; null where there is no such row.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli import adopt, demo, doctor, history, init, read, recover, status
+from tidegate.cli import adopt, demo, doctor, drop, history, init, read, recover, status, vacuum, verify
 from tidegate.cli.common import Commands, exit_codes
 
 EPILOG = f"""\b
@@ -62,6 +62,9 @@ for command, command_epilog in (
     (recover.recover, recover.EXAMPLES),
     (adopt.adopt, adopt.EXAMPLES),
     (doctor.doctor, doctor.EXAMPLES),
+    (verify.verify, verify.EXAMPLES),
+    (vacuum.vacuum, vacuum.EXAMPLES),
+    (drop.drop, drop.EXAMPLES),
 ):
     app.command(epilog=command_epilog)(command)
 

@@ -13,8 +13,8 @@ from typer.core import TyperGroup
 
 from tidegate.client import Gate, connect
 from tidegate.committers.driver import Driver
-from tidegate.errors import BY_NAME, ConfigError, TidegateError
-from tidegate.options import Endpoints, Options
+from tidegate.errors import BY_NAME, ConfigError, CorruptError, TidegateError
+from tidegate.options import Endpoints, Options, redact
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
 
@@ -75,6 +75,14 @@ def made_here(driver: Driver) -> None:
         )
 
 
+def no_namespace(namespace: str, *urls: str) -> ConfigError:
+    """The error for a command that has nothing to work on."""
+    return ConfigError(
+        f"there is no namespace {namespace!r} in {' nor in '.join(map(redact, urls))}: check URLs and name; a"
+        " query's first batch makes it, and so does `tidegate init`"
+    )
+
+
 class Commands(TyperGroup):
     """The group of all commands: an error is one message on stderr, and its exit code."""
 
@@ -105,5 +113,6 @@ def exit_codes() -> str:
     """The exit codes, a line each."""
     by_code = {cls.exit_code: name for name, cls in BY_NAME.items()}
     by_code[TidegateError.exit_code] = "anything else; a key that is absent (get); a failed check (doctor)"
+    by_code[CorruptError.exit_code] += ", and findings of verify"
     by_code[ConfigError.exit_code] += ", and options that cannot be read"
     return "\n".join(f"  {code:>2}  {name}" for code, name in sorted({0: "done", **by_code}.items()))

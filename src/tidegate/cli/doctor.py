@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import re
@@ -10,13 +11,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import typer
 
+from tidegate.cli.checks import Check, Outcome
 from tidegate.cli.common import Json, MaybeNamespace, MaybeStore, MaybeWal, examples, say
 from tidegate.cli.output import print_json, print_table
+from tidegate.cli.room import check_room
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.options import redact
@@ -25,8 +27,6 @@ from tidegate.sinks.store import Identity
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Folded
-
-Outcome: TypeAlias = Literal["pass", "warn", "fail"]
 
 EXAMPLES = examples(
     "tidegate doctor",
@@ -39,15 +39,6 @@ PYARROW_MIN = (17,)
 DISK_WARN_BYTES, DISK_FAIL_BYTES = 1024**3, 100 * 1024**2
 CLOCK_WARN_S, CLOCK_FAIL_S = 5, 3600
 THIS_RELEASE_US = 1_760_000_000_000_000  # a clock before this release's making is wrong
-
-
-class Check(NamedTuple):
-    """One line: what was looked at, how it is, and the promise that rests on it."""
-
-    check: str
-    outcome: Outcome
-    found: str
-    promise: str
 
 
 def doctor(
@@ -101,6 +92,7 @@ def _checks(store: str | None, wal: str | None, namespace: str | None) -> Iterat
         yield check
         if state is not None and identity is not None:
             yield check_one_namespace(state, identity)
+            yield from _room(str(wal), store, namespace, state)
 
 
 # -- this machine -----------------------------------------------------------------------------
@@ -196,6 +188,17 @@ def check_clock(clock: Clock, state: Folded | None) -> Check:
 
 
 # -- log and store ----------------------------------------------------------------------------
+
+
+def _room(wal: str, store: str, namespace: str, state: Folded) -> Iterator[Check]:
+    folder = folder_of(wal)
+    free = None if folder is None else shutil.disk_usage(_nearest(folder)).free
+    with contextlib.ExitStack() as closing:
+        log = open_log(wal, namespace)
+        closing.callback(log.close)
+        kept = open_store(store, namespace)
+        closing.callback(kept.close)
+        yield from check_room(log, kept, state, free)
 
 
 def _reached(what: str, url: str, look: Callable[[], str]) -> Check:

@@ -215,6 +215,9 @@ class FaultyStore(Store):
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
         return self._port.call(_reads_store("verify"), lambda: self._inner.verify(stamp, counts))
 
+    def size(self) -> int:
+        return self._port.call(_reads_store("size"), self._inner.size)
+
     def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
         return self._port.call(_reads_store("rows_of"), lambda: self._inner.rows_of(table, keys, version))
 

@@ -71,6 +71,11 @@ class UpkeepTests(StoreHarness):
         assert list(store.self_check()) == []
         assert {store.part_of(group) for group in range(KEY_GROUPS)}
 
+    def test_size_grows_with_what_is_stored(self, store: Store) -> None:
+        before = store.size()
+        put(store, 1, {"t": {key: bytes(1_000) for key in KEYS}})
+        assert store.size() >= before + 40_000
+
     # -- vacuum --------------------------------------------------------------------------------
 
     def test_vacuum_of_what_is_needed_finds_nothing(self, store: Store) -> None:

@@ -1,0 +1,77 @@
+"""``tidegate verify``: does the store hold what the log says, and do both fit their checksums?"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import typer
+
+from tidegate.cli.common import Json, Namespace, Store, Wal, driver_for, examples, made_here, say
+from tidegate.cli.output import print_json, print_table
+from tidegate.committers.verify import Progress, Report
+from tidegate.committers.verify import verify as verify_namespace
+from tidegate.errors import CorruptError
+
+EXAMPLES = examples(
+    "tidegate verify --store sqlite:///data/store --wal file:///data/wal --namespace flights",
+    "tidegate verify --json | jq .findings",
+)
+
+
+def verify(store: Store, wal: Wal, namespace: Namespace, *, json: Json = False) -> None:
+    """Check every version that can be read against the log, and all checksums.
+
+    Reads everything: the decision log, every manifest and frame that the log still holds,
+    pointer, catalog and schemas, every row from the horizon on, the store's own files.
+
+    Exit code 14 when something is wrong, each finding on a line. Nothing is written.
+    """
+    with driver_for(store, wal, namespace) as driver:
+        with contextlib.suppress(CorruptError):  # what is wrong with the log is for the check to say
+            made_here(driver)
+        report = verify_namespace(driver.log, driver.store, _show if sys.stderr.isatty() else _hide)
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr)
+    if json:
+        print_json(_as_json(namespace, report))
+    elif report.findings:
+        rows = [(finding.where, finding.expected, finding.found) for finding in report.findings]
+        print_table(["where", "expected", "found"], rows)
+    else:
+        print(
+            f"nothing wrong: versions {report.oldest} to {report.visible}, {report.rows} changes in"
+            f" {report.frames} frames, {report.records} records of the decision log"
+            if report.visible
+            else f"nothing wrong: no visible version yet, {report.records} records of the decision log"
+        )
+    for note in report.notes:
+        say(f"note: {note}")
+    if report.findings:
+        raise typer.Exit(CorruptError.exit_code)
+
+
+def _as_json(namespace: str, report: Report) -> dict[str, object]:
+    return {
+        "namespace": namespace,
+        "findings": [
+            {"where": one.where, "expected": one.expected, "found": one.found} for one in report.findings
+        ],
+        "notes": report.notes,
+        "oldest": report.oldest,
+        "visible": report.visible,
+        "records": report.records,
+        "void_records": report.void,
+        "frames": report.frames,
+        "changes": report.rows,
+    }
+
+
+def _show(progress: Progress) -> None:
+    print(
+        f"\r\x1b[K{progress.step}: {progress.done} of {progress.total}", end="", file=sys.stderr, flush=True
+    )
+
+
+def _hide(progress: Progress) -> None:
+    pass

@@ -1,0 +1,290 @@
+"""The commands that check, clean and end a namespace: verify, vacuum, drop, doctor's room."""
+
+import contextlib
+import json
+import shutil
+import sqlite3
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from tidegate.cli import app, doctor, room
+from tidegate.clock import Clock
+from tidegate.errors import StoreUnavailableError, WalGapError
+from tidegate.options import Options
+from tidegate.sinks import sqlite_drop
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.store import Lease
+from tidegate.testing.example import BATCHES, Example, write_flights
+from tidegate.wal import file_io
+from tidegate.wal.file_log import FileLog
+from tidegate.wal.fold import View, fold_all
+from tidegate.wal.open_log import open_log
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in ("STORE", "WAL", "NAMESPACE"):
+        monkeypatch.delenv(f"TIDEGATE_{name}", raising=False)
+
+
+@pytest.fixture
+def options(tmp_path):
+    """The example's namespace in files of its own, its writer long gone."""
+    write_flights(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
+    without_a_writer(tmp_path)
+    return options_for(tmp_path)
+
+
+def without_a_writer(root):
+    with contextlib.closing(sqlite3.connect(root / "store" / "flights" / "meta.sqlite")) as connection:
+        connection.execute("UPDATE pointer SET heartbeat_us = NULL")
+        connection.commit()
+
+
+def options_for(root, namespace="flights"):
+    return [f"--store=sqlite://{root}/store", f"--wal=file://{root}/wal", f"--namespace={namespace}"]
+
+
+def readers_only(options):
+    return [option for option in options if not option.startswith("--wal")]
+
+
+def run(*arguments, typed=None):
+    return CliRunner().invoke(app, [str(one) for one in arguments], prog_name="tidegate", input=typed)
+
+
+def done(*arguments):
+    result = run(*arguments)
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    return result.stdout
+
+
+def refused(code, *arguments):
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (code, ""), result.output
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    return result.stderr
+
+
+def in_shards(root, statement):
+    for path in sorted((root / "store" / "flights").glob("shard-*.sqlite")):
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            with contextlib.suppress(sqlite3.OperationalError):
+                connection.execute(statement)
+            connection.commit()
+
+
+# -- verify ---------------------------------------------------------------------------------------
+
+
+def test_verify_finds_nothing(options):
+    assert done("verify", *options).startswith("nothing wrong: versions 1 to 3, 11 changes in ")
+    report = json.loads(done("verify", "--json", *options))
+    assert (report["findings"], report["notes"], report["visible"], report["changes"]) == ([], [], 3, 11)
+
+
+def test_verify_names_what_is_wrong_and_exits_14(options, tmp_path):
+    in_shards(tmp_path, "UPDATE t_airports SET value = CAST('+{}' AS BLOB) WHERE version = 3")
+    result = run("verify", *options)
+    assert result.exit_code == 14
+    heading, finding = result.stdout.splitlines()
+    assert heading == "where\texpected\tfound"
+    assert "shard-" in finding
+    assert "version 3, key group" in finding
+    assert "table airports, key b'JFK'" in finding
+    result = run("verify", "--json", *options)
+    assert result.exit_code == 14
+    (finding,) = json.loads(result.stdout)["findings"]
+    assert set(finding) == {"where", "expected", "found"}
+
+
+def test_verify_of_a_log_that_cannot_be_read(options, tmp_path):
+    path = tmp_path / "wal" / "flights" / "decisions.log"
+    content = bytearray(path.read_bytes())
+    content[60] ^= 1
+    path.write_bytes(content)
+    result = run("verify", *options)
+    assert result.exit_code == 14
+    assert str(path) in result.stdout
+
+
+def test_verify_where_nothing_was_made(tmp_path):
+    assert "there is no namespace nowhere" in refused(2, "verify", *options_for(tmp_path, "nowhere"))
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- vacuum -----------------------------------------------------------------------------------------
+
+
+def test_vacuum_says_what_would_go_and_what_went(options):
+    options = readers_only(options)
+    store = open_store(options[0].removeprefix("--store="), "flights")
+    store.announce(3)
+    store.close()
+    would = json.loads(done("vacuum", "--dry-run", "--json", *options))
+    assert (would["dry_run"], would["horizon"], would["entries"]) == (True, 3, 2)
+    assert would["rows"] == 4  # aircraft N14228@1, N24211@1 and its marker, airports EWR@1
+    assert done("vacuum", "--dry-run", *options).startswith("would go: 4 rows")
+    gone = json.loads(done("vacuum", "--json", *options))
+    assert gone == {**would, "dry_run": False}
+    assert done("vacuum", *options).startswith("gone: 0 rows, notes of 0 ")
+    assert done("get", "airports", "EWR", *options) == "departures\t2\ndelay\t1.5\n"
+
+
+def test_vacuum_where_nothing_was_made(tmp_path):
+    message = refused(2, "vacuum", *readers_only(options_for(tmp_path, "nowhere")))
+    assert "no namespace 'nowhere'" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- drop -------------------------------------------------------------------------------------------
+
+
+def test_drop_needs_yes_where_nobody_can_be_asked(options, tmp_path):
+    assert "--yes" in refused(2, "drop", *options)
+    assert done("get", "airports", "EWR", *readers_only(options))
+    text = done("drop", "--yes", *options)
+    assert text.startswith("namespace flights is gone")
+    assert list((tmp_path / "store").iterdir()) == list((tmp_path / "wal").iterdir()) == []
+    assert "no namespace 'flights'" in refused(2, "drop", "--yes", *options)
+
+
+def test_drop_asks_for_the_name_on_a_terminal(options, monkeypatch):
+    monkeypatch.setattr(sys.modules["tidegate.cli.drop"], "_is_terminal", lambda: True)
+    result = run("drop", *options, typed="flight\n")
+    assert result.exit_code == 2
+    assert "nothing was removed" in result.stderr
+    result = run("drop", "--json", *options, typed="flights\n")
+    assert result.exit_code == 0
+    answer = result.stdout.splitlines()[-1]  # before it the runner echoes what was typed
+    assert json.loads(answer) == {"namespace": "flights", "store": True, "log": True}
+
+
+def test_drop_refuses_while_a_writer_lives_unless_forced(options):
+    store = open_store(options[0].removeprefix("--store="), "flights")
+    store.heartbeat(1)
+    store.close()
+    assert "--force" in refused(2, "drop", "--yes", *options)
+    assert "is gone" in done("drop", "--yes", "--force", *options)
+
+
+def test_drop_of_a_damaged_store_needs_force(options, tmp_path):
+    (tmp_path / "store" / "flights" / "meta.sqlite").write_bytes(b"no SQLite file at all" * 500)
+    assert "damaged" in refused(14, "drop", "--yes", *options)
+    assert "is gone" in done("drop", "--yes", "--force", *options)
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_drop_leaves_other_namespaces_alone(options, tmp_path):
+    write_flights(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", "flights-2")
+    done("drop", "--yes", *options)
+    assert done("verify", *options_for(tmp_path, "flights-2"))
+
+
+@pytest.mark.parametrize(
+    "cut", ["before the store is gone", "between store and log", "before the log is gone"]
+)
+def test_a_drop_cut_short_is_finished_by_the_next_and_refused_or_remade_until_then(
+    options, tmp_path, monkeypatch, cut
+):
+    """A crash leaves no half of a namespace to be read."""
+
+    def dies(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if cut == "before the store is gone":
+            patch.setattr(sqlite_drop.shutil, "rmtree", dies)
+        elif cut == "between store and log":
+            patch.setattr(FileLog, "drop", dies)
+        else:
+            plain = shutil.rmtree
+            patch.setattr(
+                file_io.shutil,
+                "rmtree",
+                lambda path: dies() if path.match("*/wal/*") and path.exists() else plain(path),
+            )
+        assert run("drop", "--yes", *options).exit_code != 0
+    assert "no namespace" in refused(2, "get", "airports", "EWR", *readers_only(options))
+    if cut == "before the log is gone":
+        assert not list(open_log(f"file://{tmp_path}/wal", "flights").decisions())
+    else:  # the log is whole: whoever opens it writes the store anew, whole
+        assert done("recover", *options)
+        assert done("get", "airports", "EWR", *readers_only(options)) == "departures\t2\ndelay\t1.5\n"
+        without_a_writer(tmp_path)
+    assert "is gone" in done("drop", "--yes", *options)
+    assert list((tmp_path / "store").iterdir()) == list((tmp_path / "wal").iterdir()) == []
+
+
+def test_a_dropped_namespace_is_made_anew_as_another(options, tmp_path):
+    before = json.loads(done("status", "--json", *options))["uuid"]
+    done("drop", "--yes", *options)
+    example = Example(
+        f"file://{tmp_path}/wal",
+        f"sqlite://{tmp_path}/store",
+        lineage="another",
+        options=Options(key_groups=2),
+    )
+    assert example.write(BATCHES[1]) == 1
+    example.close()
+    status = json.loads(done("status", "--json", *options))
+    assert status["uuid"] != before
+    assert (status["visible"], status["key_groups"]) == (1, 2)
+
+
+# -- doctor -------------------------------------------------------------------------------------------
+
+
+def lines_of_doctor(monkeypatch, options):
+    monkeypatch.setattr(doctor, "check_java", lambda **_: doctor.Check("Java", "pass", "", ""))
+    return {check["check"]: check for check in json.loads(done("doctor", "--json", *options))}
+
+
+def test_doctor_tells_sizes_leases_and_room(options, monkeypatch):
+    lines = lines_of_doctor(monkeypatch, options)
+    assert "store" in lines["size"]["found"]
+    assert lines["oldest lease"]["found"] == "no reader holds a version"
+    assert "a day by the last 3 versions" in lines["log: room"]["found"]
+    store = open_store(options[0].removeprefix("--store="), "flights")
+    store.lease(Lease("reader", 1), 60)
+    store.close()
+    line = lines_of_doctor(monkeypatch, options)["oldest lease"]
+    assert line["outcome"] == "pass"
+    assert "version 1, 2 behind" in line["found"]
+
+
+def test_a_lease_held_too_long_is_a_warning(options, monkeypatch):
+    class Past(Clock):
+        def now_us(self):
+            return super().now_us() - 3_600_000_000
+
+    url = options[0].removeprefix("--store=")
+    for clock in (Past(), None):
+        store = open_store(url, "flights", None, clock)
+        store.lease(Lease("reader", 1), 7_200)
+        store.close()
+    assert lines_of_doctor(monkeypatch, options)["oldest lease"]["outcome"] == "warn"
+
+
+def test_the_forecast_warns_in_time(options):
+    log = open_log(options[1].removeprefix("--wal="), "flights")
+    state = fold_all(View(), log.decisions()).state
+    assert room.check_forecast(log, state, 10**18).outcome == "pass"
+    assert room.check_forecast(log, state, 1).outcome == "warn"
+
+
+def test_what_cannot_be_told_is_left_out(options, monkeypatch):
+    def away(*_):
+        raise StoreUnavailableError("away")
+
+    def trimmed(*_):
+        raise WalGapError("trimmed")
+
+    monkeypatch.setattr("tidegate.sinks.sqlite_store.SqliteStore.leases", away)
+    monkeypatch.setattr(room, "read_manifest", trimmed)
+    lines = lines_of_doctor(monkeypatch, options)
+    assert "size" in lines
+    assert "oldest lease" not in lines
+    assert "log: room" not in lines
