@@ -69,7 +69,8 @@ class Background:
                 self._work.set()
                 return
             try:
-                self._store.heartbeat(self._epoch())
+                if epoch := self._epoch():  # 0: not open yet, there may be no namespace
+                    self._store.heartbeat(epoch)
             except TidegateError as error:
                 logger.warning("heartbeat failed, tried again in %s s: %s", self._options.heartbeat_s, error)
             self._ending.wait(self._options.heartbeat_s)

@@ -32,7 +32,6 @@ def claim_epoch(driver: Driver) -> None:
     FencedError: a higher epoch is claimed already.
     """
     standing = driver.store.claim(driver.epoch, driver.writer)
-    driver.store.heartbeat(driver.epoch)  # a claim is no sign of life by itself; no effect when fenced
     if standing > driver.epoch:
         msg = (
             f"{driver.store.where} carries epoch {standing}, above this driver's {driver.epoch}: a newer"

@@ -25,7 +25,7 @@ def publish(driver: Driver, machine: Machine, fact: VersionFact, entry: CatalogE
             case Action.READ_POINTER:
                 try:
                     pointer = driver.store.pointer()
-                    event = after_read_back(pointer, fact, driver.epoch)
+                    event = after_read_back(pointer, fact, driver.epoch, driver.folded)
                 except StoreUnavailableError:
                     event = Event.STORE_SILENT
                 if event in (Event.STORE_SILENT, Event.IS_NEXT):

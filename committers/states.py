@@ -13,7 +13,7 @@ import enum
 from collections.abc import Callable
 
 from tidegate.sinks.store import Pointer
-from tidegate.wal.fold import decided_for
+from tidegate.wal.fold import decided_for, fact_of
 from tidegate.wal.record import Decided, Folded, RestoreOrigin, VersionFact
 
 
@@ -75,10 +75,10 @@ class Event(enum.Enum):
     SEALED = "every key group is sealed"
     FLIPPED = "the conditional write happened"
     NOT_FLIPPED = "its condition was false, or the outcome is unknown"
-    IS_VISIBLE = "the version is visible with our digest"
+    IS_VISIBLE = "the version, or one after it, is visible with the log's digest"
     IS_NEXT = "the version's predecessor is still visible"
     HIGHER_EPOCH = "the store's epoch is above ours"
-    FOREIGN_DIGEST = "another digest is visible under this version"
+    FOREIGN_DIGEST = "a digest is visible that the log does not have"
     GONE_BACK = "a version before the predecessor is visible"
     STORE_SILENT = "the store could not be read"
 
@@ -204,17 +204,19 @@ def after_fold(folded: Folded, record: Decided, writer: str) -> tuple[Event, Ver
     return Event.NOT_THERE, None
 
 
-def after_read_back(pointer: Pointer, fact: VersionFact, epoch: int) -> Event:
+def after_read_back(pointer: Pointer, fact: VersionFact, epoch: int, folded: Folded) -> Event:
     """What the store's pointer says after a flip of unknown or false outcome (publish rules 3 to 5).
 
-    An epoch above ours says nothing about the version: whoever owns it finishes the line. At
-    our own epoch only we flip, so a visible version is ours or corruption, whoever's reply
-    was lost.
+    An epoch above ours says nothing about the version: whoever owns it finishes the line. Else
+    nobody after us could decide, so what is visible stands in ``folded``, read through our own
+    Open: with that digest the version is visible, whoever flipped it and whatever came after.
     """
     if pointer.epoch > epoch:
         return Event.HIGHER_EPOCH
-    if pointer.visible == fact.version:
-        return Event.IS_VISIBLE if pointer.digest == fact.digest else Event.FOREIGN_DIGEST
     if pointer.visible == fact.version - 1:
         return Event.IS_NEXT
-    return Event.FOREIGN_DIGEST if pointer.visible > fact.version else Event.GONE_BACK
+    if pointer.visible < fact.version:
+        return Event.GONE_BACK
+    shown = fact_of(folded, pointer.visible)
+    ours = shown is not None and shown.digest == pointer.digest
+    return Event.IS_VISIBLE if ours else Event.FOREIGN_DIGEST

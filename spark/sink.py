@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 from pyspark.sql import DataFrame
@@ -31,6 +32,7 @@ from tidegate.wal.record import BatchOrigin, Folded, LoadOrigin, Origin, TableSc
 logger = logging.getLogger("tidegate")
 
 Write = Callable[[Transaction, DataFrame], None]
+Alive = Callable[[], bool]
 
 
 class VersionedSink:
@@ -150,11 +152,15 @@ class VersionedSink:
         given = key if key is not None else self._key
         keys = {name: given.get(name) if isinstance(given, Mapping) else given for name in tables}
         with self._lock:
+            streaming = self._background is not None and not self._background.ended
             try:
                 return self._load(tables, LoadOrigin(token), keys, replace=replace)
             except BaseException:
                 self._release()
                 raise
+            finally:
+                if self._background is not None and not streaming:
+                    self._background.stop()
 
     def _load(
         self,
@@ -165,7 +171,8 @@ class VersionedSink:
         replace: bool,
     ) -> int | None:
         rows = next(iter(tables.values()))
-        driver = self._driver or self._open(rows, None, lambda _: None)
+        driver = self._driver or self._open(rows, None, lambda _: None, lambda: True)
+        self._keep_alive(lambda: True)
         if once_key(origin) in driver.folded.once:
             fact = decided_for(driver.folded, origin)
             return None if fact is None else fact.version
@@ -176,15 +183,7 @@ class VersionedSink:
                 msg = f"table {name}: which column is its key? pass key=, or key={{{name!r}: column}}"
                 raise ConfigError(msg)
             (txn.replace if replace else txn.upsert)(name, of_table, named)
-        beats = None
-        if self._background is None or self._background.ended:
-            beats = self._background = self._new_background(driver, lambda: True)
-        try:
-            fact = self._committed(driver, txn, origin, "", rows)
-        finally:
-            if beats is not None:
-                beats.stop()
-        self.last_commit = fact
+        self.last_commit = fact = self._committed(driver, txn, origin, "", rows)
         return fact.version
 
     def close(self) -> None:
@@ -251,27 +250,31 @@ class VersionedSink:
         self._session = session = batch_df.sparkSession
         if self._driver is not None and self._driver.folded.lineage != batch.lineage:
             self._release()  # another query: its checkpoint has to be accepted first
-        driver = self._driver or self._open(batch_df, batch.lineage, lambda state: _refuse(state, batch))
-        if self._background is None or self._background.ended:
-            self._background = self._new_background(driver, lambda: is_running(session, batch.lineage))
+        alive = partial(is_running, session, batch.lineage)
+        driver = self._driver or self._open(
+            batch_df, batch.lineage, lambda state: _refuse(state, batch), alive
+        )
+        self._keep_alive(alive)
         return driver
 
-    def _open(self, rows: DataFrame, lineage: str | None, check: Callable[[Folded], None]) -> Driver:
+    def _open(
+        self, rows: DataFrame, lineage: str | None, check: Callable[[Folded], None], alive: Alive
+    ) -> Driver:
         self._session = rows.sparkSession
-        driver = self._new_driver()
-        try:
-            self.recovered = open_namespace(driver, lineage, check)
-        except BaseException:
-            driver.log.close()
-            driver.store.close()
-            raise
+        self._driver = driver = self._new_driver()
+        self._keep_alive(alive)  # a long recovery gives signs of life too
+        self.recovered = open_namespace(driver, lineage, check)
         if self.recovered:
             logger.info("recovered versions %s of %s", self.recovered, self._endpoints.namespace)
-        self._driver = driver
         return driver
 
-    def _new_background(self, driver: Driver, alive: Callable[[], bool]) -> Background:
-        return Background(driver.log, driver.store, self._options, lambda: driver.epoch, alive)
+    def _keep_alive(self, alive: Alive) -> None:
+        """Heartbeat and retirement beside the batches, while ``alive``."""
+        if self._driver is not None and (self._background is None or self._background.ended):
+            driver = self._driver
+            self._background = Background(
+                driver.log, driver.store, self._options, lambda: driver.epoch, alive
+            )
 
     def _new_driver(self) -> Driver:
         where = self._endpoints

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.committers.states import ACTIONS, TABLE, Event, IllegalTransitionError, Machine, State
+from tidegate.committers.states import (
+    ACTIONS,
+    TABLE,
+    Event,
+    IllegalTransitionError,
+    Machine,
+    State,
+    after_read_back,
+)
+from tidegate.sinks.store import Pointer
+from tidegate.wal.record import Folded, LoadOrigin, VersionFact
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,3 +69,31 @@ def test_nothing_is_applied_before_it_is_decided_nor_flipped_before_it_is_sealed
 
 def test_the_diagram_in_the_protocol_page_is_drawn_from_the_table() -> None:
     subprocess.run([sys.executable, ROOT / "tools" / "state_diagram.py", "--check"], check=True)
+
+
+def _folded(*digests: str) -> Folded:
+    facts = tuple(
+        VersionFact(number, f"a{number}", LoadOrigin(str(number)), number - 1, "", "", number, digest)
+        for number, digest in enumerate(digests, 1)
+    )
+    return Folded("uuid", "n", 4, digests[-1], recent=facts, last_version=len(facts))
+
+
+@pytest.mark.parametrize(
+    "pointer,event",
+    [
+        (Pointer(1, "d1", 5), Event.IS_NEXT),
+        (Pointer(2, "d2", 5), Event.IS_VISIBLE),
+        (Pointer(2, "other", 5), Event.FOREIGN_DIGEST),
+        (Pointer(3, "d3", 5), Event.IS_VISIBLE),  # another driver flipped it, went on, and we took over again
+        (Pointer(3, "other", 5), Event.FOREIGN_DIGEST),
+        (Pointer(4, "d4", 5), Event.FOREIGN_DIGEST),
+        (Pointer(0, "", 5), Event.GONE_BACK),
+        (Pointer(3, "d3", 6), Event.HIGHER_EPOCH),
+    ],
+)
+def test_what_a_read_back_says(pointer: Pointer, event: Event) -> None:
+    """Publish rules 3 to 5, found wanting by schedule 10448 of seed 20261121: a driver whose fence won late
+    met a newer visible version of the same line, and called it corruption."""
+    folded = _folded("d1", "d2", "d3")
+    assert after_read_back(pointer, folded.recent[1], 5, folded) is event

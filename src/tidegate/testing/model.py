@@ -337,7 +337,8 @@ class Model:
                 yield from self._publish(world, at, actor)
             case Action.READ_POINTER:
                 pointer = Pointer(world.visible, world.digest, world.epoch)
-                event = states.after_read_back(pointer, self._fact(world, actor), actor.epoch)
+                fact, folded = self._fact(world, actor), self.seen(world, actor)
+                event = states.after_read_back(pointer, fact, actor.epoch, folded)
                 known = event not in (Event.FOREIGN_DIGEST, Event.GONE_BACK)
                 assert known, f"I10: {event.name} at visible {world.visible}, v{actor.version}, a false alarm"
                 yield f"reads back {event.name}", _on(world, at, actor, event)
