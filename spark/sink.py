@@ -264,6 +264,7 @@ class VersionedSink:
         self._driver = driver = self._new_driver()
         self._keep_alive(alive)  # a long recovery gives signs of life too
         self.recovered = open_namespace(driver, lineage, check)
+        driver.store.heartbeat(driver.epoch)
         if self.recovered:
             logger.info("recovered versions %s of %s", self.recovered, self._endpoints.namespace)
         return driver
