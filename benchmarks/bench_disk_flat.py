@@ -39,10 +39,12 @@ class Sample(NamedTuple):
     decisions: int
     changelog: int
     store: int
+    store_wal: int
+    """SQLite's own logs, which level off by themselves, at 16 MB a file: apart, lest they hide the rest."""
 
     @property
     def total(self) -> int:
-        return self.decisions + self.changelog + self.store
+        return sum(self[1:])
 
 
 def run(
@@ -62,17 +64,19 @@ def run(
         dropped = retire_up_to(driver.log, driver.store, driver.folded, options, lambda: False, dropped)
         trimmer.trim(driver.view, folded_at_us)
         size = driver.log.size()
-        samples.append(
-            Sample(version, size.decisions_bytes, size.changelog_bytes, bytes_below(folder / "store"))
-        )
+        store, store_wal = bytes_below(folder / "store")
+        samples.append(Sample(version, size.decisions_bytes, size.changelog_bytes, store, store_wal))
         sampled(samples[-1])
     driver.store.close()
     driver.log.close()
     return samples
 
 
-def bytes_below(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def bytes_below(folder: Path) -> tuple[int, int]:
+    """The bytes of the store's files, and of SQLite's logs beside them."""
+    sizes = {path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    logs = sum(size for name, size in sizes.items() if name.endswith(("-wal", "-shm")))
+    return sum(sizes.values()) - logs, logs
 
 
 def growth(samples: list[Sample], part: str = "total") -> float:

@@ -8,7 +8,13 @@ from tidegate.committers import apply
 from tidegate.committers.barrier import parallelism_of
 from tidegate.committers.driver import Driver
 from tidegate.committers.states import Event, Machine
-from tidegate.errors import IncompleteError, StoreUnavailableError, WalUnavailableError
+from tidegate.errors import (
+    FencedError,
+    IncompleteError,
+    StoreUnavailableError,
+    WalGapError,
+    WalUnavailableError,
+)
 from tidegate.wal.record import Manifest, VersionFact
 
 RETRIED = (StoreUnavailableError, IncompleteError, WalUnavailableError)
@@ -20,7 +26,8 @@ def seal_everywhere(
     """Apply and seal every key group of the version, with backoff, until ``apply_deadline_s``.
 
     The manifest is read from the log, with the same patience, unless given; it is returned.
-    A small version is applied by the driver itself; a large one by the executors.
+    A small version is applied by the driver itself; a large one by the executors. FencedError:
+    its change-logs are trimmed, since a newer driver finished with it.
     """
     end = driver.clock.monotonic() + driver.options.apply_deadline_s
     again = tenacity.Retrying(
@@ -40,8 +47,23 @@ def seal_everywhere(
             " `tidegate recover` when the cause is gone"
         )
         raise StoreUnavailableError(msg) from error
+    except WalGapError as error:
+        _refuse_if_fenced(driver, fact, error)
+        raise
     machine.on(Event.SEALED)
     return manifest
+
+
+def _refuse_if_fenced(driver: Driver, fact: VersionFact, error: WalGapError) -> None:
+    """FencedError when a newer driver runs: it published the version long ago, and trimmed its change-log."""
+    pointer = driver.store.pointer()
+    if pointer.epoch > driver.epoch:
+        msg = (
+            f"driver {pointer.writer} claimed epoch {pointer.epoch} in {driver.store.where}, above this"
+            f" driver's {driver.epoch}, and the log no longer holds version {fact.version}: that driver has"
+            " finished with it; stop this one, or restart it if it is the one that should run"
+        )
+        raise FencedError(msg) from error
 
 
 def _seal_once(driver: Driver, fact: VersionFact, manifest: Manifest | None) -> Manifest:

@@ -22,5 +22,5 @@ def test_disk_use_is_bounded(tmp_path, monkeypatch):
     )
     samples = bench.run(tmp_path, 300, options, keys=200, sampled=lambda _: None)
     assert len(samples) == 300
-    for part in ("decisions", "changelog", "store", "total"):
+    for part in ("decisions", "changelog", "store", "store_wal", "total"):
         assert bench.growth(samples, part) < 1.2, (part, samples[::20])

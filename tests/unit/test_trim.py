@@ -372,6 +372,40 @@ def test_a_zombies_late_trim_drops_nothing_that_anyone_needs(space, seen):
     assert_readable(driver, driver.store.pointer().horizon)
 
 
+def test_a_zombie_that_applies_what_was_trimmed_is_told_that_it_is_fenced(space, monkeypatch):
+    """T1: no gap in the log; nobody needs its version's change-log any more."""
+    zombie = space.opened()
+    space.write(zombie, 2)
+    put_schemas = zombie.store.put_schemas
+
+    def sleep_through(schemas):
+        monkeypatch.setattr(zombie.store, "put_schemas", put_schemas)
+        driver = space.opened()
+        assert driver.store.pointer().visible == 3
+        space.write(driver, 40)
+        space.retire_and_trim(driver)
+        put_schemas(schemas)
+
+    monkeypatch.setattr(zombie.store, "put_schemas", sleep_through)
+    with pytest.raises(FencedError, match="no longer holds version 3"):
+        space.write(zombie, 1)
+
+
+def test_a_log_that_lost_what_is_not_visible_yet_is_a_gap(space, monkeypatch):
+    """I10: nobody else owns the version."""
+    driver = space.opened()
+    space.write(driver, 2)
+    put_schemas = driver.store.put_schemas
+
+    def lose_it(schemas):
+        driver.log.trim_blobs([], 2**60)
+        put_schemas(schemas)
+
+    monkeypatch.setattr(driver.store, "put_schemas", lose_it)
+    with pytest.raises(WalGapError):
+        space.write(driver, 1)
+
+
 def test_frames_staged_for_days_are_not_trimmed_before_they_are_decided(space, monkeypatch):
     """The age of a frame alone proves nothing: its barrier may take longer than the log is kept."""
     driver = space.opened()
