@@ -107,6 +107,24 @@ def the_pointer_is_read_after_the_log(patch):
     )
 
 
+def retirement_ignores_leases(patch):
+    plain = MemoryStore.announce
+
+    def announce_first(store, horizon, **limits):
+        store._space.leases.clear()
+        return plain(store, horizon, **limits)
+
+    patch.setattr(MemoryStore, "announce", announce_first)
+
+
+def retirement_deletes_before_it_announces(patch):
+    def too_late(store, horizon, **limits):
+        return max(store._space.pointer.horizon, min(horizon, store._space.pointer.visible))
+
+    patch.setattr(MemoryStore, "announce", too_late)
+    patch.setattr(MemoryStore, "_raise_floor", staticmethod(lambda *_: None))
+
+
 def replays_are_run_again(patch):
     """Every batch is a new one, and every Decided valid."""
     plain = fold.why_void
@@ -136,6 +154,8 @@ MUTATIONS = [
     the_own_attempt_is_applied_whichever_won,
     the_pointer_is_read_after_the_log,
     replays_are_run_again,
+    retirement_ignores_leases,
+    retirement_deletes_before_it_announces,
 ]
 
 

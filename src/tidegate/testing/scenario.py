@@ -42,6 +42,8 @@ KEY_GROUPS = 4
 LINEAGE = "query-1"
 TABLES = ("aircraft", "airports", "marker")
 KEYS = tuple(b"k%d" % number for number in range(5))
+LEASE_S = 600.0
+"""What a simulated reader asks for: as long as the options let a lease hold."""
 
 
 class Query:
@@ -285,14 +287,26 @@ def read_on(query: Query, actor: Actor) -> None:
 
 
 def _read_version(query: Query, store: Store, lease_id: str, version: int) -> None:
-    history = query.history
+    history, asked_at = query.history, query.world.now
     try:
-        store.lease(Lease(lease_id, version), 600.0)
+        store.lease(Lease(lease_id, version), LEASE_S)
     except SnapshotExpiredError:
         retired = version < history.store.pointer().horizon
         require("I8", retired, f"no lease on version {version}, which was not retired")
         return
+    try:
+        _read_leased(query, store, version)
+    except SnapshotExpiredError as error:
+        over = query.world.now - asked_at >= LEASE_S
+        require("I8", over, f"version {version} was taken from under a lease that holds: {error}")
+    store.release(lease_id)
+
+
+def _read_leased(query: Query, store: Store, version: int) -> None:
+    history = query.history
     entries = store.catalog(version, version)
+    if not entries:
+        raise SnapshotExpiredError(f"version {version} has no catalog entry")
     require(
         "I1", [entry.version for entry in entries] == [version], f"version {version} has no catalog entry"
     )
@@ -302,4 +316,3 @@ def _read_version(query: Query, store: Store, lease_id: str, version: int) -> No
             found = {key: value for key, value in zip(KEYS, values, strict=True) if value is not None}
             expected = history.contents[version].get(table, {})
             require("I1", found == expected, f"reader at v{version}, {table}: {found}, not {expected}")
-    store.release(lease_id)
