@@ -1,8 +1,9 @@
 """The simulation must find what it is there to find: rules of the protocol, broken on purpose (T50)."""
 
+import msgspec
 import pytest
 
-from tidegate.committers import apply, commit, states
+from tidegate.committers import apply, commit, states, trim
 from tidegate.committers import open as opening
 from tidegate.committers.states import Event
 from tidegate.sinks.memory_store import MemoryStore
@@ -10,7 +11,7 @@ from tidegate.testing import scenario
 from tidegate.testing.history import Violation
 from tidegate.testing.simulation import run_schedules
 from tidegate.wal import changelog, fold
-from tidegate.wal.record import Decided
+from tidegate.wal.record import Decided, Summary
 
 SCHEDULES = 3_000
 SEED = 50
@@ -125,6 +126,27 @@ def retirement_deletes_before_it_announces(patch):
     patch.setattr(MemoryStore, "_raise_floor", staticmethod(lambda *_: None))
 
 
+def a_summary_moves_the_digest(patch):
+    """Then one that lands late voids what was decided on the digest before it."""
+    plain = fold.fold
+
+    def moving(state, record, content=None):
+        after = plain(state, record, content)
+        if isinstance(record, Summary) and state is not None and fold.why_void(state, record) is None:
+            return msgspec.structs.replace(after, digest=fold.digest_after(state.digest, content or b""))
+        return after
+
+    patch.setattr(fold, "fold", moving)
+
+
+def trimming_goes_by_age_alone(patch):
+    patch.setattr(trim, "keep_from_us", lambda state, folded_at_us, wal_retain_s: folded_at_us)
+
+
+def trimming_forgets_what_is_decided(patch):
+    patch.setattr(trim.Trimmer, "_needed", lambda *_: set())
+
+
 def replays_are_run_again(patch):
     """Every batch is a new one, and every Decided valid."""
     plain = fold.why_void
@@ -156,6 +178,9 @@ MUTATIONS = [
     replays_are_run_again,
     retirement_ignores_leases,
     retirement_deletes_before_it_announces,
+    a_summary_moves_the_digest,
+    trimming_goes_by_age_alone,
+    trimming_forgets_what_is_decided,
 ]
 
 

@@ -257,7 +257,8 @@ class WatchedSqliteStore(WatchedStore, SqliteStore):
 def watch(history: History, name: str, clock: Clock, folder: Path | None) -> None:
     """Give the history its log and its store: in memory, or in files in a folder."""
     if folder is None:
-        history.log, history.store = WatchedMemoryLog(name, "n"), WatchedMemoryStore(name, "n", clock)
+        history.log = WatchedMemoryLog(name, "n", clock=clock)
+        history.store = WatchedMemoryStore(name, "n", clock)
     else:
         history.log = WatchedFileLog(folder / name / "wal", "n")
         history.store = WatchedSqliteStore(str(folder / name / "store"), "n", clock)

@@ -16,6 +16,7 @@ from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
 from tidegate.committers.retire import retire_up_to
+from tidegate.committers.trim import Trimmer
 from tidegate.errors import (
     ConfigError,
     ConflictError,
@@ -27,7 +28,7 @@ from tidegate.errors import (
     TidegateError,
     WalUnavailableError,
 )
-from tidegate.options import Endpoints, Options
+from tidegate.options import WAL_RETAIN_APPLIES, Endpoints, Options
 from tidegate.sinks.store import Lease, Store
 from tidegate.testing.arrow_barrier import ArrowBarrier
 from tidegate.testing.faulty import FaultyLog, FaultyStore
@@ -35,12 +36,14 @@ from tidegate.testing.history import History, Staged, Violation, require
 from tidegate.testing.world import Actor, TaskLostError, VirtualClock, World
 from tidegate.wal.bad_rows import StageSpec
 from tidegate.wal.changelog import stage_task
-from tidegate.wal.fold import View, fold_all, replay_of, same_barrier
+from tidegate.wal.catch_up import catch_up
+from tidegate.wal.fold import View, replay_of, same_barrier
 from tidegate.wal.record import Ack, BatchOrigin
 
 KEY_GROUPS = 4
 LINEAGE = "query-1"
 TABLES = ("aircraft", "airports", "marker")
+TRIMS_AFTER_S = 0.001
 KEYS = tuple(b"k%d" % number for number in range(5))
 LEASE_S = 600.0
 """What a simulated reader asks for: as long as the options let a lease hold."""
@@ -56,6 +59,8 @@ class Query:
         self.commits: set[int] = set()
         self.errors: Counter[str] = Counter()
         self.replans = world.chance.random() < 0.05
+        self.trims = world.chance.random() < 0.3
+        """The log is cut and trimmed as early as can be; then all clocks agree, as trimming asks."""
 
     def plan(self, batch_id: int) -> BatchOrigin:
         """The batch's origin; its offsets are noted before it first runs.
@@ -96,9 +101,11 @@ class Query:
             driver_apply_max_changes=chance.choice([0, 5_000]),
             frame_bytes=chance.choice([40, 100_000]),
             parallelism=chance.randint(1, 3),
+            summary_every=1 if self.trims else 500,
         )
         log, store = FaultyLog(self.history.log, actor), FaultyStore(self.history.store, actor)
-        clock = VirtualClock(self.world, chance.randint(-2_000_000, 2_000_000))
+        skew_us = chance.randint(-2_000_000, 2_000_000)
+        clock = VirtualClock(self.world, 0 if self.trims else skew_us)
         endpoints = Endpoints("simulated", "memory://simulated", "memory://simulated")
         driver = Driver(endpoints, log, store, options, clock)
         driver.apply_on_executors = lambda works: self._apply_on_executors(actor, works)
@@ -252,16 +259,26 @@ def _check_error(query: Query, driver: Driver, error: TidegateError, epoch: int)
 
 
 def retire_on(query: Query, actor: Actor) -> None:
-    """What a driver does in the background: move the horizon, drop what lies below it."""
+    """What a driver does in the background: move the horizon, drop what lies below it, trim the log."""
     log, store = FaultyLog(query.history.log, actor), FaultyStore(query.history.store, actor)
     clock, view = VirtualClock(query.world), View()
-    options = Options(key_groups=KEY_GROUPS, keep_versions=query.world.chance.randint(1, 2))
+    options = Options(
+        key_groups=KEY_GROUPS,
+        keep_versions=query.world.chance.randint(1, 2),
+        summary_every=1,
+        wal_retain_s=TRIMS_AFTER_S,
+        apply_deadline_s=TRIMS_AFTER_S / WAL_RETAIN_APPLIES,
+    )
+    trimmer = Trimmer(log, store, options, clock)
     for _ in range(query.world.chance.randint(1, 5)):
         clock.sleep(query.world.chance.random())
         try:
-            view = fold_all(view, log.decisions(view.position))
+            folded_at_us = clock.now_us()
+            view = catch_up(view, log)
             if view.state is not None and store.identity() is not None:
                 retire_up_to(log, store, view.state, options, lambda: False)
+                if query.trims:
+                    trimmer.trim(view, folded_at_us)
         except (StoreUnavailableError, WalUnavailableError):
             continue
 
