@@ -140,7 +140,7 @@ def a_summary_moves_the_digest(patch):
 
 
 def trimming_goes_by_age_alone(patch):
-    patch.setattr(trim, "keep_from_us", lambda state, folded_at_us, wal_retain_s: folded_at_us)
+    patch.setattr(trim, "keep_from_us", lambda _state, folded_at_us, _retain_s: folded_at_us)
 
 
 def trimming_forgets_what_is_decided(patch):

@@ -35,8 +35,8 @@ from tidegate.testing.faulty import FaultyLog, FaultyStore
 from tidegate.testing.history import History, Staged, Violation, require
 from tidegate.testing.world import Actor, TaskLostError, VirtualClock, World
 from tidegate.wal.bad_rows import StageSpec
-from tidegate.wal.changelog import stage_task
 from tidegate.wal.catch_up import catch_up
+from tidegate.wal.changelog import stage_task
 from tidegate.wal.fold import View, replay_of, same_barrier
 from tidegate.wal.record import Ack, BatchOrigin
 
