@@ -81,9 +81,9 @@ stay as it is, and a commit that writes no page does not fsync: this row always 
 
 CACHE_KIB = 8_192
 """Page cache of one connection. With benchmarks/bench_sqlite_apply.py 2, 8 and 32 MB gave the same."""
-AUTOCHECKPOINT_PAGES = 4_000
-"""16 MB of ``-wal`` before a commit also copies pages into the main file. 4, 16 and 64 MB gave the same
-throughput; a larger one makes fewer applies wait for the checkpoint's fsyncs, and takes more disk."""
+AUTOCHECKPOINT_PAGES = 1_000
+"""4 MB of ``-wal`` per file before a commit also copies pages into the main file. 4, 16 and 64 MB gave the
+same throughput; with 16 files the larger ones take hundreds of MB of disk for a small namespace."""
 
 
 _all_files: weakref.WeakSet[Files] = weakref.WeakSet()

@@ -58,7 +58,9 @@ def writer(tmp_path, clock):
 
 @pytest.fixture
 def gate(writer, clock):
+    """Renews by hand: its thread waits in real time, and on a slow machine would renew beside the test."""
     with tidegate.connect(writer.driver.endpoints.store, namespace="flights", clock=clock) as gate:
+        gate._reader.renewals._run = lambda: None
         yield gate
 
 
