@@ -14,8 +14,9 @@ PYTEST_ARGS ?=
 JOBS ?= 2
 N ?= 1000000
 SEED ?= 1
+SWEEP_ARGS ?=
 
-.PHONY: help setup demo test full lint format types simulate mutants clean
+.PHONY: help setup demo test full lint format types simulate sweep mutants clean
 
 help: ## Say what there is to run
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -49,6 +50,9 @@ types: setup ## Check types, strictly, through the link tree
 
 simulate: setup ## Simulate N schedules from SEED; the same seed repeats the same run
 	$(RUN) python -m tidegate.testing.simulation --schedules $(N) --workers $(JOBS) --seed $(SEED)
+
+sweep: setup ## Kill a driver at every I/O it does, finish in every way (SWEEP_ARGS="--from 300" goes on there)
+	$(RUN) python -m tidegate.testing.crash_sweep --jobs $(JOBS) $(SWEEP_ARGS)
 
 mutants: setup ## Break the protocol on purpose, rule by rule, and see a test notice each
 	$(RUN) python tools/mutants.py
