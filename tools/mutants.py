@@ -59,8 +59,8 @@ MUTANTS = [
         "ack-before-durable",
         "I3: a task acks after the log has everything",
         "wal/file_log.py",
-        "                os.fsync(fd)\n",
-        "                pass\n",
+        "            os.fsync(fd)\n            sync_folder(path.parent)\n",
+        "            pass\n",
         "tests/unit/test_file_log.py",
     ),
     Mutant(
