@@ -23,6 +23,7 @@ from tidegate.sinks.open_store import open_store
 from tidegate.spark.apply_job import apply_on_executors
 from tidegate.spark.batch import BatchContext, batch_context, is_running
 from tidegate.spark.stage import SparkBarrier
+from tidegate.spark.stopped import stopped
 from tidegate.spark.transaction import Names, Transaction
 from tidegate.wal import quarantine
 from tidegate.wal.fold import decided_for, once_key, replay_of
@@ -204,8 +205,10 @@ class VersionedSink:
                 raise ConfigError(msg)
             try:
                 fact = self._commit(batch_df, batch, write)
-            except BaseException:
+            except BaseException as error:
                 self._release()  # open again, and recover, before anything else is written
+                if (stop := stopped(error, batch_id)) is not None:
+                    raise stop from None
                 raise
             self._done, self.last_commit = (batch.run_id, batch_id), fact
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 
 import pytest
 
@@ -63,6 +64,33 @@ def test_a_query_with_a_trigger_interval_takes_what_comes_and_its_threads_end_wi
     assert ran.error is None
     flights.commit(sink, *batches(1, start=3))
     assert flights.rows("t") == content(4)
+
+
+def test_a_stop_in_the_middle_of_a_batch_is_no_failure_and_is_told_in_a_few_words(stream, poll):
+    """Spark searches the text with a pattern that overflows its stack when it is a page long."""
+    flights = stream(SCHEMA)
+    sink = flights.sink(table="t", key="k")
+    flights.commit(sink, *batches(1))
+    flights.add(*batches(1, start=1))
+    begun = threading.Event()
+
+    def write(txn, rows):
+        begun.set()
+        rows.sparkSession._jvm.java.lang.Thread.sleep(60_000)
+
+    query, ran = flights.start(sink.each(write))
+    assert begun.wait(60)
+    query.stop()
+    poll(lambda: ran.error is not None, "the batch ends")
+    assert query.exception() is None
+    assert "py4j.protocol.Py4JJavaError: An error occurred while calling" in str(ran.error)
+    assert "java.lang.InterruptedException" in str(ran.error)
+    text = "".join(traceback.format_exception(ran.error))
+    assert "interrupted; nothing is lost" in text
+    assert len(text.partition("Py4JJavaError")[2]) < 1_000
+    assert flights.decided() == flights.version() == 1
+    flights.commit(sink)
+    assert flights.rows("t") == content(2)
 
 
 def test_old_versions_are_retired_and_the_newest_stay_readable_i8_t28(stream, poll):
