@@ -107,7 +107,7 @@ def ensure_made(driver: Driver) -> Folded:
     state = driver.fold_on()
     if state is None:
         if identity is not None:
-            raise _log_behind(driver, f"namespace {identity.uuid} is in the store, the log is empty")
+            raise log_is_empty(driver, identity)
         driver.log.create()
         state = _append_genesis(driver)
     if identity is None:
@@ -156,9 +156,14 @@ def _refuse_other_history(driver: Driver, state: Folded, pointer: Pointer) -> No
         raise _log_behind(driver, why)
 
 
+def log_is_empty(driver: Driver, identity: Identity) -> WalGapError:
+    """The error for a store whose log is not there (any more)."""
+    return _log_behind(driver, f"namespace {identity.uuid} is in the store, the log is empty")
+
+
 def _log_behind(driver: Driver, why: str) -> WalGapError:
     return WalGapError(
-        f"the log {driver.log.where} does not belong to, or is behind, the store {driver.store.where}: {why};"
+        f"the log {driver.log.where} does not belong to, or is behind, the {driver.store.where}: {why};"
         " nothing was written; restore the log that belongs to this store, or use a new namespace"
     )
 

@@ -87,7 +87,11 @@ def verify(log: Log, store: Store, progress: Callable[[Progress], None] = lambda
     pointer = _pointer(store, report) if identity is not None else None
     state = _decision_log(log, report, progress)
     if identity is None and not report.findings:
-        report.note(f"{store.where}: nothing was made here")
+        if state is None or state.last_version == 0:
+            report.note(f"{store.where}: nothing was made here")
+        else:  # a store is made before the first version is decided: this one was lost
+            found = "nothing: check --store; `tidegate recover` writes a lost store anew"
+            report.add(Finding(store.where, f"namespace {state.namespace}, the log's", found))
     if state is None:
         return report
     if identity is not None and identity.uuid != state.namespace:

@@ -12,6 +12,7 @@ INTERRUPTED = (
     "java.nio.channels.ClosedByInterruptException",
 )
 WORDS_MAX = 300
+SPARK_LOOKS_FOR = "py4j.protocol.Py4JJavaError: An error occurred while calling"
 
 
 class QueryStoppedError(Exception):
@@ -33,8 +34,7 @@ def stopped(error: BaseException, batch_id: int) -> QueryStoppedError | None:
             if any(word.startswith(INTERRUPTED) or "cancelled job group" in word for word in words):
                 return QueryStoppedError(
                     f"batch {batch_id} was interrupted; nothing is lost, the restarted query goes on with it"
-                    # the words that Spark's pattern wants
-                    f" (py4j.protocol.Py4JJavaError: An error occurred while calling Spark: {'; '.join(words)})"
+                    f" ({SPARK_LOOKS_FOR} Spark: {'; '.join(words)})"
                 )
     return None
 

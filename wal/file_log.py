@@ -65,6 +65,7 @@ MTIME_US = 2_000_000
 POLL_FIRST_S, POLL_MOST_S = 0.001, 0.05
 DAMAGE_LOOKS_MAX = 3
 DROPPED = ".dropped"
+FROM_A_COPY = "put it back from a copy"
 """A dot never stands in an escaped name, so no namespace's folder is called so."""
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NEVER_MENDS_ITSELF = frozenset({errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS})
@@ -179,7 +180,7 @@ class FileLog(Log):
                 end = int(stop.value)
                 break
             except Damage as damage:
-                msg = f"{self._decisions} {damage}"
+                msg = f"{self._decisions} {damage}; {FROM_A_COPY}"
                 raise CorruptError(msg) from damage
         if end < size:
             os.ftruncate(fd, end)
@@ -233,7 +234,7 @@ class FileLog(Log):
                     self._unavailable(error)
                 except Damage as damage:
                     if self._is_damaged(fd, at):
-                        msg = f"{self._decisions} {damage}"
+                        msg = f"{self._decisions} {damage}; {FROM_A_COPY}"
                         raise CorruptError(msg) from damage
                     size = os.fstat(fd).st_size
                 else:
@@ -367,7 +368,8 @@ class FileLog(Log):
             self._unavailable(error)
         content = frame_content(frame)
         if head != SEGMENT_HEADER or frame_length(frame) != place.length or content is None:
-            msg = f"{path} at byte {place.offset}: the blob of {place.length} bytes does not fit its checksum"
+            what = f"the blob of {place.length} bytes does not fit its checksum"
+            msg = f"{path} at byte {place.offset}: {what}; {FROM_A_COPY}"
             raise CorruptError(msg)
         return content
 

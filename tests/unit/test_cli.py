@@ -276,6 +276,8 @@ def test_status_of_a_log_and_a_store_that_do_not_fit(tmp_path, flights):
     missing = [f"--store=sqlite://{root}/elsewhere", wal, flights[2]]
     result = run("status", *missing)
     assert (result.exit_code, "tidegate recover" in result.stderr) == (10, True)
+    assert "(2 key groups, uuid " in result.stdout  # the log knows them
+    assert "None" not in result.stdout
     empty = [flights[0], f"--wal=file://{root}/elsewhere", flights[2]]
     result = run("status", *empty)
     assert (result.exit_code, "log is empty" in result.stderr) == (10, True)
@@ -315,6 +317,13 @@ def test_recover_refuses_a_log_that_is_not_the_stores(stuck, flights):
     assert "does not belong to" in refused(10, "recover", flights[0], *stuck.options[1:])
 
 
+@pytest.mark.parametrize("command", [("recover",), ("verify",), ("adopt", "--lineage", NEW)])
+def test_a_log_that_is_gone_is_not_a_namespace_that_was_never_made_i10(flights, tmp_path, command):
+    gone = [flights[0], f"--wal=file://{tmp_path}/gone", flights[2]]
+    assert "restore the log" in refused(10, *command, *gone)
+    assert not (tmp_path / "gone").exists()
+
+
 # -- adopt ------------------------------------------------------------------------------------------
 
 
@@ -347,6 +356,7 @@ def test_adopt_of_a_folder_that_is_no_checkpoint(stuck, tmp_path, content):
 def test_adopt_refuses_what_cannot_be(stuck, tmp_path):
     before = decisions(stuck.driver)
     assert "either" in refused(2, "adopt", *stuck.options)
+    assert "looks like" in refused(2, "adopt", "--lineage", "flights", *stuck.options)
     assert "either" in refused(2, "adopt", "--lineage", NEW, "--checkpoint", tmp_path, *stuck.options)
     assert "s3://" in refused(2, "adopt", "--checkpoint", "s3://bucket/x", *stuck.options)
     assert "no namespace" in refused(2, "adopt", "--lineage", NEW, *options_for(tmp_path, "nowhere"))
@@ -387,6 +397,18 @@ def test_doctor_fails_when_log_and_store_are_of_two_namespaces(flights, tmp_path
     result = run("doctor", flights[0], *options_for(tmp_path)[1:])
     assert result.exit_code == 1
     assert "failed: log and store: one namespace" in result.stderr
+
+
+@pytest.mark.parametrize("gone, found", [("log", "restore the log"), ("store", "writes it anew")])
+def test_doctor_fails_when_one_of_log_and_store_is_gone_i10(flights, tmp_path, monkeypatch, gone, found):
+    monkeypatch.setattr(doctor, "check_java", lambda **_: doctor.Check("Java", "pass", "", ""))
+    options = list(flights)
+    options[gone == "log"] = options_for(tmp_path)[gone == "log"]
+    result = run("doctor", "--json", *options)
+    assert result.exit_code == 1
+    checks = {check["check"]: check for check in json.loads(result.stdout)}
+    assert checks["log and store: one namespace"]["outcome"] == "fail"
+    assert found in checks["log and store: one namespace"]["found"]
 
 
 def test_doctor_names_what_cannot_be_reached(tmp_path, monkeypatch):

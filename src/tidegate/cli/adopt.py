@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import uuid
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
@@ -45,12 +46,12 @@ def adopt(
     """
     if (lineage is None) == (checkpoint is None):
         raise ConfigError("give either --lineage ID or --checkpoint FOLDER")
-    new = lineage if checkpoint is None else lineage_of(checkpoint)
+    new = _query_id(str(lineage)) if checkpoint is None else lineage_of(checkpoint)
     with driver_for(store, wal, namespace) as driver:
         made_here(driver)
         before = driver.folded.lineage
         refuse_if_writer_alive(driver, "tidegate adopt", force=force)
-        recovered = adopt_lineage(driver, str(new))
+        recovered = adopt_lineage(driver, new)
     if json:
         facts = {"namespace": namespace, "lineage": new, "before": before, "recovered": recovered}
         print_json(facts)
@@ -61,6 +62,16 @@ def adopt(
         if recovered:
             print(f"made visible first: version {', '.join(map(str, recovered))}")
         print("next: start that query; its first batch makes the next version")
+
+
+def _query_id(text: str) -> str:
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise ConfigError(
+            f"--lineage {text}: a query id looks like 8a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11; the refused"
+            " query's message names it, and so does the file metadata in its checkpoint folder"
+        ) from None
 
 
 def lineage_of(checkpoint: str) -> str:

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from tidegate.client import Gate, connect
 from tidegate.committers.driver import Driver
+from tidegate.committers.open import log_is_empty
 from tidegate.errors import BY_NAME, ConfigError, CorruptError, TidegateError
 from tidegate.options import Endpoints, Options, redact
 from tidegate.sinks.open_store import open_store
@@ -66,9 +67,14 @@ def gate_to(store: str, namespace: str) -> Gate:
 
 
 def made_here(driver: Driver) -> None:
-    """Fold the log. ConfigError: nothing was made here, so there is nothing to work on."""
+    """Fold the log. ConfigError: nothing was made here, so there is nothing to work on.
+
+    WalGapError: the store has the namespace, the log has nothing.
+    """
     if driver.fold_on() is None:
         name = driver.endpoints.namespace
+        if (identity := driver.store.identity()) is not None:
+            raise log_is_empty(driver, identity)
         raise ConfigError(
             f"there is no namespace {name} at {driver.log.where}: check --wal and --namespace; a query's"
             " first batch makes it, and so does `tidegate init`"

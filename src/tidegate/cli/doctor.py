@@ -17,13 +17,14 @@ import typer
 
 from tidegate.cli.checks import Check, Outcome
 from tidegate.cli.common import Json, MaybeNamespace, MaybeStore, MaybeWal, examples, say
+from tidegate.cli.fit import misfit
 from tidegate.cli.output import print_json, print_table
 from tidegate.cli.room import check_room
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.options import redact
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.store import Identity
+from tidegate.sinks.store import Identity, Pointer
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Folded
@@ -81,18 +82,17 @@ def _checks(store: str | None, wal: str | None, namespace: str | None) -> Iterat
         if folder is not None:
             yield check_writable(what, folder)
             yield check_disk(what, folder)
-    state, reached = None, []
-    if wal is not None and namespace is not None:
-        check, state = check_log(wal, namespace)
-        reached.append(check)
+    # The store first: what is visible was decided before, so a log read later must have it.
+    in_store = None if store is None or namespace is None else check_store(store, namespace)
+    in_log = None if wal is None or namespace is None else check_log(wal, namespace)
+    state = None if in_log is None else in_log[1]
     yield check_clock(Clock(), state)
-    yield from reached
-    if store is not None and namespace is not None:
-        check, identity = check_store(store, namespace)
-        yield check
-        if state is not None and identity is not None:
-            yield check_one_namespace(state, identity)
-            yield from _room(str(wal), store, namespace, state)
+    yield from (reached[0] for reached in (in_log, in_store) if reached is not None)
+    if in_log is None or in_store is None or in_log[0].outcome != "pass" or in_store[1] is None:
+        return
+    yield check_one_namespace(state, *in_store[1])
+    if state is not None and in_store[1][0] is not None:
+        yield from _room(str(wal), str(store), str(namespace), state)
 
 
 # -- this machine -----------------------------------------------------------------------------
@@ -230,28 +230,29 @@ def check_log(url: str, namespace: str) -> tuple[Check, Folded | None]:
     return check, states[0] if states else None
 
 
-def check_store(url: str, namespace: str) -> tuple[Check, Identity | None]:
-    """Whether the store answers."""
-    identities: list[Identity] = []
+def check_store(url: str, namespace: str) -> tuple[Check, tuple[Identity | None, Pointer] | None]:
+    """Whether the store answers, and what it says."""
+    seen: list[tuple[Identity | None, Pointer]] = []
 
     def look() -> str:
         kept = open_store(url, namespace)
         try:
             identity = kept.identity()
+            pointer = Pointer() if identity is None else kept.pointer()
+            seen.append((identity, pointer))
             if identity is None:
                 return f"{kept.where}: no namespace yet; the first batch or `tidegate init` makes it"
-            identities.append(identity)
-            return f"{kept.where}: version {kept.pointer().visible} is visible"
+            return f"{kept.where}: version {pointer.visible} is visible"
         finally:
             kept.close()
 
     check = _reached("store", url, look)
-    return check, identities[0] if identities else None
+    return check, seen[0] if seen else None
 
 
-def check_one_namespace(state: Folded, identity: Identity) -> Check:
+def check_one_namespace(state: Folded | None, identity: Identity | None, pointer: Pointer) -> Check:
     """Whether log and store belong together."""
-    same = state.namespace == identity.uuid
-    found = state.namespace if same else f"log: {state.namespace}, store: {identity.uuid}; check the URLs"
+    problem = misfit(state, identity, pointer)
+    found = problem or (state.namespace if state else "neither has it yet")
     promise = "no version is skipped or invented (I10)"
-    return Check("log and store: one namespace", "pass" if same else "fail", found, promise)
+    return Check("log and store: one namespace", "fail" if problem else "pass", found, promise)

@@ -7,15 +7,16 @@ from typing import Any
 import typer
 
 from tidegate.cli.common import Json, MaybeWal, Namespace, Store, examples, say
+from tidegate.cli.fit import misfit
 from tidegate.cli.output import print_json, print_pairs, print_table
 from tidegate.committers.open import WRITER_ALIVE_S
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.options import redact
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.store import CatalogEntry, Identity, Pointer
+from tidegate.sinks.store import CatalogEntry, Pointer
 from tidegate.sinks.store import Store as StoreInterface
 from tidegate.values import described
-from tidegate.wal.fold import View, fact_of, fold_all
+from tidegate.wal.fold import View, fold_all
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Folded
 
@@ -38,7 +39,10 @@ def status(store: Store, namespace: Namespace, wal: MaybeWal = None, *, json: Js
             f"there is no namespace {namespace!r} in {where}: check URLs and name; a query's first batch"
             " makes it, and so does `tidegate init`"
         )
-    problems = _problems(in_store, in_log)
+    problem = None
+    if in_log is not None:
+        problem = misfit(in_log["view"].state, in_store["identity"], in_store["pointer"])
+    problems = [] if problem is None else [problem]
     if json:
         print_json(_as_json(namespace, in_store, in_log, problems))
     else:
@@ -61,13 +65,13 @@ def _in_store(url: str, namespace: str) -> dict[str, Any]:
         tables = _tables(kept, entries[0]) if entries else []
     finally:
         kept.close()
-    return {**_identified(identity), "pointer": pointer, "tables": tables}
-
-
-def _identified(identity: Identity | None) -> dict[str, Any]:
-    if identity is None:
-        return {"uuid": None, "key_groups": None}
-    return {"uuid": identity.uuid, "key_groups": identity.key_groups}
+    return {
+        "identity": identity,
+        "uuid": identity and identity.uuid,
+        "key_groups": identity and identity.key_groups,
+        "pointer": pointer,
+        "tables": tables,
+    }
 
 
 def _tables(kept: StoreInterface, entry: CatalogEntry) -> list[dict[str, Any]]:
@@ -96,28 +100,6 @@ def _in_log(url: str, namespace: str) -> dict[str, Any]:
     finally:
         log.close()
     return {"uuid": view.state and view.state.namespace, "view": view}
-
-
-def _problems(in_store: dict[str, Any], in_log: dict[str, Any] | None) -> list[str]:
-    """What the writer would refuse at its open."""
-    if in_log is None:
-        return []
-    state: Folded | None = in_log["view"].state
-    pointer: Pointer = in_store["pointer"]
-    if state is None:
-        return ["the log is empty and the store is not: restore the log, or check --wal"]
-    if in_store["uuid"] is None:
-        return ["the store has nothing of this namespace: check --store; `tidegate recover` writes it anew"]
-    if in_store["uuid"] != state.namespace:
-        return [f"the log is of namespace {state.namespace}, the store of {in_store['uuid']}: check the URLs"]
-    fact = fact_of(state, pointer.visible)
-    if pointer.visible > state.last_version:
-        return [f"the log is behind the store: it ends at version {state.last_version}; restore the log"]
-    if fact is not None and fact.digest != pointer.digest:
-        return [
-            f"version {pointer.visible} of the store is not that of the log: restore the log or the store"
-        ]
-    return []
 
 
 def _as_json(
@@ -157,7 +139,7 @@ def _as_pairs(
 ) -> list[tuple[str, Any]]:
     pointer: Pointer = in_store["pointer"]
     pairs: list[tuple[str, Any]] = [
-        ("namespace", f"{namespace} ({in_store['key_groups']} key groups, uuid {in_store['uuid']})"),
+        ("namespace", _named(namespace, in_store, in_log)),
         ("visible version", pointer.visible or "none yet"),
     ]
     if in_log is None:
@@ -178,6 +160,15 @@ def _as_pairs(
     if in_log is not None:
         pairs += _log_pairs(in_log["view"])
     return pairs
+
+
+def _named(namespace: str, in_store: dict[str, Any], in_log: dict[str, Any] | None) -> str:
+    state: Folded | None = in_log["view"].state if in_log else None
+    if in_store["identity"] is not None:
+        return f"{namespace} ({in_store['key_groups']} key groups, uuid {in_store['uuid']})"
+    if state is not None:
+        return f"{namespace} ({state.key_groups} key groups, uuid {state.namespace}), in the log only"
+    return namespace
 
 
 def _log_pairs(view: View) -> list[tuple[str, Any]]:
