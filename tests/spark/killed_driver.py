@@ -1,0 +1,107 @@
+"""The driver of test_driver_killed.py: four batches, and a place at which something is killed.
+
+    python killed_driver.py FOLDER MASTER PLACE
+
+PLACE: ``batch`` kills this driver and its JVM when batch 1 has begun, before the sink sees it (Spark
+has its offsets, nothing is staged); ``stage`` does it from a task that has written its frames and
+not acked; ``executor`` kills that task's executor instead, once. Places inside the sink come through
+TIDEGATE_FAILPOINTS, which kill this process only: its JVM then ends by itself. ``none``: nothing.
+Whenever the function of a batch runs, its id goes to FOLDER/calls.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+from pyspark.sql import SparkSession
+
+from tidegate.spark import VersionedSink, stage
+
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def kill(*processes: int) -> None:
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
+
+
+def killing(original, place: str, once: Path, drivers: tuple[int, ...]):
+    """``stage._task`` that, in batch 1, kills after the frames are durable and before the ack."""
+
+    def make(*arguments):
+        run = original(*arguments)
+
+        def task(batches):
+            from pyspark import TaskContext
+
+            acks = list(run(batches))
+            if TaskContext.get().getLocalProperty("streaming.sql.batchId") == "1" and not once.exists():
+                once.touch()
+                if place == "stage":
+                    kill(*drivers)
+                else:
+                    daemon = psutil.Process().parent()
+                    kill(daemon.parent().pid)
+                signal.pause()  # whoever was killed takes this worker along
+            yield from acks
+
+        return task
+
+    return make
+
+
+def main(folder: Path, master: str, place: str) -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master(master)
+        .appName("tidegate killed driver")
+        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
+        .config("spark.executor.extraJavaOptions", SHORT_LIVED)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.executor.memory", "512m")
+        .config("spark.sql.shuffle.partitions", 2)
+        .getOrCreate()
+    )
+    jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+    drivers = (jvm, os.getpid())
+    if place in ("stage", "executor"):
+        stage._task = killing(stage._task, place, folder / "killed", drivers)
+    sink = VersionedSink(
+        namespace="flights", wal=f"file://{folder}/wal", store=f"sqlite://{folder}/store", parallelism=2
+    )
+
+    def each(txn, rows):
+        with (folder / "calls").open("a") as calls:
+            calls.write(f"{txn.batch_id}\n")
+        txn.upsert("newest", rows, key="k", delete_when="n < 0")
+        txn.reduce("sums", rows, key="k", reducers={"n": "sum"})
+
+    commit = sink.each(each)
+
+    def run(rows, batch_id):
+        if place == "batch" and batch_id == 1:
+            kill(*drivers)
+        commit(rows, batch_id)
+
+    query = (
+        spark.readStream.schema("k string, n bigint")
+        .option("maxFilesPerTrigger", 1)
+        .json(str(folder / "input"))
+        .writeStream.foreachBatch(run)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    sink.close()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -1,0 +1,138 @@
+"""SIGKILL to a Spark driver at each step of a batch, and to an executor (I1, I2, I4, I5; T2, T6, T10).
+
+Real processes: a driver script with a JVM of its own is killed in batch 1, then started again. No
+batch may be lost, doubled, or run again once it was decided.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tidegate
+from tidegate import failpoints
+from tidegate.wal.fold import View, fold_all
+from tidegate.wal.open_log import open_log
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+
+DEADLINE_S = 180.0
+BATCHES = [
+    [{"k": f"k{n}", "n": n} for n in range(30)],
+    [{"k": f"k{n}", "n": 100 * n - 100} for n in range(10)],  # k0 is deleted
+    [{"k": f"k{n}", "n": 7} for n in range(0, 40, 3)],
+    [],
+]
+UNDECIDED = ("batch", "stage", "manifest.after_write", "decide.before_append")
+DECIDED = (
+    "decide.after_append",
+    "apply.before_chunk",
+    "apply.after_chunk",
+    "seal.after",
+    "publish.before",
+    "publish.after",
+    "commit.before_return",
+)
+PUBLISHED = ("publish.after", "commit.before_return")
+CHUNKS = 2
+"""Frames of one version: one of each task."""
+
+
+def expected(version):
+    newest, sums = {}, {}
+    for batch in BATCHES[:version]:
+        for row in batch:
+            sums[row["k"]] = {"n": sums.get(row["k"], {"n": 0})["n"] + row["n"]}
+            newest[row["k"]] = {"n": row["n"]}
+            if row["n"] < 0:
+                del newest[row["k"]]
+    return {"newest": newest, "sums": sums}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "input").mkdir()
+    for at, rows in enumerate(BATCHES):
+        path = tmp_path / "input" / f"{at}.json"
+        path.write_text("\n".join(map(json.dumps, rows)))
+        os.utime(path, (1_600_000_000 + 100 * at,) * 2)
+    return tmp_path
+
+
+def drive(folder, place="none", armed="", master="local[2]"):
+    """The driver script to its end; its exit code and what it printed."""
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", failpoints.ENVIRONMENT_VARIABLE: armed}
+    script = Path(__file__).with_name("killed_driver.py")
+    with (folder / "driver.log").open("w") as output:
+        driver = subprocess.Popen(
+            [sys.executable, str(script), str(folder), master, place],
+            env=environment,
+            cwd=folder,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            driver.wait(DEADLINE_S)
+        finally:
+            if driver.poll() is None:
+                os.killpg(driver.pid, signal.SIGKILL)
+                driver.wait()
+    return driver.returncode, (folder / "driver.log").read_text()[-5_000:]
+
+
+def check(folder, visible, decided):
+    """Every visible version's content, and one version per batch."""
+    log = open_log(f"file://{folder}/wal", "flights")
+    facts = fold_all(View(), log.decisions()).state.recent
+    assert [fact.origin.batch_id for fact in facts] == list(range(decided))
+    with tidegate.connect(f"sqlite://{folder}/store", namespace="flights") as gate:
+        assert gate.version() == visible
+        for version in range(1, visible + 1):
+            with gate.snapshot(version=version) as snapshot:
+                found = {name: dict(snapshot.table(name).scan()) for name in ("newest", "sums")}
+            assert found == expected(version), version
+
+
+def committed(folder):
+    return sorted(int(path.name) for path in (folder / "checkpoint" / "commits").glob("[0-9]*"))
+
+
+def calls(folder):
+    return [int(line) for line in (folder / "calls").read_text().split()]
+
+
+@pytest.mark.parametrize("place", [*UNDECIDED, *DECIDED])
+def test_a_driver_killed_in_a_batch_is_started_again_i1_i2_i4_i5(folder, place):
+    inside = "." in place
+    nth = CHUNKS + 1 if place.startswith("apply.") else 2
+    code, told = drive(folder, "none" if inside else place, f"{place}=kill@{nth}" if inside else "")
+    assert code == -signal.SIGKILL, told
+    assert committed(folder) == [0], "Spark does not know that batch 1 is done"
+    assert (folder / "checkpoint" / "offsets" / "1").exists()
+    check(folder, visible=2 if place in PUBLISHED else 1, decided=2 if place in DECIDED else 1)
+
+    code, told = drive(folder)
+    assert code == 0, told
+    assert committed(folder) == [0, 1, 2, 3]
+    check(folder, visible=4, decided=4)
+    again = [] if place in DECIDED or place == "batch" else [1]
+    assert calls(folder) == [0, 1, *again, 2, 3]
+
+
+def test_an_executor_killed_between_frames_and_ack_i2_t2(folder):
+    """A process of its own, with its worker; another executor stages that task again."""
+    code, told = drive(folder, "executor", master="local-cluster[2,1,512]")
+    assert code == 0, told
+    assert (folder / "killed").exists()
+    assert calls(folder) == [0, 1, 2, 3]
+    check(folder, visible=4, decided=4)
+    # Batch 3 stages nothing but its manifest; each other one two change-logs and a manifest; one orphan.
+    segments = list((folder / "wal" / "flights" / "changelog").glob("*.seg"))
+    assert len(segments) > 3 * 3 + 1, "the killed executor's frames are orphans"
