@@ -26,12 +26,14 @@ import contextlib
 import itertools
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import random
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -65,6 +67,8 @@ _processes.set_forkserver_preload(
         "tidegate.wal.file_log",
     ]
 )
+_one_looks = threading.Lock()
+"""A start asks every process for its exit code, and only the first who asks is told."""
 
 
 class Case(NamedTuple):
@@ -124,11 +128,14 @@ class Place:
     def _run(self, specification: str, argv: Sequence[str], codes: tuple[int, ...]) -> str:
         output = self.folder / "output"
         process = _processes.Process(target=_child, args=(specification, argv, str(output)))
-        process.start()
-        process.join(DEADLINE_S)
-        if process.exitcode is None:
+        with _one_looks:
+            process.start()
+        ended = multiprocessing.connection.wait([process.sentinel], DEADLINE_S)
+        if not ended:
             process.kill()
+        with _one_looks:
             process.join()
+        if not ended:
             raise SweepError(f"a process did not end within {DEADLINE_S} s: {argv}")
         told = output.read_text()
         if process.exitcode not in codes:
