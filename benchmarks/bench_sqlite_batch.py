@@ -2,7 +2,7 @@
 
     tools/run python benchmarks/bench_sqlite_batch.py [--rows 1000000] [--keys 400000] [--rounds 3]
 
-Both write the same rows from the same parquet file inside foreachBatch, on local[2]. The plain
+Both write each batch of the same parquet files inside foreachBatch, in turns, on local[2]. The plain
 writer is what one writes first: ``foreachPartition``, rows as Spark hands them over, one
 transaction per partition with INSERT OR REPLACE into a file of the same kind (WAL mode,
 synchronous FULL), no log, no version, nothing atomic over partitions. Printed: seconds per
@@ -93,21 +93,23 @@ def main() -> None:
 
         return run
 
-    writers = {
-        "plain": timed("plain", lambda batch, _: batch.foreachPartition(plain_writer(str(folder / "plain")))),
-        "tidegate": timed("tidegate", sink),
-    }
-    for name, write in writers.items():
-        query = (
-            spark.readStream.schema(schema)
-            .option("maxFilesPerTrigger", 2)
-            .parquet(str(folder / "input" / "*"))
-            .writeStream.foreachBatch(write)
-            .option("checkpointLocation", str(folder / f"checkpoint-{name}"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+    plain = timed("plain", lambda batch, _: batch.foreachPartition(plain_writer(str(folder / "plain"))))
+    tide = timed("tidegate", sink)
+
+    def in_turns(batch: Any, batch_id: int) -> None:
+        for write in (plain, tide) if batch_id % 2 else (tide, plain):
+            write(batch, batch_id)
+
+    query = (
+        spark.readStream.schema(schema)
+        .option("maxFilesPerTrigger", 2)
+        .parquet(str(folder / "input" / "*"))
+        .writeStream.foreachBatch(in_turns)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
     sink.close()
     spark.stop()
     shutil.rmtree(folder)
