@@ -60,7 +60,7 @@ def _open_sqlite(url: str, namespace: str, clock: Clock | None, *, timeout_s: An
 
     split = urlsplit(url)
     path = unquote(split.path)
-    if split.netloc or not path.strip("/") or split.query or split.fragment:
+    if not url.startswith("sqlite:///") or not path.strip("/") or split.query or split.fragment:
         raise ConfigError(f"store {redact(url)}: write sqlite:///absolute/path/of/a/folder")
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
         raise ConfigError(f"store {redact(url)}: timeout_s is {timeout_s!r}; it must be a number of seconds")

@@ -11,7 +11,7 @@ from tidegate.errors import ConfigError
 from tidegate.options import redact
 from tidegate.wal.log import Log
 
-SCHEMES = {"memory": "memory://name", "file": "file:///path", "kafka": "kafka://host:9092"}
+SCHEMES = {"memory": "memory://name", "file": "file:///path"}
 """Known schemes, each with an example."""
 
 

@@ -46,7 +46,16 @@ def test_an_unknown_scheme_names_the_known_ones(url):
 
 
 @pytest.mark.parametrize(
-    "url", ["sqlite://relative/path", "sqlite:///", "sqlite://", "sqlite:///x?mode=ro", "sqlite:///x#y"]
+    "url",
+    [
+        "sqlite:relative",
+        "sqlite:/path",
+        "sqlite://relative/path",
+        "sqlite:///",
+        "sqlite://",
+        "sqlite:///x?mode=ro",
+        "sqlite:///x#y",
+    ],
 )
 def test_a_sqlite_url_is_an_absolute_path(url):
     with pytest.raises(ConfigError, match="sqlite:///absolute"):
