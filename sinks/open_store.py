@@ -60,6 +60,8 @@ def _open_sqlite(url: str, namespace: str, clock: Clock | None, *, timeout_s: An
 
     split = urlsplit(url)
     path = unquote(split.path)
+    if path.startswith("//"):  # the same folder for us, a server's name for SQLite
+        path = "/" + path.lstrip("/")
     if not url.startswith("sqlite:///") or not path.strip("/") or split.query or split.fragment:
         raise ConfigError(f"store {redact(url)}: write sqlite:///absolute/path/of/a/folder")
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):

@@ -1,5 +1,6 @@
 """From a URL to a store."""
 
+import contextlib
 import os
 
 import pytest
@@ -29,6 +30,13 @@ def test_sqlite_takes_a_folder_and_makes_nothing(tmp_path):
     store.create(Identity("u", "n", 1))
     assert (tmp_path / "with space" / "n" / "meta.sqlite").exists()
     store.close()
+
+
+def test_a_slash_too_many_is_the_same_folder(tmp_path):
+    """Some other libraries write absolute paths with four."""
+    with contextlib.closing(open_store(f"sqlite:///{tmp_path}", "n")) as store:
+        store.create(Identity("u", "n", 1))
+    assert (tmp_path / "n" / "meta.sqlite").exists()
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+cluster", "redis+sentinel", "cassandra"])
