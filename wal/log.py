@@ -4,7 +4,8 @@ A log has two parts. The **decision log** is totally ordered and holds records; 
 **change-log** holds blobs (frames and manifests), read back by address. A log only keeps and
 iterates bytes: what they mean is decided by ``wal/fold.py``.
 
-Implementations: ``memory_log.py`` (the reference) and ``file_log.py`` (embedded). Both pass ``tidegate.testing.log_suite``.
+Implementations: ``memory_log.py`` (the reference) and ``file_log.py`` (embedded). Both
+pass ``tidegate.testing.log_suite``.
 """
 
 from __future__ import annotations

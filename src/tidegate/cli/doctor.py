@@ -49,9 +49,9 @@ def doctor(
     *,
     json: Json = False,
 ) -> None:
-    """Check what the promises rest on: Java, disks, clock, log and store.
+    """Check what the promises rest on.
 
-    Without URLs only this machine. Each line names the promise at stake.
+    Java, disks, clock, log and store; without URLs only this machine. Each line names the promise at stake.
 
     Exit code 1 when a check fails; warnings do not count. Nothing is written.
     """

@@ -29,9 +29,9 @@ def drop(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Remove a namespace from store and log, for ever: all versions, all tables.
+    """Remove a namespace from store and log, for ever.
 
-    On a terminal it asks for the namespace's name; elsewhere it needs --yes. Refused while a
+    All versions, all tables. On a terminal it asks for the namespace's name; elsewhere it needs --yes. Refused while a
     writer is running. May be repeated when it was cut short. Checkpoints stay: a query that
     makes the namespace anew starts from a new one.
     """
