@@ -31,9 +31,9 @@ def drop(
 ) -> None:
     """Remove a namespace from store and log, for ever.
 
-    All versions, all tables. On a terminal it asks for the namespace's name; elsewhere it needs --yes. Refused while a
-    writer is running. May be repeated when it was cut short. Checkpoints stay: a query that
-    makes the namespace anew starts from a new one.
+    All versions, all tables. On a terminal it asks for the namespace's name; elsewhere it
+    needs --yes. Refused while a writer is running. May be repeated when it was cut short.
+    Checkpoints stay: a query that makes the namespace anew starts from a new one.
     """
     if not yes:
         _ask(store, wal, namespace)

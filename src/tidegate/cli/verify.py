@@ -22,8 +22,9 @@ EXAMPLES = examples(
 def verify(store: Store, wal: Wal, namespace: Namespace, *, json: Json = False) -> None:
     """Check the store against the log, and all checksums.
 
-    Reads everything, for every version that can be read: the decision log, every manifest and frame that the log still holds,
-    pointer, catalog and schemas, every row from the horizon on, the store's own files.
+    Reads everything, for every version that can be read: the decision log, every manifest and
+    frame that the log still holds, pointer, catalog and schemas, every row from the horizon
+    on, the store's own files.
 
     Exit code 14 when something is wrong, each finding on a line. Nothing is written.
     """
