@@ -32,7 +32,8 @@ def drop(
     """Remove a namespace from store and log, for ever.
 
     All versions, all tables. On a terminal it asks for the namespace's name; elsewhere it
-    needs --yes. Refused while a writer is running. May be repeated when it was cut short.
+    needs --yes. Refused while a writer is running, and when only the log is there (a wrong
+    --store?). With --force it may be repeated when it was cut short.
     Checkpoints stay: a query that makes the namespace anew starts from a new one.
     """
     if not yes:
@@ -40,6 +41,11 @@ def drop(
     with driver_for(store, wal, namespace) as driver:
         try:
             refuse_if_writer_alive(driver, "tidegate drop", force=force)
+            if not force and driver.store.identity() is None and driver.fold_on() is not None:
+                raise ConfigError(
+                    f"{redact(wal)} has namespace {namespace}, {redact(store)} has nothing of it, so only the"
+                    " log would go: check --store; if the store is gone, or a drop was cut short, use --force"
+                )
         except CorruptError:
             if not force:  # whether a writer runs cannot be told
                 raise
