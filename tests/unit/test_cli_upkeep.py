@@ -220,7 +220,7 @@ def test_a_drop_cut_short_is_finished_by_the_next_and_refused_or_remade_until_th
 
 def test_drop_with_a_wrong_store_does_not_take_the_log_alone(options, tmp_path):
     """A typing error in --store would leave a store that nobody can go on with."""
-    wrong = [f"{given}-typo" if given.startswith("sqlite:") else given for given in options]
+    wrong = [f"{given}-typo" if given.startswith("--store=") else given for given in options]
     assert wrong != options
     assert "check --store" in refused(2, "drop", "--yes", *wrong)
     assert done("get", "airports", "EWR", *readers_only(options))
