@@ -200,6 +200,30 @@ MUTANTS = [
         "",
         "tests/unit tests/crash",
     ),
+    Mutant(
+        "write-the-log-in-place",
+        "a decision log is there whole or not at all",
+        "wal/file_log.py",
+        '        fresh = self._decisions.with_suffix(".new")\n',
+        "        fresh = self._decisions\n",
+        "tests/crash/test_sweep.py",
+    ),
+    Mutant(
+        "retire-once",
+        "I11: what a crash left of a retirement is dropped by the next one",
+        "committers/retire.py",
+        "        if fact.version > dropped and not _drop(log, store, fact, stopped):\n",
+        "        if fact.version < dropped and not _drop(log, store, fact, stopped):\n",
+        "tests/crash/test_sweep.py",
+    ),
+    Mutant(
+        "cut-without-sparing",
+        "trimming keeps what the versions from the horizon on need",
+        "committers/trim.py",
+        "[fact for fact in state.recent if fact.version >= pointer.horizon]",
+        "[fact for fact in state.recent if fact.version > pointer.horizon + 1]",
+        "tests/crash/test_sweep.py",
+    ),
 ]
 
 
