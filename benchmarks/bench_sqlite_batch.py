@@ -46,6 +46,15 @@ def plain_writer(folder: str) -> Callable[[Iterable[Any]], None]:
     return write
 
 
+def report(seconds: dict[str, list[float]]) -> None:
+    """The medians without the warm-up, and their ratio."""
+    for name, all_of in seconds.items():
+        shown = " ".join(f"{one:.2f}" for one in all_of)
+        print(f"{name:9} median {statistics.median(all_of[1:]):6.2f} s   (all: {shown})")
+    medians = {name: statistics.median(all_of[1:]) for name, all_of in seconds.items()}
+    print(f"ratio tidegate / plain: {medians['tidegate'] / medians['plain']:.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -114,11 +123,7 @@ def main() -> None:
     spark.stop()
     shutil.rmtree(folder)
     print(f"{arguments.rows:,} rows over {arguments.keys:,} keys; the first batch of each is a warm-up")
-    for name, all_of in seconds.items():
-        shown = " ".join(f"{one:.2f}" for one in all_of)
-        print(f"{name:9} median {statistics.median(all_of[1:]):6.2f} s   (all: {shown})")
-    medians = {name: statistics.median(all_of[1:]) for name, all_of in seconds.items()}
-    print(f"ratio tidegate / plain: {medians['tidegate'] / medians['plain']:.2f}")
+    report(seconds)
 
 
 if __name__ == "__main__":
