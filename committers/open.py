@@ -23,6 +23,7 @@ from tidegate.errors import (
 from tidegate.key_groups import KEY_GROUPS_DEFAULT
 from tidegate.sinks.store import Identity, Pointer
 from tidegate.wal.fold import fact_of
+from tidegate.wal.log import Appended
 from tidegate.wal.record import Folded, Genesis
 
 WRITER_ALIVE_S = 30.0
@@ -80,7 +81,7 @@ def open_namespace(driver: Driver, lineage: str | None, check: Check | None = No
     return recover(driver)
 
 
-def _owned(driver: Driver, appended: object) -> bool:
+def _owned(driver: Driver, appended: Appended | None) -> bool:
     """Whether the fold, read through our Open, says that the epoch is ours."""
     try:
         state = driver.fold_on()
