@@ -12,6 +12,7 @@ from tidegate import failpoints
 from tidegate.committers.driver import Driver
 from tidegate.committers.epoch import claim_epoch, take_epoch
 from tidegate.committers.recover import recover
+from tidegate.committers.unsafe import refuse_unsafe
 from tidegate.errors import (
     ConfigError,
     FencedError,
@@ -110,7 +111,10 @@ def ensure_made(driver: Driver) -> Folded:
         if identity is not None:
             raise log_is_empty(driver, identity)
         driver.log.create()
+        refuse_unsafe(driver)
         state = _append_genesis(driver)
+    else:
+        refuse_unsafe(driver)
     if identity is None:
         identity = driver.store.create(Identity(state.namespace, state.name, state.key_groups))
     if identity.uuid != state.namespace:

@@ -14,6 +14,7 @@ import abc
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from tidegate.checks import Check
 from tidegate.wal.fold import Entry
 
 
@@ -156,6 +157,21 @@ class Log(abc.ABC):
 
         WalUnavailableError: no answer in time.
         """
+
+    def checks(self) -> list[Check]:
+        """How the log is set up, as far as the promises rest on it; changes nothing.
+
+        Nothing to say before it was created, nor for a log that cannot be set up wrongly.
+        WalUnavailableError: no answer in time.
+        """
+        return []
+
+    def retention_s(self) -> float | None:
+        """After so many seconds the log may forget what is still needed; None: never by age.
+
+        WalUnavailableError: no answer in time.
+        """
+        return None
 
     @abc.abstractmethod
     def drop(self) -> bool:

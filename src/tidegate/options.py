@@ -51,6 +51,7 @@ class Options:
     wal_retain_s: float = 86_400.0
     summary_every: int = 500
     on_bad_record: str = "fail"
+    allow_unsafe: bool = False
 
     def __post_init__(self) -> None:
         if self.key_groups is not None:
@@ -69,6 +70,9 @@ class Options:
         _whole("value_bytes_max", self.value_bytes_max, 1, VALUE_BYTES_MAX)
         if self.on_bad_record not in ("fail", "quarantine"):
             msg = f"on_bad_record is {self.on_bad_record!r}; it must be 'fail' or 'quarantine'"
+            raise ConfigError(msg)
+        if not isinstance(self.allow_unsafe, bool):
+            msg = f"allow_unsafe is {self.allow_unsafe!r}; it must be True or False"
             raise ConfigError(msg)
         for name in ("apply_deadline_s", "decide_deadline_s", "heartbeat_s", "max_lease_s"):
             _seconds(name, getattr(self, name), DAY_S)

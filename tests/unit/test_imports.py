@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # together, so none of them may import it.
 LAYERS = ["base", "wal", "sinks", "client", "committers", "spark"]
 IN_SRC = {
-    **dict.fromkeys(["errors", "failpoints", "options", "key_groups", "clock", "names"], "base"),
+    **dict.fromkeys(["checks", "errors", "failpoints", "options", "key_groups", "clock", "names"], "base"),
     **dict.fromkeys(["client", "aio", "renewal", "snapshot", "values"], "client"),
 }
 

@@ -30,6 +30,7 @@ def test_the_defaults_are_valid_and_pinned():
         "wal_retain_s": 86_400.0,
         "summary_every": 500,
         "on_bad_record": "fail",
+        "allow_unsafe": False,
     }
 
 
@@ -49,7 +50,7 @@ SECONDS = ["apply_deadline_s", "decide_deadline_s", "heartbeat_s", "max_lease_s"
 
 
 def test_every_option_is_covered_here():
-    assert {*WHOLE, *SECONDS, "wal_retain_s", "on_bad_record"} == {
+    assert {*WHOLE, *SECONDS, "wal_retain_s", "on_bad_record", "allow_unsafe"} == {
         field.name for field in dataclasses.fields(Options)
     }
 
@@ -105,7 +106,7 @@ def test_no_more_versions_are_kept_than_there_are_facts():
 
 def test_an_unknown_option_is_named_with_those_there_are():
     with pytest.raises(
-        ConfigError, match=r"unknown option a_b, key_group; the options are apply_deadline_s, "
+        ConfigError, match=r"unknown option a_b, key_group; the options are allow_unsafe, apply_deadline_s, "
     ):
         Options.of({"key_group": 1, "a_b": 2, "parallelism": 3})
 
@@ -167,3 +168,10 @@ def test_endpoints_never_show_a_password():
 )  # fmt: skip
 def test_a_password_in_a_url_is_hidden(url, shown):
     assert redact(url) == shown
+
+
+@pytest.mark.parametrize("value", [None, 0, 1, "yes", [True]])
+def test_allow_unsafe_is_true_or_false(value):
+    assert Options(allow_unsafe=True).allow_unsafe is True
+    with pytest.raises(ConfigError, match="allow_unsafe"):
+        Options.of({"allow_unsafe": value})

@@ -26,8 +26,8 @@ def test_every_option_stands_there_with_its_default() -> None:
         if default is None:
             assert rows[name] == MEANT_BY_NONE[name]
             continue
-        if isinstance(default, str):
-            assert rows[name] == default
+        if isinstance(default, str | bool):
+            assert rows[name] == str(default)
             continue
         number, _, unit = rows[name].partition(" ")
         assert float(number.replace(",", "")) * UNITS[unit] == default, name

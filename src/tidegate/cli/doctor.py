@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from tidegate.cli.checks import Check, Outcome
+from tidegate.checks import Check, Outcome
 from tidegate.cli.common import Json, MaybeNamespace, MaybeStore, MaybeWal, examples, say
 from tidegate.cli.fit import misfit
 from tidegate.cli.output import print_json, print_table

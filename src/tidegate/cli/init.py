@@ -35,6 +35,7 @@ def init(
     with driver_for(store, wal, namespace, Options(key_groups=key_groups)) as driver:
         fresh = driver.store.identity() is None
         state = ensure_made(driver)
+        driver.log.create()  # again, when a part of it was removed
     facts = {"namespace": state.name, "uuid": state.namespace, "key_groups": state.key_groups, "made": fresh}
     if json:
         print_json(facts)

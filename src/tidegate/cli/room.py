@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from tidegate.cli.checks import Check
+from tidegate.checks import Check
 from tidegate.committers.apply import read_manifest
 from tidegate.errors import TidegateError
 from tidegate.options import Options

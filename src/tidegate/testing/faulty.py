@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from tidegate.checks import Check
 from tidegate.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
@@ -126,6 +127,12 @@ class FaultyLog(Log):
 
     def size(self) -> LogSize:
         return self._port.call(_reads_log("log.size"), self._inner.size)
+
+    def checks(self) -> list[Check]:
+        return self._port.call(_reads_log("log.checks"), self._inner.checks)
+
+    def retention_s(self) -> float | None:
+        return self._port.call(_reads_log("retention_s"), self._inner.retention_s)
 
     def drop(self) -> bool:
         return self._port.call(_writes_log("log.drop"), self._inner.drop)

@@ -1,0 +1,19 @@
+"""A finding about what the promises rest on: a line of ``tidegate doctor``, and what a driver refuses."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+Outcome: TypeAlias = Literal["pass", "warn", "fail"]
+
+
+class Check(NamedTuple):
+    """What was looked at, how it is (and, when it is not right, what to do), and the promise at stake.
+
+    A driver does not open on a log or a store with a ``fail``, unless ``allow_unsafe``.
+    """
+
+    check: str
+    outcome: Outcome
+    found: str
+    promise: str

@@ -1,0 +1,64 @@
+"""A driver does not open on a log that is set up so that a promise cannot be kept."""
+
+import logging
+import uuid
+
+import pytest
+
+from tidegate.checks import Check
+from tidegate.committers.driver import Driver
+from tidegate.committers.open import open_namespace
+from tidegate.errors import ConfigError
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.memory_store import MemoryStore
+from tidegate.wal.memory_log import MemoryLog
+
+FAILED = Check("replication", "fail", "1 copy; give it 3", "durable before acknowledged (I3)")
+WARNED = Check("partitions", "warn", "1", "speed")
+PASSED = Check("cleanup", "pass", "delete", "nothing is lost (I10)")
+
+
+class CheckedLog(MemoryLog):
+    found: tuple[Check, ...] = ()
+
+    def checks(self):
+        return list(self.found)
+
+
+def driver_on(*found, options=None):
+    name = uuid.uuid4().hex
+    log = CheckedLog(name, "n")
+    log.found = found
+    return Driver(
+        Endpoints("n", f"memory://{name}", f"memory://{name}"),
+        log,
+        MemoryStore(name, "n"),
+        options or Options(),
+    )
+
+
+def test_a_failed_check_is_refused_before_anything_is_appended():
+    driver = driver_on(PASSED, WARNED, FAILED)
+    with pytest.raises(ConfigError, match=r"replication: 1 copy.*durable before acknowledged.*allow_unsafe"):
+        open_namespace(driver, "q")
+    assert list(driver.log.decisions()) == []
+    assert driver.store.identity() is None
+
+
+def test_a_check_that_fails_later_is_refused_too():
+    driver = driver_on(PASSED)
+    open_namespace(driver, "q")
+    before = list(driver.log.decisions())
+    driver.log.found = (FAILED,)
+    with pytest.raises(ConfigError, match="replication"):
+        open_namespace(driver, "q")
+    assert list(driver.log.decisions()) == before
+
+
+def test_with_allow_unsafe_each_finding_is_a_warning(caplog):
+    driver = driver_on(PASSED, WARNED, FAILED, options=Options(allow_unsafe=True))
+    with caplog.at_level(logging.WARNING, "tidegate"):
+        open_namespace(driver, "q")
+    assert driver.epoch == 1
+    told = [record.getMessage() for record in caplog.records]
+    assert [("replication" in line, "partitions" in line) for line in told] == [(False, True), (True, False)]
