@@ -10,11 +10,23 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from tidegate.cli.common import Force, Json, Namespace, Store, Wal, driver_for, examples, made_here
+from tidegate.cli.common import (
+    AllowUnsafe,
+    Force,
+    Json,
+    Namespace,
+    Store,
+    Wal,
+    driver_for,
+    examples,
+    made_here,
+)
 from tidegate.cli.output import print_json
+from tidegate.cli.wal_config import WalConfig, endpoints
 from tidegate.committers.adopt import adopt as adopt_lineage
 from tidegate.committers.open import refuse_if_writer_alive
 from tidegate.errors import ConfigError
+from tidegate.options import Options
 
 EXAMPLES = examples(
     "tidegate adopt --lineage 8a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11",
@@ -22,7 +34,7 @@ EXAMPLES = examples(
 )
 
 
-def adopt(
+def adopt(  # noqa: PLR0913 - its options
     store: Store,
     wal: Wal,
     namespace: Namespace,
@@ -34,8 +46,10 @@ def adopt(
         str | None,
         typer.Option(metavar="FOLDER", help="The new checkpoint's folder; the query id is read there."),
     ] = None,
+    wal_config: WalConfig = None,
     *,
     force: Force = False,
+    allow_unsafe: AllowUnsafe = False,
     json: Json = False,
 ) -> None:
     """Let another Spark checkpoint take the namespace over.
@@ -47,7 +61,8 @@ def adopt(
     if (lineage is None) == (checkpoint is None):
         raise ConfigError("give either --lineage ID or --checkpoint FOLDER")
     new = _query_id(str(lineage)) if checkpoint is None else lineage_of(checkpoint)
-    with driver_for(store, wal, namespace) as driver:
+    where = endpoints(store, wal, namespace, wal_config)
+    with driver_for(where, Options(allow_unsafe=allow_unsafe)) as driver:
         made_here(driver)
         before = driver.folded.lineage
         refuse_if_writer_alive(driver, "tidegate adopt", force=force)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
 
 _STORE_HELP = "The store: sqlite:///path."
-_WAL_HELP = "The write-ahead log: file:///path."
+_WAL_HELP = "The write-ahead log: file:///path, or kafka://broker1:9092,broker2:9092."
 
 Store = Annotated[str, typer.Option(envvar="TIDEGATE_STORE", metavar="URL", help=_STORE_HELP)]
 MaybeStore = Annotated[
@@ -47,18 +48,23 @@ At = Annotated[
 Force = Annotated[
     bool, typer.Option("--force", help="Go on although a writer seems to be running; it will be fenced.")
 ]
+AllowUnsafe = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unsafe", help="Go on although a check of the log fails (see tidegate doctor); it is told."
+    ),
+]
 
 
 @contextlib.contextmanager
-def driver_for(store: str, wal: str, namespace: str, options: Options | None = None) -> Iterator[Driver]:
+def driver_for(where: Endpoints, options: Options | None = None) -> Iterator[Driver]:
     """A driver that is not open yet; log and store are closed in the end."""
-    endpoints = Endpoints(namespace, wal, store)
     with contextlib.ExitStack() as closing:
-        log = open_log(wal, namespace)
+        log = open_log(where.wal, where.namespace, where.wal_options)
         closing.callback(log.close)
-        kept = open_store(store, namespace)
+        kept = open_store(where.store, where.namespace, where.store_options)
         closing.callback(kept.close)
-        yield Driver(endpoints, log, kept, options or Options())
+        yield Driver(where, log, kept, options or Options())
 
 
 def gate_to(store: str, namespace: str) -> Gate:
@@ -94,7 +100,8 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with _warnings_said():
+                return super().invoke(ctx)
         except TidegateError as error:
             say(f"{type(error).__name__}: {error}")
             raise typer.Exit(error.exit_code) from None
@@ -103,6 +110,30 @@ class Commands(TyperGroup):
                 raise
             say(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
             raise typer.Exit(TidegateError.exit_code) from None
+
+
+class _Sayer(logging.Handler):
+    """Says what the library warns of, each thing once."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text not in self._said:
+            self._said.add(text)
+            say(f"{record.levelname.lower()}: {text}")
+
+
+@contextlib.contextmanager
+def _warnings_said() -> Iterator[None]:
+    logger, sayer = logging.getLogger("tidegate"), _Sayer()
+    logger.addHandler(sayer)
+    try:
+        yield
+    finally:
+        logger.removeHandler(sayer)
 
 
 def say(text: str) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from tidegate.cli.common import Force, Json, Namespace, Store, Wal, driver_for, examples, no_namespace
 from tidegate.cli.output import print_json
+from tidegate.cli.wal_config import WalConfig, endpoints
 from tidegate.committers.drop import drop_namespace
 from tidegate.committers.open import refuse_if_writer_alive
 from tidegate.errors import ConfigError, CorruptError
@@ -24,6 +25,7 @@ def drop(
     store: Store,
     wal: Wal,
     namespace: Namespace,
+    wal_config: WalConfig = None,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the namespace's name.")] = False,
     force: Force = False,
@@ -36,9 +38,10 @@ def drop(
     --store?). With --force it may be repeated when it was cut short.
     Checkpoints stay: a query that makes the namespace anew starts from a new one.
     """
+    where = endpoints(store, wal, namespace, wal_config)
     if not yes:
         _ask(store, wal, namespace)
-    with driver_for(store, wal, namespace) as driver:
+    with driver_for(where) as driver:
         try:
             refuse_if_writer_alive(driver, "tidegate drop", force=force)
             if not force and driver.store.identity() is None and driver.fold_on() is not None:

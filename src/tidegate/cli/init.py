@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.common import Json, Namespace, Store, Wal, driver_for, examples
+from tidegate.cli.common import AllowUnsafe, Json, Namespace, Store, Wal, driver_for, examples
 from tidegate.cli.output import print_json
+from tidegate.cli.wal_config import WalConfig, endpoints
 from tidegate.committers.open import ensure_made
 from tidegate.options import Options, redact
 
@@ -24,7 +25,9 @@ def init(
         int | None,
         typer.Option(metavar="N", help="Key groups, fixed for life. Default 128; 1024 above 50 M keys."),
     ] = None,
+    wal_config: WalConfig = None,
     *,
+    allow_unsafe: AllowUnsafe = False,
     json: Json = False,
 ) -> None:
     """Make a namespace in log and store. May be repeated.
@@ -32,7 +35,8 @@ def init(
     A query makes its namespace by itself at its first batch; init is for readers that come
     before it, and to choose the number of key groups.
     """
-    with driver_for(store, wal, namespace, Options(key_groups=key_groups)) as driver:
+    options = Options(key_groups=key_groups, allow_unsafe=allow_unsafe)
+    with driver_for(endpoints(store, wal, namespace, wal_config), options) as driver:
         fresh = driver.store.identity() is None
         state = ensure_made(driver)
         driver.log.create()  # again, when a part of it was removed

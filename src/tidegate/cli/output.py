@@ -103,6 +103,19 @@ def time_of(moment: datetime.datetime) -> str:
     return text.removesuffix("+00:00") + ("Z" if moment.tzinfo else "")
 
 
+def shown_bytes(count: float) -> str:
+    """A number of bytes for people.
+
+    >>> shown_bytes(17), shown_bytes(1536), shown_bytes(5 * 1024**4)
+    ('17 bytes', '1.5 KiB', '5.0 TiB')
+    """
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
 def _text_of(content: bytes) -> str:
     try:
         text = content.decode()

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from tidegate.cli.common import Force, Json, Namespace, Store, Wal, driver_for, examples, made_here
+from tidegate.cli.common import (
+    AllowUnsafe,
+    Force,
+    Json,
+    Namespace,
+    Store,
+    Wal,
+    driver_for,
+    examples,
+    made_here,
+)
 from tidegate.cli.output import print_json
+from tidegate.cli.wal_config import WalConfig, endpoints
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import ensure_made, open_namespace, refuse_if_writer_alive
+from tidegate.options import Options
 from tidegate.wal.fold import fact_of
 
 EXAMPLES = examples(
@@ -14,7 +26,14 @@ EXAMPLES = examples(
 
 
 def recover(
-    store: Store, wal: Wal, namespace: Namespace, *, force: Force = False, json: Json = False
+    store: Store,
+    wal: Wal,
+    namespace: Namespace,
+    wal_config: WalConfig = None,
+    *,
+    force: Force = False,
+    allow_unsafe: AllowUnsafe = False,
+    json: Json = False,
 ) -> None:
     """Make every decided version visible, without Spark.
 
@@ -22,7 +41,8 @@ def recover(
     for its restart. When everything decided is visible already, nothing is written. Refused
     while a writer is running, since it would fence that writer.
     """
-    with driver_for(store, wal, namespace) as driver:
+    where = endpoints(store, wal, namespace, wal_config)
+    with driver_for(where, Options(allow_unsafe=allow_unsafe)) as driver:
         made_here(driver)
         refuse_if_writer_alive(driver, "tidegate recover", force=force)
         recovered = open_namespace(driver, None) if behind(driver) else []

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from tidegate.checks import Check
+from tidegate.cli.output import shown_bytes
 from tidegate.committers.apply import read_manifest
 from tidegate.errors import TidegateError
 from tidegate.options import Options
@@ -27,8 +28,10 @@ def check_room(log: Log, store: Store, state: Folded, free_bytes: int | None) ->
     """
     with contextlib.suppress(TidegateError):
         decisions, staged = log.size()
-        held = _shown(store.size())
-        found = f"log {_shown(decisions + staged)} ({_shown(decisions)} of it decisions), store {held}"
+        held = shown_bytes(store.size())
+        found = (
+            f"log {shown_bytes(decisions + staged)} ({shown_bytes(decisions)} of it decisions), store {held}"
+        )
         yield Check("size", "pass", found, BOUNDED)
     with contextlib.suppress(TidegateError):
         yield check_leases(store)
@@ -64,13 +67,6 @@ def check_forecast(log: Log, state: Folded, free_bytes: int) -> Check:
     if per_day == 0:
         return Check("log: room", "pass", "the last versions were empty", promise)
     days = free_bytes / per_day
-    found = f"{_shown(per_day)} a day by the last {len(facts)} versions: room for {days:,.1f} days, untrimmed"
+    pace = f"{shown_bytes(per_day)} a day by the last {len(facts)} versions"
+    found = f"{pace}: room for {days:,.1f} days, untrimmed"
     return Check("log: room", "warn" if days < ROOM_WARN_DAYS else "pass", found, promise)
-
-
-def _shown(count: float) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} TiB"

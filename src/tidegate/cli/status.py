@@ -6,9 +6,12 @@ from typing import Any
 
 import typer
 
+from tidegate.cli import retention
 from tidegate.cli.common import Json, MaybeWal, Namespace, Store, examples, say
 from tidegate.cli.fit import misfit
 from tidegate.cli.output import print_json, print_pairs, print_table
+from tidegate.cli.wal_config import WalConfig, wal_options
+from tidegate.clock import Clock
 from tidegate.committers.open import WRITER_ALIVE_S
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.options import redact
@@ -25,35 +28,53 @@ EXAMPLES = examples(
 )
 
 
-def status(store: Store, namespace: Namespace, wal: MaybeWal = None, *, json: Json = False) -> None:
+def status(
+    store: Store,
+    namespace: Namespace,
+    wal: MaybeWal = None,
+    wal_config: WalConfig = None,
+    *,
+    json: Json = False,
+) -> None:
     """Show where a namespace stands, writing nothing.
 
-    Without --wal only what the store knows. Exit code 10 when log and store do not fit.
+    Without --wal only what the store knows. Exit code 10 when log and store do not fit, or
+    when a version that waits may be lost: the log keeps it for a time only, and that is over.
     """
     # The store first: what is visible was decided before, so a log read later must have it.
     in_store = _in_store(store, namespace)
-    in_log = None if wal is None else _in_log(wal, namespace)
+    options = {} if wal is None else wal_options(wal_config)
+    in_log = None if wal is None else _in_log(wal, namespace, options, in_store["pointer"].visible)
     if in_store["uuid"] is None and (in_log is None or in_log["uuid"] is None):
         where = redact(store) if wal is None else f"{redact(store)} nor in {redact(wal)}"
         raise ConfigError(
             f"there is no namespace {namespace!r} in {where}: check URLs and name; a query's first batch"
             " makes it, and so does `tidegate init`"
         )
-    problem = None
-    if in_log is not None:
-        problem = misfit(in_log["view"].state, in_store["identity"], in_store["pointer"])
-    problems = [] if problem is None else [problem]
+    problems, warnings = ([], []) if in_log is None else _found_out(in_store, in_log)
     if json:
-        print_json(_as_json(namespace, in_store, in_log, problems))
+        print_json(_as_json(namespace, in_store, in_log, problems) | {"warnings": warnings})
     else:
         print_pairs(_as_pairs(namespace, in_store, in_log))
         if in_store["tables"]:
             print()
             print_table(["table", "key", "value", "emptied at"], [_table_row(t) for t in in_store["tables"]])
+    for warning in warnings:
+        say(f"warning: {warning}")
     for problem in problems:
         say(problem)
     if problems:
         raise typer.Exit(WalGapError.exit_code)
+
+
+def _found_out(in_store: dict[str, Any], in_log: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """What is wrong, and what may become so."""
+    problem = misfit(in_log["view"].state, in_store["identity"], in_store["pointer"])
+    problems = [] if problem is None else [problem]
+    warnings, deadline = in_log["facts"].warnings(), in_log["deadline"]
+    if deadline is not None and (deadline.near or deadline.passed):
+        (problems if deadline.passed else warnings).append(deadline.told())
+    return problems, warnings
 
 
 def _in_store(url: str, namespace: str) -> dict[str, Any]:
@@ -93,13 +114,15 @@ def _tables(kept: StoreInterface, entry: CatalogEntry) -> list[dict[str, Any]]:
     return found
 
 
-def _in_log(url: str, namespace: str) -> dict[str, Any]:
-    log = open_log(url, namespace)
+def _in_log(url: str, namespace: str, options: dict[str, Any], visible: int) -> dict[str, Any]:
+    log = open_log(url, namespace, options)
     try:
         view = fold_all(View(), log.decisions(), log.where)
+        facts = retention.look_at(log)
     finally:
         log.close()
-    return {"uuid": view.state and view.state.namespace, "view": view}
+    deadline = retention.deadline_of(facts, view.state, visible, Clock().now_us())
+    return {"uuid": view.state and view.state.namespace, "view": view, "facts": facts, "deadline": deadline}
 
 
 def _as_json(
@@ -130,7 +153,7 @@ def _as_json(
             "log_epoch": state.epoch if state else 0,
             "void_records": view.void,
             "void_reasons": list(view.void_reasons),
-        }
+        } | retention.as_json(in_log["facts"], in_log["deadline"])
     return facts
 
 
@@ -158,7 +181,7 @@ def _as_pairs(
         ("writer", f"{pointer.writer}, {_heartbeat(pointer)}" if pointer.writer else "none yet"),
     ]
     if in_log is not None:
-        pairs += _log_pairs(in_log["view"])
+        pairs += _log_pairs(in_log["view"]) + retention.as_pairs(in_log["facts"], in_log["deadline"])
     return pairs
 
 

@@ -9,6 +9,7 @@ import typer
 
 from tidegate.cli.common import Json, Namespace, Store, Wal, driver_for, examples, made_here, say
 from tidegate.cli.output import print_json, print_table
+from tidegate.cli.wal_config import WalConfig, endpoints
 from tidegate.committers.verify import Progress, Report
 from tidegate.committers.verify import verify as verify_namespace
 from tidegate.errors import CorruptError
@@ -19,7 +20,9 @@ EXAMPLES = examples(
 )
 
 
-def verify(store: Store, wal: Wal, namespace: Namespace, *, json: Json = False) -> None:
+def verify(
+    store: Store, wal: Wal, namespace: Namespace, wal_config: WalConfig = None, *, json: Json = False
+) -> None:
     """Check the store against the log, and all checksums.
 
     Reads everything, for every version that can be read: the decision log, every manifest and
@@ -28,7 +31,7 @@ def verify(store: Store, wal: Wal, namespace: Namespace, *, json: Json = False) 
 
     Exit code 14 when something is wrong, each finding on a line. Nothing is written.
     """
-    with driver_for(store, wal, namespace) as driver:
+    with driver_for(endpoints(store, wal, namespace, wal_config)) as driver:
         with contextlib.suppress(CorruptError):  # what is wrong with the log is for the check to say
             made_here(driver)
         report = verify_namespace(driver.log, driver.store, _show if sys.stderr.isatty() else _hide)
