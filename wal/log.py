@@ -4,8 +4,8 @@ A log has two parts. The **decision log** is totally ordered and holds records; 
 **change-log** holds blobs (frames and manifests), read back by address. A log only keeps and
 iterates bytes: what they mean is decided by ``wal/fold.py``.
 
-Implementations: ``memory_log.py`` (the reference) and ``file_log.py`` (embedded). Both
-pass ``tidegate.testing.log_suite``.
+Implementations: ``memory_log.py`` (the reference), ``file_log.py`` (embedded) and
+``kafka_log.py``. All pass ``tidegate.testing.log_suite``.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Log(abc.ABC):
         Durable on return, all of them: this is what makes an ack true (I3). ``blobs`` is
         consumed lazily, so that a task's memory does not grow with its change-log.
         ``segment`` is a fresh name (``[a-z0-9-]+``) that groups what is staged and trimmed
-        together; the same name is never staged twice.
+        together; the caller never stages the same name twice.
 
         May be repeated under another segment name; what an earlier try left are orphans. No
         blobs: nothing is written, and no address comes back.

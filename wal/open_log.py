@@ -11,7 +11,7 @@ from tidegate.errors import ConfigError
 from tidegate.options import redact
 from tidegate.wal.log import Log
 
-SCHEMES = {"memory": "memory://name", "file": "file:///path"}
+SCHEMES = {"memory": "memory://name", "file": "file:///path", "kafka": "kafka://host1:9092,host2:9092"}
 """Known schemes, each with an example."""
 
 
@@ -28,11 +28,7 @@ def open_log(url: str, namespace: str, options: Mapping[str, Any] | None = None)
         case "file":
             return _file(url, namespace, given)
         case "kafka":
-            msg = (
-                "a log in Kafka comes with tidegate[kafka], which is not part of this release;"
-                f" use {SCHEMES['file']}"
-            )
-            raise ConfigError(msg)
+            return _kafka(url, namespace, given)
         case _:
             msg = f"{redact(url)!r} is not a URL of a log; known are {', '.join(SCHEMES.values())}"
             raise ConfigError(msg)
@@ -61,6 +57,19 @@ def _file(url: str, namespace: str, options: dict[str, Any]) -> Log:
         )
         raise ConfigError(msg)
     return FileLog(path, namespace, **options)
+
+
+def _kafka(url: str, namespace: str, options: dict[str, Any]) -> Log:
+    try:
+        from tidegate.wal.kafka_log import KafkaLog
+    except ImportError as error:
+        if error.name is None or not error.name.startswith("confluent_kafka"):
+            raise
+        msg = "a log in Kafka needs confluent-kafka: pip install 'tidegate[kafka]'"
+        raise ConfigError(msg) from None
+    from tidegate.wal.kafka_settings import settings_of
+
+    return KafkaLog(settings_of(url, options), namespace)
 
 
 def _check_options(scheme: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:

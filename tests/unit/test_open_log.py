@@ -44,8 +44,11 @@ def test_a_url_of_no_log_is_refused_with_those_there_are(url):
         open_log(url, "n")
 
 
-def test_kafka_is_not_there_yet():
-    with pytest.raises(ConfigError, match=r"tidegate\[kafka\].*not part of this release"):
+def test_kafka_needs_its_client(monkeypatch):
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    for name in [name for name in sys.modules if name.startswith("tidegate.wal.kafka_")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ConfigError, match=r"pip install 'tidegate\[kafka\]'"):
         open_log("kafka://broker:9092", "n")
 
 

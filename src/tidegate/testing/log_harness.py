@@ -33,6 +33,10 @@ class LogHarness(abc.ABC):
     look_ahead_max = 16
     """How many blobs of 100 KB ``stage`` may hold at once."""
     large_blob_bytes = 20 * MEGABYTE
+    batches_share_a_checksum = False
+    """True for a log where damage to a small blob makes those staged with it unreadable, too."""
+    refuses_used_segments = True
+    """False for a log that cannot tell whether a segment's name was used."""
 
     # -- what a subclass gives ---------------------------------------------------------------------
 

@@ -249,6 +249,8 @@ class LogSuite(TrimTests):
             log.stage(name, [b"x"])
 
     def test_a_segment_name_is_used_once(self, log: Log) -> None:
+        if not self.refuses_used_segments:
+            pytest.skip("this log does not know which names were used")
         (address,) = log.stage("s", [b"x"])
         with pytest.raises(ConfigError):
             log.stage("s", [b"y"])
@@ -281,7 +283,8 @@ class LogSuite(TrimTests):
 
     def test_a_damaged_blob_is_never_taken_for_the_one_that_was_staged(self, log: Log) -> None:
         blobs = [b"a" * 100, b"b" * 100, b"c" * 100]
-        addresses = log.stage("s", blobs)
+        together = [blobs] if not self.batches_share_a_checksum else [[blob] for blob in blobs]
+        addresses = [a for nth, some in enumerate(together) for a in log.stage(f"s-{nth}", some)]
         self.damage_blob(log, addresses[1])
         again = self.reopen(log)
         try:

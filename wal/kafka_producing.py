@@ -1,0 +1,75 @@
+"""Messages on their way: sent, and acknowledged one by one by the brokers."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from tidegate.wal.kafka_clients import Clients
+
+POLL_S = 0.1
+UNSET = -1
+
+
+class Receipts:
+    """The delivery reports of one caller's messages, in the order they were sent.
+
+    The producer must be the caller's alone. Its queue is bounded: ``send`` waits for room.
+    """
+
+    def __init__(self, clients: Clients, producer: Any, topic: str, key: bytes | None = None) -> None:
+        self._clients, self._producer, self._topic, self._key = clients, producer, topic, key
+        self._offsets: list[int] = []
+        self._missing = 0
+        self._error: KafkaError | None = None
+
+    def send(self, partition: int, content: bytes) -> None:
+        """Hand one message over. WalUnavailableError: an earlier one failed, or no room in time."""
+        nth = len(self._offsets)
+        self._offsets.append(UNSET)
+
+        def report(error: KafkaError | None, message: Message) -> None:
+            self._missing -= 1
+            offset = message.offset()
+            if error is None and offset is not None and offset >= 0:
+                self._offsets[nth] = offset
+            elif self._error is None:
+                self._error = error or KafkaError(KafkaError._FAIL)  # noqa: SLF001 - acked without an offset
+
+        self._missing += 1
+        until = time.monotonic() + self._clients.settings.timeout_s
+        while True:
+            self._refuse_error()
+            try:
+                self._producer.produce(
+                    self._topic, content, key=self._key, partition=partition, on_delivery=report
+                )
+            except BufferError:
+                if time.monotonic() > until:
+                    self._clients.unavailable(f"writing to {self._topic}")
+                self._producer.poll(POLL_S)
+            except KafkaException as error:
+                self._clients.unavailable(f"writing to {self._topic}", error.args[0])
+            else:
+                self._producer.poll(0)
+                return
+
+    def all_in(self) -> list[int]:
+        """The offset of every message, once all are acknowledged.
+
+        WalUnavailableError: one was not; nothing is proven about any of them.
+        """
+        # The client reports every message within its own time-out; the rest is for a client that hangs.
+        until = time.monotonic() + self._clients.settings.timeout_s + 5
+        while self._missing and self._error is None and time.monotonic() < until:
+            self._producer.poll(POLL_S)
+        self._refuse_error()
+        if self._missing:
+            self._clients.unavailable(f"writing to {self._topic}")
+        return self._offsets
+
+    def _refuse_error(self) -> None:
+        if self._error is not None:
+            self._clients.unavailable(f"writing to {self._topic}", self._error)

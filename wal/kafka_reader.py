@@ -1,0 +1,115 @@
+"""Reading messages of a topic by partition and offset, with a consumer that is assigned by hand."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, TopicPartition
+
+from tidegate.errors import CorruptError, WalGapError
+from tidegate.wal.kafka_clients import Clients
+
+AT_ONCE = 16
+RECORDS_AT_ONCE = 500
+SKIP_MAX = 16
+"""Up to so many messages that nobody asked for are read and dropped; beyond that it seeks."""
+POLL_S = 0.5
+
+
+class Message(NamedTuple):
+    """One message read back."""
+
+    partition: int
+    offset: int
+    content: bytes
+
+
+def read_offsets(clients: Clients, topic: str, wanted: Mapping[int, Sequence[int]]) -> Iterator[Message]:
+    """Every wanted message, each once; ``wanted`` are ascending offsets by partition.
+
+    In order within a partition, partitions mixed. WalGapError: one is not there (any more).
+    CorruptError: the broker's checksum does not fit. WalUnavailableError: none came in time.
+    """
+    left = {partition: deque(offsets) for partition, offsets in wanted.items() if offsets}
+    if not left:
+        return
+    with clients.consumer() as consumer:
+        clients.ask(
+            f"reading {topic}",
+            lambda: consumer.assign([TopicPartition(topic, p, offsets[0]) for p, offsets in left.items()]),
+        )
+        # Not more than will surely come: it waits for as many, or for the whole time.
+        for message in _polled(clients, consumer, topic, lambda: min(sum(map(len, left.values())), AT_ONCE)):
+            partition, offset = message.partition(), message.offset()
+            waiting = left.get(partition)
+            if waiting is None or offset < waiting[0]:
+                continue
+            if message.error() is not None or offset > waiting[0]:  # the end, or a hole
+                msg = f"{clients.where}: {topic}, partition {partition} has nothing at offset {waiting[0]}"
+                raise WalGapError(msg)
+            waiting.popleft()
+            yield Message(partition, offset, message.value() or b"")
+            if not waiting:
+                del left[partition]
+                if left:
+                    consumer.incremental_unassign([TopicPartition(topic, partition)])
+            elif waiting[0] > offset + SKIP_MAX:
+                consumer.seek(TopicPartition(topic, partition, waiting[0]))
+
+
+def read_range(clients: Clients, topic: str, partition: int, start: int, end: int) -> list[Message]:
+    """Every message from ``start`` up to ``end`` that there is: offsets may have gaps (T19).
+
+    Errors as ``read_offsets``; WalGapError: they were trimmed meanwhile.
+    """
+    found: list[Message] = []
+    if start >= end:
+        return found
+    with clients.consumer() as consumer:
+        clients.ask(f"reading {topic}", lambda: consumer.assign([TopicPartition(topic, partition, start)]))
+        for message in _polled(
+            clients, consumer, topic, lambda: min(end - _following(found, start), RECORDS_AT_ONCE)
+        ):
+            if message.offset() >= end:  # also the event of the partition's end
+                break
+            if message.error() is None:
+                found.append(Message(partition, message.offset(), message.value() or b""))
+    return found
+
+
+def _following(found: Sequence[Message], start: int) -> int:
+    return found[-1].offset + 1 if found else start
+
+
+def _polled(clients: Clients, consumer: Any, topic: str, count: Callable[[], int]) -> Iterator[Any]:
+    """Messages and ends of partitions, as they come; no error but these. Ends when the count is 0."""
+    silent_since = time.monotonic()
+    while (at_once := count()) > 0:
+        messages = clients.ask(f"reading {topic}", lambda at_once=at_once: consumer.consume(at_once, POLL_S))
+        for message in messages:
+            error = message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                _refuse(clients, topic, message, error)
+            yield message
+        if messages:
+            silent_since = time.monotonic()
+        elif time.monotonic() - silent_since > clients.settings.timeout_s:
+            clients.unavailable(f"reading {topic}")
+
+
+def _refuse(clients: Clients, topic: str, message: Any, error: KafkaError) -> None:
+    where = f"{clients.where}: {topic}, partition {message.partition()}, offset {message.offset()}"
+    match error.code():
+        case KafkaError._BAD_MSG | KafkaError._BAD_COMPRESSION | KafkaError.INVALID_MSG:  # noqa: SLF001
+            msg = (
+                f"{where}: {error.str()}; put the broker's files back from a copy, or let a replica serve it"
+            )
+            raise CorruptError(msg)
+        case KafkaError._AUTO_OFFSET_RESET | KafkaError.OFFSET_OUT_OF_RANGE:  # noqa: SLF001
+            msg = f"{where}: {error.str()}: it was trimmed, or lost"
+            raise WalGapError(msg)
+        case _:
+            clients.unavailable(f"reading {topic}, partition {message.partition()}", error)

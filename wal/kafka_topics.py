@@ -1,0 +1,229 @@
+"""The two topics of a log: made, looked at, removed."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import tenacity
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import ConfigResource, NewTopic
+
+from tidegate.errors import ConfigError, WalUnavailableError
+from tidegate.names import check_name, escape
+from tidegate.wal.kafka_clients import Clients
+from tidegate.wal.kafka_settings import RECORD_BYTES_MAX, KafkaSettings
+
+REPLICAS_MOST = 3
+DECISIONS_SEGMENT_BYTES = 16 * 1024 * 1024
+CHANGELOG_SEGMENT_BYTES = 128 * 1024 * 1024
+"""Records that were trimmed take disk until their whole segment is."""
+MESSAGE_BYTES = 1_048_588
+CONFIRM_AFTER_S = 0.2
+NOT_THERE = KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+class Topic(NamedTuple):
+    """A topic as it is: ``replicas`` and ``in_sync`` of its weakest partition, ``may`` do what with it."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    replicas: int
+    in_sync: int
+    may: frozenset[str]
+
+
+class Names(NamedTuple):
+    """The names of a log's topics. Kafka takes 249 characters, and no ``a.b`` beside ``a_b``."""
+
+    decisions: str
+    changelog: str
+
+
+class Topics:
+    """The topics of one log; every method asks the brokers."""
+
+    def __init__(self, clients: Clients, namespace: str) -> None:
+        self._clients = clients
+        self._settings: KafkaSettings = clients.settings
+        stem = f"{self._settings.topic_prefix}.{escape(check_name('namespace', namespace))}"
+        self.names = Names(f"{stem}.decisions", f"{stem}.changelog")
+
+    # -- looking ------------------------------------------------------------------------------------
+
+    def look(self, *names: str) -> dict[str, Topic]:
+        """Those of these topics that are there.
+
+        A broker that was just started may not know yet of a topic, so a No is asked for twice.
+        """
+        found = self._described(*names)
+        if len(found) < len(names):
+            again = tenacity.Retrying(
+                stop=tenacity.stop_after_attempt(2),
+                wait=tenacity.wait_fixed(CONFIRM_AFTER_S),
+                retry=tenacity.retry_if_result(lambda topics: len(topics) < len(names)),
+                retry_error_callback=lambda state: state.outcome.result() if state.outcome else {},
+            )
+            found = again(self._described, *names)
+        return found
+
+    def _described(self, *names: str) -> dict[str, Topic]:
+        with self._clients.admin() as admin:
+            futures = self._clients.ask(
+                "describing its topics",
+                lambda: admin.describe_topics(
+                    TopicCollection(list(names)),
+                    include_authorized_operations=True,
+                    request_timeout=self._settings.timeout_s,
+                ),
+            )
+            found = {}
+            for name, future in futures.items():
+                description = self._answer(f"describing topic {name}", future, NOT_THERE)
+                if description is not None:
+                    found[name] = _topic(name, description)
+            return found
+
+    def settings_of(self, *names: str) -> dict[str, dict[str, str]]:
+        """The topics' configuration in force, by topic and name."""
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
+        with self._clients.admin() as admin:
+            futures = self._clients.ask(
+                "describing its topics",
+                lambda: admin.describe_configs(resources, request_timeout=self._settings.timeout_s),
+            )
+            found = {}
+            for resource, future in futures.items():
+                entries = self._answer(f"the configuration of topic {resource.name}", future)
+                found[resource.name] = {name: str(entry.value) for name, entry in entries.items()}
+            return found
+
+    # -- making and removing ------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """Make the topics that are missing, with the settings the log needs.
+
+        ConfigError: the brokers refuse such topics.
+        """
+        with self._clients.admin() as admin:
+            cluster = self._clients.ask(
+                "listing its brokers",
+                lambda: admin.list_topics(self.names.decisions, self._settings.timeout_s),
+            )
+            wanted = self._wanted(len(cluster.brokers))
+            futures = self._clients.ask(
+                "making its topics",
+                lambda: admin.create_topics(
+                    wanted,
+                    operation_timeout=self._settings.timeout_s,
+                    request_timeout=self._settings.timeout_s,
+                ),
+            )
+            for name, future in futures.items():
+                try:
+                    self._answer(f"making topic {name}", future, KafkaError.TOPIC_ALREADY_EXISTS)
+                except WalUnavailableError as error:
+                    if error.__cause__ is None or _code(error.__cause__) in TRANSIENT:
+                        raise
+                    msg = f"{error}: the brokers do not take such a topic; change the option it names"
+                    raise ConfigError(msg) from error.__cause__
+        self._await(there=True)
+
+    def _wanted(self, brokers: int) -> list[NewTopic]:
+        replicas = self._settings.replication_factor or min(REPLICAS_MOST, max(brokers, 1))
+        in_sync = self._settings.min_insync_replicas or min(2, replicas)
+        both = {
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "min.insync.replicas": str(in_sync),
+            "unclean.leader.election.enable": "false",
+            "message.timestamp.type": "LogAppendTime",
+        }
+        decisions = both | {
+            "max.message.bytes": str(RECORD_BYTES_MAX),
+            "segment.bytes": str(DECISIONS_SEGMENT_BYTES),
+        }
+        changelog = both | {
+            "max.message.bytes": str(MESSAGE_BYTES),
+            "segment.bytes": str(CHANGELOG_SEGMENT_BYTES),
+        }
+        return [
+            NewTopic(self.names.decisions, 1, replicas, config=decisions),
+            NewTopic(self.names.changelog, self._settings.partitions, replicas, config=changelog),
+        ]
+
+    def remove(self) -> bool:
+        """Delete both topics; whether there was any. The decisions go first: without them there is no log."""
+        there = False
+        for name in self.names:
+            with self._clients.admin() as admin:
+                futures = self._clients.ask(
+                    f"deleting topic {name}",
+                    lambda admin=admin, name=name: admin.delete_topics(
+                        [name],
+                        operation_timeout=self._settings.timeout_s,
+                        request_timeout=self._settings.timeout_s,
+                    ),
+                )
+                there = self._answer(f"deleting topic {name}", futures[name], NOT_THERE, there=True) or there
+        self._await(there=False)
+        return there
+
+    def _await(self, *, there: bool) -> None:
+        """Until the broker that answers knows: it may hear of a change later than the one that made it."""
+        wanted = len(self.names) if there else 0
+        waiting = tenacity.Retrying(
+            stop=tenacity.stop_after_delay(self._settings.timeout_s),
+            wait=tenacity.wait_exponential(multiplier=0.01, max=0.5),
+            retry=tenacity.retry_if_result(lambda topics: len(topics) != wanted),
+        )
+        try:
+            waiting(self._described, *self.names)
+        except tenacity.RetryError:
+            self._clients.unavailable(f"its topics are {'not there yet' if there else 'still there'}")
+
+    def _answer(
+        self, what: str, future: Future[Any], unless: int | None = None, *, there: bool = False
+    ) -> Any:
+        """The future's result (True for none, with ``there``); None when its error is ``unless``."""
+        try:
+            result = future.result(timeout=self._settings.timeout_s + 5)
+        except KafkaException as error:
+            if error.args[0].code() == unless:
+                return None
+            try:
+                self._clients.unavailable(what, error.args[0])
+            except WalUnavailableError as unavailable:
+                raise unavailable from error
+        except TimeoutError:
+            self._clients.unavailable(what)
+        return True if there else result
+
+
+TRANSIENT = frozenset(
+    {
+        KafkaError._TRANSPORT,  # noqa: SLF001 - librdkafka's names of its own errors start so
+        KafkaError._TIMED_OUT,  # noqa: SLF001
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+
+
+def _code(error: BaseException) -> int:
+    return int(error.args[0].code()) if isinstance(error, KafkaException) else 0
+
+
+def _topic(name: str, description: Any) -> Topic:
+    replicas = [len(partition.replicas) for partition in description.partitions]
+    in_sync = [len(partition.isr) for partition in description.partitions]
+    may = frozenset(operation.name for operation in description.authorized_operations or ())
+    return Topic(
+        name, str(description.topic_id), len(replicas), min(replicas, default=0), min(in_sync, default=0), may
+    )
