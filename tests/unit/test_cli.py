@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tidegate
-from tidegate.cli import app, doctor, output
+from tidegate.cli import app, doctor, output, reach, room
 from tidegate.committers.open import open_namespace
 from tidegate.errors import BY_NAME, StoreUnavailableError
 from tidegate.options import Options
@@ -470,9 +470,9 @@ def test_doctor_warns_of_a_package_that_is_not_there():
 
 
 def test_doctor_checks_the_clock_and_the_disk(flights, tmp_path, monkeypatch):
-    wal = flights[1].removeprefix("--wal=")
-    check, state = doctor.check_log(wal, "flights")
-    assert check.outcome == "pass"
+    seen = reach.look_at(None, flights[1].removeprefix("--wal="), "flights", None)
+    assert [check.outcome for check in seen.checks] == ["pass"]
+    state = seen.state
 
     def at(us):
         return doctor.check_clock(types.SimpleNamespace(now_us=lambda: us), state).outcome
@@ -483,16 +483,14 @@ def test_doctor_checks_the_clock_and_the_disk(flights, tmp_path, monkeypatch):
     assert at(decided - 7_200_000_000) == "fail"
     assert at(0) == "fail"
     for free, outcome in ((0, "fail"), (5 * 10**8, "warn"), (10**12, "pass")):
-        monkeypatch.setattr(
-            doctor.shutil, "disk_usage", lambda _, free=free: types.SimpleNamespace(free=free)
-        )
-        assert doctor.check_disk("log", tmp_path / "not" / "there").outcome == outcome
+        monkeypatch.setattr(room.shutil, "disk_usage", lambda _, free=free: types.SimpleNamespace(free=free))
+        assert room.check_disk("log", tmp_path / "not" / "there").outcome == outcome
 
 
 def test_doctor_on_a_folder_below_a_file(tmp_path):
     (tmp_path / "file").touch()
-    assert doctor.check_writable("log", tmp_path / "file" / "wal").outcome == "fail"
-    assert doctor.folder_of("memory://x") is None
+    assert room.check_writable("log", tmp_path / "file" / "wal").outcome == "fail"
+    assert room.folder_of("memory://x") is None
 
 
 # -- demo ---------------------------------------------------------------------------------------------

@@ -1,11 +1,15 @@
-"""The part of ``tidegate doctor`` about room: sizes, the oldest lease, how long a disk will do."""
+"""The part of ``tidegate doctor`` about room: disks, sizes, the oldest lease, how long a disk lasts."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-from tidegate.checks import Check
+from tidegate.checks import Check, Outcome
 from tidegate.cli.output import shown_bytes
 from tidegate.committers.apply import read_manifest
 from tidegate.errors import TidegateError
@@ -14,6 +18,7 @@ from tidegate.sinks.store import Store
 from tidegate.wal.log import Log
 from tidegate.wal.record import Folded
 
+DISK_WARN_BYTES, DISK_FAIL_BYTES = 1024**3, 100 * 1024**2
 LOOKED_AT = 20
 """The pace is taken from so many of the last versions."""
 DAY_S = 86_400
@@ -21,8 +26,44 @@ ROOM_WARN_DAYS = 2.0
 BOUNDED = "disks do not fill up (I11): retirement and trimming keep up"
 
 
-def check_room(log: Log, store: Store, state: Folded, free_bytes: int | None) -> Iterator[Check]:
-    """Sizes, leases and the forecast; ``free_bytes`` on the log's disk, None when not known.
+def folder_of(url: str) -> Path | None:
+    """The folder that a file or sqlite URL names, None for any other."""
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)) if parts.scheme in ("file", "sqlite") and parts.path else None
+
+
+def free_bytes(url: str) -> int | None:
+    """Free space on the disk of a URL's folder; None: it is not on this machine, or in memory."""
+    folder = folder_of(url)
+    return None if folder is None else shutil.disk_usage(_nearest(folder)).free
+
+
+def _nearest(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def check_writable(what: str, folder: Path) -> Check:
+    """Whether the folder can be written, or made."""
+    there = _nearest(folder)
+    fits = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    made = "writable" if there == folder else f"can be made below {there}"
+    found = f"{folder}: {made if fits else f'{there} is not a folder that this user can write'}"
+    promise = "durable before acknowledged (I3)"
+    return Check(f"{what}: folder", "pass" if fits else "fail", found, promise)
+
+
+def check_disk(what: str, folder: Path) -> Check:
+    """Free space where the folder is or would be."""
+    free = shutil.disk_usage(_nearest(folder)).free
+    outcome: Outcome = "fail" if free < DISK_FAIL_BYTES else "warn" if free < DISK_WARN_BYTES else "pass"
+    found = f"{free / 1024**3:,.1f} GiB free at {_nearest(folder)}"
+    return Check(
+        f"{what}: disk", outcome, found, "what is decided can be applied (I4): a full disk stops the line"
+    )
+
+
+def check_room(log: Log, store: Store, state: Folded, free: int | None) -> Iterator[Check]:
+    """Sizes, leases and the forecast; ``free`` bytes on the log's disk, None when not known.
 
     Whatever cannot be read is left out: another line says so.
     """
@@ -35,9 +76,9 @@ def check_room(log: Log, store: Store, state: Folded, free_bytes: int | None) ->
         yield Check("size", "pass", found, BOUNDED)
     with contextlib.suppress(TidegateError):
         yield check_leases(store)
-    if free_bytes is not None:
+    if free is not None:
         with contextlib.suppress(TidegateError):
-            yield check_forecast(log, state, free_bytes)
+            yield check_forecast(log, state, free)
 
 
 def check_leases(store: Store) -> Check:
@@ -55,7 +96,7 @@ def check_leases(store: Store) -> Check:
     return Check("oldest lease", "warn" if long else "pass", found, BOUNDED)
 
 
-def check_forecast(log: Log, state: Folded, free_bytes: int) -> Check:
+def check_forecast(log: Log, state: Folded, free: int) -> Check:
     """How long the log's disk lasts at the pace of the last versions, if nothing were trimmed."""
     promise = "what is decided can be applied (I4): a full disk stops the line"
     facts = state.recent[-LOOKED_AT:]
@@ -66,7 +107,7 @@ def check_forecast(log: Log, state: Folded, free_bytes: int) -> Check:
     per_day = written / seconds * DAY_S
     if per_day == 0:
         return Check("log: room", "pass", "the last versions were empty", promise)
-    days = free_bytes / per_day
+    days = free / per_day
     pace = f"{shown_bytes(per_day)} a day by the last {len(facts)} versions"
     found = f"{pace}: room for {days:,.1f} days, untrimmed"
     return Check("log: room", "warn" if days < ROOM_WARN_DAYS else "pass", found, promise)

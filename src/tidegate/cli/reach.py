@@ -1,0 +1,151 @@
+"""The part of ``tidegate doctor`` about log and store: do they answer, are they set up well, do they fit?"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tidegate.checks import Check
+from tidegate.cli.fit import misfit
+from tidegate.cli.room import check_room, folder_of, free_bytes
+from tidegate.cli.wal_config import wal_options
+from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
+from tidegate.options import redact
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.store import Identity, Pointer, Store
+from tidegate.wal.fold import View, fold_all
+from tidegate.wal.log import Log
+from tidegate.wal.open_log import open_log
+from tidegate.wal.record import Folded
+
+OF_LOG, OF_STORE = "what is decided becomes visible (I4)", "everything"
+NOT_YET = "no namespace yet; the first batch or `tidegate init` makes it"
+ANY_NAME = "doctor"
+"""A log is opened under it only to see whether URL and options fit; that touches nothing."""
+
+
+class Seen(NamedTuple):
+    """What was found, and the log's state when it could be read."""
+
+    checks: list[Check]
+    state: Folded | None
+
+
+@dataclasses.dataclass(slots=True)
+class LogSeen:
+    """What was found of the log; ``log`` and ``state`` count when it is whole."""
+
+    checks: list[Check]
+    log: Log | None = None
+    state: Folded | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class StoreSeen:
+    """What was found of the store; the rest counts when ``store`` is there."""
+
+    checks: list[Check]
+    store: Store | None = None
+    identity: Identity | None = None
+    pointer: Pointer = dataclasses.field(default_factory=Pointer)
+
+
+def look_at(store: str | None, wal: str | None, namespace: str | None, config: Path | None) -> Seen:
+    """Everything that can be found out of log and store with what is given."""
+    in_log, in_store = LogSeen([]), StoreSeen([])
+    with contextlib.ExitStack() as closing:
+        # The store first: what is visible was decided before, so a log read later must have it.
+        if store is not None and namespace is not None:
+            in_store = check_store(store, namespace, closing)
+        if wal is not None:
+            in_log = _check_wal(wal, namespace, config, closing)
+        checks, state = [*in_log.checks, *in_store.checks], in_log.state
+        if in_log.log is not None and in_store.store is not None:
+            checks.append(check_one_namespace(state, in_store.identity, in_store.pointer))
+            if state is not None and in_store.identity is not None:
+                checks += check_room(in_log.log, in_store.store, state, free_bytes(str(wal)))
+    return Seen(checks, state)
+
+
+# -- the log ------------------------------------------------------------------------------------
+
+
+def _check_wal(
+    url: str, namespace: str | None, config: Path | None, closing: contextlib.ExitStack
+) -> LogSeen:
+    try:
+        options = wal_options(config)
+    except ConfigError as error:
+        return LogSeen([Check("log: options", "fail", str(error), OF_LOG)])
+    if namespace is not None:
+        return check_log(url, namespace, options, closing)
+    try:
+        open_log(url, ANY_NAME, options).close()
+    except (TidegateError, OSError) as error:
+        return LogSeen([_failed("log: reachable", url, error, OF_LOG)])
+    if folder_of(url) is not None:
+        return LogSeen([])
+    found = f"{redact(url)}: not looked at: give --namespace, the log's topics are named after it"
+    return LogSeen([Check("log: reachable", "warn", found, OF_LOG)])
+
+
+def check_log(url: str, namespace: str, options: dict[str, Any], closing: contextlib.ExitStack) -> LogSeen:
+    """Whether the decision log can be read from its start to its end, and how the log is set up."""
+    try:
+        log = open_log(url, namespace, options)
+    except (TidegateError, OSError) as error:
+        return LogSeen([_failed("log: reachable", url, error, OF_LOG)])
+    closing.callback(log.close)
+    try:
+        view = fold_all(View(), log.decisions(), log.where)
+    except (TidegateError, OSError) as error:
+        failed = _failed("log: reachable", url, error, OF_LOG)
+        answers = not isinstance(error, WalUnavailableError | ConfigError)
+        return LogSeen([failed, *(_set_up(log, url) if answers else [])])
+    found = NOT_YET
+    if view.state is not None:
+        found = f"whole, {view.state.last_version} versions decided, {view.void} void records"
+    reached = Check("log: reachable", "pass", f"{log.where}: {found}", OF_LOG)
+    return LogSeen([reached, *_set_up(log, url)], log, view.state)
+
+
+def _set_up(log: Log, url: str) -> list[Check]:
+    try:
+        return [check._replace(check=f"log: {check.check}") for check in log.checks()]
+    except (TidegateError, OSError) as error:
+        return [_failed("log: set-up", url, error, OF_LOG)]
+
+
+# -- the store ----------------------------------------------------------------------------------
+
+
+def check_store(url: str, namespace: str, closing: contextlib.ExitStack) -> StoreSeen:
+    """Whether the store answers, and what it says."""
+    try:
+        store = open_store(url, namespace)
+        closing.callback(store.close)
+        identity = store.identity()
+        pointer = Pointer() if identity is None else store.pointer()
+    except (TidegateError, OSError) as error:
+        return StoreSeen([_failed("store: reachable", url, error, OF_STORE)])
+    found = NOT_YET if identity is None else f"version {pointer.visible} is visible"
+    reached = Check("store: reachable", "pass", f"{store.where}: {found}", OF_STORE)
+    return StoreSeen([reached], store, identity, pointer)
+
+
+# -- both ---------------------------------------------------------------------------------------
+
+
+def check_one_namespace(state: Folded | None, identity: Identity | None, pointer: Pointer) -> Check:
+    """Whether log and store belong together."""
+    problem = misfit(state, identity, pointer)
+    found = problem or (state.namespace if state else "neither has it yet")
+    promise = "no version is skipped or invented (I10)"
+    return Check("log and store: one namespace", "fail" if problem else "pass", found, promise)
+
+
+def _failed(check: str, url: str, error: Exception, promise: str) -> Check:
+    found = str(error) if isinstance(error, ConfigError) else f"{redact(url)}: {error}"
+    return Check(check, "fail", found, promise)
