@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -16,8 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from tidegate import failpoints
+from tidegate.cli.common import driver_for
+from tidegate.cli.room import folder_of
+from tidegate.committers.open import ensure_made
 from tidegate.demo.data import DAYS, rows, write_days
 from tidegate.errors import ConfigError, TidegateError
+from tidegate.options import Endpoints, Options
 
 NAMESPACE = "flights"
 DEADLINE_S = 600.0
@@ -44,6 +49,7 @@ class Outcome:
     torn: list[str] = dataclasses.field(default_factory=list)
     kills: list[str] = dataclasses.field(default_factory=list)
     recovered: list[int] = dataclasses.field(default_factory=list)
+    log_removed: bool = False
 
     @property
     def right(self) -> bool:
@@ -62,36 +68,72 @@ def run(
     store: str | None = None,
     folder: Path | None = None,
     progress: Progress | None = None,
+    *,
+    namespace: str = NAMESPACE,
+    wal_options: dict[str, Any] | None = None,
+    allow_unsafe: bool = False,
 ) -> Outcome:
     """Run the demo in ``folder`` (default: a new temporary one); the URLs default to files there.
 
-    ConfigError: the folder is in use by an earlier run. TidegateError: a process failed; the
-    message names its log.
+    A log on servers is removed in the end, when all went well and no ``folder`` was given.
+    ConfigError: the folder is in use by an earlier run, or the log cannot be used.
+    TidegateError: a process failed; the message names its log.
     """
+    keep = folder is not None
     folder = Path(folder or tempfile.mkdtemp(prefix="tidegate-demo-")).resolve()
     if (folder / "input").exists():
         msg = f"{folder} holds an earlier run of the demo: name an empty folder, or remove it"
         raise ConfigError(msg)
-    wal, store = wal or f"file://{folder}/wal", store or f"sqlite://{folder}/store"
-    outcome = Outcome(str(folder), wal, store, NAMESPACE, rows=len(rows()))
+    where = Endpoints(
+        namespace, wal or f"file://{folder}/wal", store or f"sqlite://{folder}/store", wal_options or {}
+    )
+    on_servers = folder_of(where.wal) is None
+    if on_servers:
+        _make(where, allow_unsafe=allow_unsafe)
+    outcome = Outcome(str(folder), where.wal, where.store, namespace, rows=len(rows()))
     tell = progress or (lambda _version, _what: None)
     started = time.monotonic()
     tell(0, "writing 31 days of input")
     write_days(folder / "input")
-    reader = _Reader(folder, store)
+    reader = _Reader(folder, where)
     try:
-        _drive(folder, wal, store, outcome, reader, tell)
+        arguments = {"folder": str(folder), **dataclasses.asdict(where), "allow_unsafe": allow_unsafe}
+        _drive(folder, arguments, outcome, reader, tell)
         reader.finish(outcome)
     finally:
         reader.kill()
     outcome.seconds = time.monotonic() - started
+    outcome.log_removed = on_servers and not keep and outcome.right and _remove_log(where)
     return outcome
 
 
-def _drive(folder: Path, wal: str, store: str, outcome: Outcome, reader: _Reader, tell: Progress) -> None:
+def _make(where: Endpoints, *, allow_unsafe: bool) -> None:
+    """Make the namespace, so that a log that cannot be used is told here and in plain words."""
+    with driver_for(where, Options(allow_unsafe=allow_unsafe)) as driver:
+        if driver.fold_on() is not None or driver.store.identity() is not None:
+            msg = f"namespace {where.namespace} is there already, and the demo removes its own in the end"
+            raise ConfigError(msg)
+        try:
+            ensure_made(driver)
+        except ConfigError:
+            with contextlib.suppress(TidegateError):
+                driver.log.drop()  # its topics were made before they were refused
+            raise
+
+
+def _remove_log(where: Endpoints) -> bool:
+    try:
+        with driver_for(where) as driver:
+            return driver.log.drop()
+    except TidegateError:
+        return False
+
+
+def _drive(
+    folder: Path, arguments: dict[str, Any], outcome: Outcome, reader: _Reader, tell: Progress
+) -> None:
     """Run the driver process until every day is visible, starting it again after each kill."""
     armed = dict(KILLS)
-    arguments = {"folder": str(folder), "wal": wal, "store": store, "namespace": NAMESPACE}
     while True:
         day, (specification, place) = next(iter(armed.items()), (DAYS, ("", "")))
         driver = _start("stream", arguments, folder / "driver.log", specification)
@@ -126,10 +168,10 @@ def _drive(folder: Path, wal: str, store: str, outcome: Outcome, reader: _Reader
 class _Reader:
     """The reader process and its last report."""
 
-    def __init__(self, folder: Path, store: str) -> None:
+    def __init__(self, folder: Path, where: Endpoints) -> None:
         self._folder, self._stop = folder, folder / "reader.stop"
         self._report: dict[str, Any] = {"newest": 0, "checked": 0, "versions": 0, "torn": []}
-        arguments = {"store": store, "namespace": NAMESPACE, "stop": str(self._stop)}
+        arguments = {"store": where.store, "namespace": where.namespace, "stop": str(self._stop)}
         self._log = folder / "reader.log"
         self._process = _start("watch", arguments, self._log, "", stdout=subprocess.PIPE)
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -173,18 +215,24 @@ class _Reader:
 
 
 def _start(
-    module: str, arguments: dict[str, str], log: Path, armed: str, **options: Any
+    module: str, arguments: dict[str, Any], log: Path, armed: str, **options: Any
 ) -> subprocess.Popen[str]:
+    """Start a process of the demo. It gets its arguments, passwords among them, on standard input."""
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", failpoints.ENVIRONMENT_VARIABLE: armed}
     with log.open("a") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", f"tidegate.demo.{module}", json.dumps(arguments)],
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"tidegate.demo.{module}"],
             env=environment,
             cwd=log.parent,
+            stdin=subprocess.PIPE,
             stderr=output,
             text=True,
             **{"stdout": output, **options},
         )
+    assert process.stdin is not None  # asked for above
+    with contextlib.suppress(BrokenPipeError), process.stdin as arguments_file:
+        json.dump(arguments, arguments_file)
+    return process
 
 
 def _recovered(log: Path) -> list[int]:

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, functions
 
@@ -51,8 +52,8 @@ def write(txn: Transaction, flights: DataFrame) -> None:
     txn.reduce("routes", counted, key=["origin", "dest"], reducers={"departures": "sum", "distance": "max"})
 
 
-def main(folder: Path, wal: str, store: str, namespace: str) -> None:
-    """Stream every day that is not visible yet, then end."""
+def main(folder: Path, **sink_options: Any) -> None:
+    """Stream every day that is not visible yet into a sink with these options, then end."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local[2]")
@@ -65,7 +66,7 @@ def main(folder: Path, wal: str, store: str, namespace: str) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    sink = VersionedSink(namespace=namespace, wal=wal, store=store)
+    sink = VersionedSink(**sink_options)
     days = (
         spark.readStream.schema(SCHEMA)
         .option("header", "true")
@@ -94,5 +95,5 @@ def main(folder: Path, wal: str, store: str, namespace: str) -> None:
 
 
 if __name__ == "__main__":
-    arguments = json.loads(sys.argv[1])
-    main(Path(arguments["folder"]), arguments["wal"], arguments["store"], arguments["namespace"])
+    arguments = json.load(sys.stdin)  # not the command line, which every user of the machine can read (T48)
+    main(Path(arguments.pop("folder")), **arguments)

@@ -71,5 +71,5 @@ def main(store: str, namespace: str, stop: Path) -> None:
 
 
 if __name__ == "__main__":
-    arguments = json.loads(sys.argv[1])
+    arguments = json.load(sys.stdin)
     main(arguments["store"], arguments["namespace"], Path(arguments["stop"]))

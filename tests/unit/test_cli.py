@@ -504,6 +504,7 @@ def test_demo_calls_the_demo_and_tells_what_came_of_it(monkeypatch, tmp_path, ri
     class Outcome:
         folder: str
         store: str
+        wal: str = "file:///x"
         namespace: str = "flights"
         rows: int = 27_004
         versions: int = 31
@@ -518,7 +519,8 @@ def test_demo_calls_the_demo_and_tells_what_came_of_it(monkeypatch, tmp_path, ri
         def right(self):
             return right
 
-    def fake(wal, store, folder, progress):
+    def fake(wal, store, folder, progress, **options):
+        assert options == {"namespace": "flights", "wal_options": {}, "allow_unsafe": False}
         progress(1, "streaming; 3 snapshots checked")
         progress(1, "streaming; 4 snapshots checked")
         return Outcome(str(folder), "sqlite:///x")

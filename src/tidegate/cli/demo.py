@@ -11,15 +11,26 @@ import typer
 from rich.console import Console
 from rich.status import Status
 
-from tidegate.cli.common import Json, examples
+from tidegate.cli.common import AllowUnsafe, Json, examples, say
 from tidegate.cli.output import print_json, print_pairs
+from tidegate.cli.room import folder_of
+from tidegate.cli.wal_config import wal_options
+from tidegate.clock import Clock
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.options import redact
 
-EXAMPLES = examples("tidegate demo", "tidegate demo --folder /tmp/departures")
+EXAMPLES = examples(
+    "tidegate demo",
+    "tidegate demo --folder /tmp/departures",
+    "tidegate demo --wal kafka://localhost:9092 --allow-unsafe",
+)
 
 # Unlike elsewhere not from the environment: what is meant there is no place for a demo's tables.
 Wal = Annotated[str | None, typer.Option(metavar="URL", help="Another log than files in the folder.")]
+WalConfig = Annotated[
+    Path | None,
+    typer.Option("--wal-config", metavar="FILE", help="The log's options: a file of name=value lines."),
+]
 Store = Annotated[str | None, typer.Option(metavar="URL", help="Another store than files in the folder.")]
 
 
@@ -30,19 +41,34 @@ def demo(
         Path | None,
         typer.Option(metavar="FOLDER", help="An empty folder for it all; a temporary one by default."),
     ] = None,
+    wal_config: WalConfig = None,
     *,
+    allow_unsafe: AllowUnsafe = False,
     json: Json = False,
 ) -> None:
     """Stream real departures into versioned tables, with crashes.
 
     The driver is killed twice on purpose, while a reader checks every version against the
     input. Takes a minute or two. Needs Spark and Java: pip install 'tidegate[spark]', and see
-    `tidegate doctor`. Exit code 1 when a promise did not hold.
+    `tidegate doctor`. With --wal or --store its namespace has a fresh name. A log on servers
+    goes in the end, when no --folder was given. Exit code 1 when a promise did not hold.
     """
-    run = _find_run()
+    run, options = _find_run(), wal_options(wal_config)
+    namespace = "flights" if wal is None and store is None else f"flights-{Clock().new_id()[:8]}"
+    on_servers = wal is not None and folder_of(wal) is None
+    if on_servers:
+        say(f"namespace {namespace} in the log {redact(str(wal))}; if it stays, `tidegate drop` removes it")
     console = Console(stderr=True)
     with console.status("starting") as status:
-        outcome = run(wal=wal, store=store, folder=folder, progress=_Teller(console, status))
+        outcome = run(
+            wal=wal,
+            store=store,
+            folder=folder,
+            progress=_Teller(console, status),
+            namespace=namespace,
+            wal_options=options,
+            allow_unsafe=allow_unsafe,
+        )
     facts = {name: redact(v) if isinstance(v, str) else v for name, v in dataclasses.asdict(outcome).items()}
     if json:
         print_json(facts | {"right": outcome.right})
@@ -50,13 +76,23 @@ def demo(
         print_pairs(_pairs(outcome))
         print("every promise held" if outcome.right else "NOT every promise held")
         print(f"look around: tidegate history --store {facts['store']} --namespace {outcome.namespace}")
+        if on_servers:
+            print(_of_log(outcome))
     if not outcome.right:
         raise typer.Exit(TidegateError.exit_code)
+
+
+def _of_log(outcome: Any) -> str:
+    if outcome.log_removed:
+        return "the log is removed"
+    places = f"--store {redact(outcome.store)} --wal {redact(outcome.wal)} --namespace {outcome.namespace}"
+    return f"the log is still there; remove it with the store: tidegate drop {places}"
 
 
 def _pairs(outcome: Any) -> list[tuple[str, Any]]:
     return [
         ("folder", outcome.folder),
+        ("log", redact(outcome.wal)),
         ("rows", f"{outcome.rows:,} in {outcome.versions} versions, {outcome.seconds:.0f} s"),
         *(("driver killed", kill) for kill in outcome.kills),
         ("finished from the log", ", ".join(f"version {v}" for v in outcome.recovered) or "nothing"),
