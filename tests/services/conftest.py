@@ -1,0 +1,105 @@
+"""Kafka for the tests of this folder: a broker for the session, three of them, or one of a test's own.
+
+Where brokers come from: TIDEGATE_TEST_KAFKA=host:port when it is set; docker-compose.yml when a container
+engine runs; else Maven's jars. Only ``kafka`` has that choice: its tests must do with a broker that others
+use too, so they choose names for topics that nobody else has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_server import ROOT, KafkaCluster
+
+COMPOSE_KAFKA = "127.0.0.1:9092"
+
+
+@dataclasses.dataclass(frozen=True)
+class ForeignKafka:
+    """A broker that was there, or that a container engine runs: nothing but its address is known."""
+
+    bootstrap: str
+
+
+def _container_engine_runs() -> bool:
+    try:
+        done = subprocess.run(["docker", "info"], capture_output=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _foreign_kafka() -> ForeignKafka | None:
+    given = os.environ.get("TIDEGATE_TEST_KAFKA")
+    if given:
+        return ForeignKafka(given)
+    if not _container_engine_runs():
+        return None
+    # It is left running, as after the same command by hand: other workers and the next run use it.
+    subprocess.run(["docker", "compose", "up", "-d", "--wait", "kafka"], cwd=ROOT, check=True)
+    return ForeignKafka(COMPOSE_KAFKA)
+
+
+@contextlib.contextmanager
+def _served(request: pytest.FixtureRequest, cluster: KafkaCluster) -> Iterator[KafkaCluster]:
+    """Run the cluster. Its files go with it, but for the brokers' logs when a test failed meanwhile."""
+    failed_before = request.session.testsfailed
+    started = False
+    try:
+        with cluster:
+            started = True
+            yield cluster
+    finally:
+        if not started or request.session.testsfailed > failed_before:
+            worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+            kept = ROOT / "artifacts" / "services" / f"{worker}-{cluster.folder.name}"
+            shutil.rmtree(kept, ignore_errors=True)
+            kept.mkdir(parents=True)
+            for file in cluster.folder.glob("broker-*"):
+                shutil.copy(file, kept)
+        shutil.rmtree(cluster.folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def kafka(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaCluster | ForeignKafka]:
+    """One broker for all tests of a worker: take new names for topics, and leave it as it was."""
+    foreign = _foreign_kafka()
+    if foreign is not None:
+        yield foreign
+        return
+    with _served(request, KafkaCluster(tmp_path_factory.mktemp("kafka"))) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kafka3(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaCluster]:
+    """Three brokers for all tests of a worker. Whoever kills or pauses one calls ``heal()`` at the end."""
+    with _served(request, KafkaCluster(tmp_path_factory.mktemp("kafka3"), brokers=3)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def private_kafka(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., KafkaCluster]]:
+    """Starts brokers for one test: ``private_kafka(brokers=3, sasl={"ann": "secret"})``."""
+    with contextlib.ExitStack() as running:
+
+        def start(**options: Any) -> KafkaCluster:
+            numbered = itertools.count()
+            folder = next(f for n in numbered if not (f := tmp_path / f"kafka-{n}").exists())
+            return running.enter_context(_served(request, KafkaCluster(folder, **options)))
+
+        yield start
