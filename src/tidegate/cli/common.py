@@ -20,6 +20,7 @@ from tidegate.options import Endpoints, Options, redact
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
 
+LOGGER = "tidegate"
 _STORE_HELP = "The store: sqlite:///path."
 _WAL_HELP = "The write-ahead log: file:///path, or kafka://broker1:9092,broker2:9092."
 
@@ -113,7 +114,7 @@ class Commands(TyperGroup):
 
 
 class _Sayer(logging.Handler):
-    """Says what the library warns of, each thing once."""
+    """Says what the library warns of, each thing once; not what a server's client logs below it."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -121,14 +122,14 @@ class _Sayer(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if text not in self._said:
+        if record.name == LOGGER and text not in self._said:
             self._said.add(text)
             say(f"{record.levelname.lower()}: {text}")
 
 
 @contextlib.contextmanager
 def _warnings_said() -> Iterator[None]:
-    logger, sayer = logging.getLogger("tidegate"), _Sayer()
+    logger, sayer = logging.getLogger(LOGGER), _Sayer()
     logger.addHandler(sayer)
     try:
         yield
