@@ -95,16 +95,20 @@ def manifest_of(driver: Driver, barrier: Barrier, attempt: str, acks: Sequence[A
 def decided_of(driver: Driver, barrier: Barrier, manifest: Manifest, address: str, digest: str) -> Decided:
     """The Decided record of this attempt.
 
-    ConfigError: the last version was decided more than an hour ahead of the clock.
+    ConfigError: that would be more than an hour ahead of this machine's clock, or of the log's.
     """
     state, now = driver.folded, driver.clock.now_us()
     decided_at_us = max(now, state.decided_at_us + 1)
-    if decided_at_us > now + CLOCK_AHEAD_MAX_US:
-        msg = (
-            f"version {state.last_version} was decided {(decided_at_us - now) / 3.6e9:.1f} h ahead of this"
-            " machine's clock: set the clock right (time synchronisation), then restart the query"
-        )
-        raise ConfigError(msg)
+    of_log = driver.log.now_us()
+    for whose, its_now in (("this machine's", now), ("the log's", now if of_log is None else of_log)):
+        if decided_at_us > its_now + CLOCK_AHEAD_MAX_US:
+            ahead_h = (decided_at_us - its_now) / 3.6e9
+            msg = (
+                f"version {manifest.version} would be decided {ahead_h:.1f} h ahead of {whose} clock; the last"
+                f" decision was made at {state.decided_at_us / 1e6:.0f} s since 1970. Set the clocks right (time"
+                " synchronisation), then restart the query"
+            )
+            raise ConfigError(msg)
     short = len(barrier.source_offsets.encode()) <= OFFSETS_BYTES_MAX
     return Decided(
         namespace=state.namespace,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Sequence
 
 from tidegate.clock import Clock
@@ -15,6 +16,8 @@ from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import Entry, View, fold_all
 from tidegate.wal.log import Appended, Log
 from tidegate.wal.record import AnyRecord, Folded, encode_record
+
+logger = logging.getLogger("tidegate")
 
 ApplyOnExecutors = Callable[[Sequence[ApplyWork]], None]
 """Runs every work somewhere else, in parallel; raises a TidegateError when one failed."""
@@ -83,7 +86,8 @@ class Driver:
         content = encode_record(record)
         try:
             appended = self.log.append_decision(content)
-        except (OutcomeUnknownError, WalUnavailableError):
+        except (OutcomeUnknownError, WalUnavailableError) as error:
+            logger.warning("an append is not proven, the fold will tell: %s", error)
             return None
         if appended.position == self.view.position:
             entry = Entry(appended.position, appended.next_position, content)

@@ -21,6 +21,7 @@ from typing import Any
 from confluent_kafka import TopicPartition
 
 from tidegate.checks import Check
+from tidegate.clock import Clock
 from tidegate.errors import (
     ConfigError,
     CorruptError,
@@ -47,12 +48,15 @@ SAMPLES = 16
 class KafkaLog(Log):
     """A log in two topics of a Kafka cluster. Connects when it is first used."""
 
-    def __init__(self, settings: KafkaSettings, namespace: str) -> None:
+    def __init__(self, settings: KafkaSettings, namespace: str, *, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
         self.where = f"kafka://{settings.brokers} ({settings.topic_prefix}, {namespace})"
         self._settings = settings
         self._clients = Clients(settings, self.where)
         self._topics = Topics(self._clients, namespace)
         self._decisions, self._changelog = self._topics.names
+        self._told: tuple[int, float] | None = None
+        """The brokers' clock at an append, and this process's monotonic clock then."""
         self._known: dict[str, str] = {}
         """Topic ids that this instance has seen, by name."""
 
@@ -97,7 +101,15 @@ class KafkaLog(Log):
                 msg = f"{error}: the record may or may not be there, or may still come"
                 raise OutcomeUnknownError(msg) from error
         self._same(self._decisions, topic_id)
+        if receipts.appended_at_us is not None:
+            self._told = receipts.appended_at_us, self._clock.monotonic()
         return Appended(offset, offset + 1)
+
+    def now_us(self) -> int | None:
+        if self._told is None:
+            return None
+        told_us, then_s = self._told
+        return told_us + int((self._clock.monotonic() - then_s) * 1_000_000)
 
     def decisions(self, position: int = 0) -> Iterator[Entry]:
         topic = self._topics.look(self._decisions).get(self._decisions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message
 
 from tidegate.wal.kafka_clients import Clients
 
@@ -23,6 +23,8 @@ class Receipts:
         self._clients, self._producer, self._topic, self._key = clients, producer, topic, key
         self._offsets: list[int] = []
         self._missing = 0
+        self.appended_at_us: int | None = None
+        """When the brokers took the last message, by their clock; None where they do not say."""
         self._error: KafkaError | None = None
 
     def send(self, partition: int, content: bytes) -> None:
@@ -35,6 +37,9 @@ class Receipts:
             offset = message.offset()
             if error is None and offset is not None and offset >= 0:
                 self._offsets[nth] = offset
+                kind, at_ms = message.timestamp()
+                if kind == TIMESTAMP_LOG_APPEND_TIME:
+                    self.appended_at_us = at_ms * 1000
             elif self._error is None:
                 self._error = error or KafkaError(KafkaError._FAIL)  # noqa: SLF001 - acked without an offset
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, TopicPartition
@@ -88,7 +89,7 @@ def _polled(clients: Clients, consumer: Any, topic: str, count: Callable[[], int
     """Messages and ends of partitions, as they come; no error but these. Ends when the count is 0."""
     silent_since = time.monotonic()
     while (at_once := count()) > 0:
-        messages = clients.ask(f"reading {topic}", lambda at_once=at_once: consumer.consume(at_once, POLL_S))
+        messages = clients.ask(f"reading {topic}", partial(consumer.consume, at_once, POLL_S))
         for message in messages:
             error = message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import tenacity
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import ConfigResource, NewTopic
+from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-defined]
 
 from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.names import check_name, escape
@@ -156,20 +156,18 @@ class Topics:
 
     def remove(self) -> bool:
         """Delete both topics; whether there was any. The decisions go first: without them there is no log."""
-        there = False
-        for name in self.names:
-            with self._clients.admin() as admin:
-                futures = self._clients.ask(
-                    f"deleting topic {name}",
-                    lambda admin=admin, name=name: admin.delete_topics(
-                        [name],
-                        operation_timeout=self._settings.timeout_s,
-                        request_timeout=self._settings.timeout_s,
-                    ),
-                )
-                there = self._answer(f"deleting topic {name}", futures[name], NOT_THERE, there=True) or there
+        there = [self._remove(name) for name in self.names]
         self._await(there=False)
-        return there
+        return any(there)
+
+    def _remove(self, name: str) -> bool:
+        timeout_s = self._settings.timeout_s
+        with self._clients.admin() as admin:
+            futures = self._clients.ask(
+                f"deleting topic {name}",
+                lambda: admin.delete_topics([name], operation_timeout=timeout_s, request_timeout=timeout_s),
+            )
+            return self._answer(f"deleting topic {name}", futures[name], NOT_THERE, there=True) is not None
 
     def _await(self, *, there: bool) -> None:
         """Until the broker that answers knows: it may hear of a change later than the one that made it."""

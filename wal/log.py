@@ -166,6 +166,13 @@ class Log(abc.ABC):
         """
         return []
 
+    def now_us(self) -> int | None:
+        """The log's own clock, in microseconds since the epoch; None: it has none, or told none yet.
+
+        Told with the last append of this instance, and reckoned on from there.
+        """
+        return None
+
     def retention_s(self) -> float | None:
         """After so many seconds the log may forget what is still needed; None: never by age.
 

@@ -118,15 +118,16 @@ def make_driver(args: argparse.Namespace) -> Driver:
         decide_deadline_s=args.deadline,
         apply_deadline_s=args.deadline,
         summary_every=args.summary_every,
+        allow_unsafe=args.allow_unsafe,
     )
-    log = open_log(args.wal, args.namespace)
+    log = open_log(args.wal, args.namespace, args.wal_options)
     store = open_store(args.store, args.namespace)
 
     def on_executors(works: Sequence[apply.ApplyWork]) -> None:
         for work in works:
             apply.do(work, log, store)
 
-    endpoints = Endpoints(args.namespace, args.wal, args.store)
+    endpoints = Endpoints(args.namespace, args.wal, args.store, args.wal_options)
     return Driver(endpoints, log, store, options, apply_on_executors=on_executors)
 
 
@@ -182,6 +183,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--wal", required=True, help="URL of the log")
     parser.add_argument("--store", required=True, help="URL of the store")
     parser.add_argument("--namespace", default="crash")
+    parser.add_argument("--wal-options", type=json.loads, default={}, help="the log's options, as JSON")
+    parser.add_argument("--allow-unsafe", action="store_true", help="as the option of the same name")
     parser.add_argument("--checkpoint", type=Path, help="folder that stands for Spark's checkpoint")
     parser.add_argument("--lineage", default="query-1")
     parser.add_argument("--batches", type=int, default=3)

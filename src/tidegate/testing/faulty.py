@@ -131,6 +131,9 @@ class FaultyLog(Log):
     def checks(self) -> list[Check]:
         return self._port.call(_reads_log("log.checks"), self._inner.checks)
 
+    def now_us(self) -> int | None:
+        return self._inner.now_us()
+
     def retention_s(self) -> float | None:
         return self._port.call(_reads_log("retention_s"), self._inner.retention_s)
 

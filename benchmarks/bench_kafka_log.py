@@ -1,0 +1,153 @@
+"""What the log on Kafka costs beside bare clients: staging frames, reading them back, deciding.
+
+    tools/run python tests/services/run.py kafka -- python benchmarks/bench_kafka_log.py --wal {kafka}
+
+Each is done in turns with one bare client on a topic of its own, in the same run; the ratio is of
+the medians. Bare staging is one idempotent producer with acks=all that sends the same frames and
+waits for every delivery report; bare reading one consumer by assignment from the first offset;
+bare deciding one acked message of the same bytes. Checksums, addresses, bounds and the look at
+the topic's id afterwards are what the log adds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+import uuid
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tidegate.wal.open_log import open_log
+
+FRAME_BYTES = 900_000
+RECORD_BYTES = 1_500
+
+
+class Bare:
+    """One producer and one consumer on a topic without any log around it."""
+
+    def __init__(self, brokers: str, topic: str, partitions: int) -> None:
+        self._servers = {"bootstrap.servers": brokers}
+        self._topic = topic
+        self._admin = AdminClient(self._servers)
+        made = self._admin.create_topics([NewTopic(topic, partitions, 1)], operation_timeout=10)
+        made[topic].result()
+        self._producer = Producer(
+            {
+                **self._servers,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "message.max.bytes": 2_000_000,
+            }
+        )
+        self._producer.list_topics(topic, 10)
+        self._consumer = Consumer({**self._servers, "group.id": "bare", "enable.auto.commit": False})
+
+    def produce(self, blobs: list[bytes]) -> None:
+        waiting = set(range(len(blobs)))
+        for nth, blob in enumerate(blobs):
+            while True:
+                try:
+                    self._producer.produce(
+                        self._topic,
+                        blob,
+                        partition=0,
+                        on_delivery=lambda e, _, nth=nth: e or waiting.discard(nth),
+                    )
+                    break
+                except BufferError:
+                    self._producer.poll(0.1)
+            self._producer.poll(0)
+        while waiting:
+            self._producer.poll(0.1)
+
+    def consume(self, start: int, count: int) -> int:
+        self._consumer.assign([TopicPartition(self._topic, 0, start)])
+        total = 0
+        while count:
+            for message in self._consumer.consume(min(count, 16), 10):
+                total += len(message.value())
+                count -= 1
+        self._consumer.unassign()
+        return total
+
+    def drop(self) -> None:
+        self._consumer.close()
+        self._admin.delete_topics([self._topic])[self._topic].result()
+
+
+def timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def quantiles(seconds: list[float]) -> tuple[float, float]:
+    ordered = sorted(seconds)
+    return ordered[len(ordered) // 2] * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3
+
+
+def bench_frames(log, bare: Bare, frames: list[bytes], rounds: int) -> None:
+    taken: dict[str, list[float]] = {"stage": [], "bare produce": [], "read": [], "bare consume": []}
+    size = sum(map(len, frames))
+    for nth in range(rounds + 1):  # the first is not counted: connections, caches
+        addresses: list[str] = []
+        staged = timed(lambda nth=nth: addresses.extend(log.stage(f"round-{nth}", iter(frames))))
+        produced = timed(lambda: bare.produce(frames))
+        read = timed(lambda: sum(len(blob.content) for blob in log.read(addresses)))
+        consumed = timed(lambda nth=nth: bare.consume(nth * len(frames), len(frames)))
+        if nth:
+            for name, seconds in zip(taken, (staged, produced, read, consumed), strict=True):
+                taken[name].append(seconds)
+    medians = {name: statistics.median(seconds) for name, seconds in taken.items()}
+    for ours, theirs in (("stage", "bare produce"), ("read", "bare consume")):
+        speeds = ", ".join(f"{name} {size / medians[name] / 1e6:.0f} MB/s" for name in (ours, theirs))
+        print(
+            f"{len(frames)} frames of {FRAME_BYTES:,} bytes: {speeds}; {medians[theirs] / medians[ours]:.2f}x"
+        )
+
+
+def bench_decide(log, bare: Bare, count: int) -> None:
+    record = random.Random(1).randbytes(RECORD_BYTES)
+    log.append_decision(record)
+    ours, theirs = [], []
+    for _ in range(count):
+        ours.append(timed(lambda: log.append_decision(record)))
+        theirs.append(timed(lambda: bare.produce([record])))
+    (p50, p99), (bare_p50, bare_p99) = quantiles(ours), quantiles(theirs)
+    print(
+        f"{count} records of {RECORD_BYTES:,} bytes: decide p50 {p50:.2f} ms, p99 {p99:.2f} ms; bare acked produce"
+        f" p50 {bare_p50:.2f} ms, p99 {bare_p99:.2f} ms; over 2x by {p50 - 2 * bare_p50:+.2f} and"
+        f" {p99 - 2 * bare_p99:+.2f} ms (asked: at most +5)"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--wal", required=True, help="kafka://host:port of a broker for this")
+    parser.add_argument("--frames", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--decisions", type=int, default=1_000)
+    given = parser.parse_args()
+    name = f"bench-{uuid.uuid4().hex[:8]}"
+    log = open_log(given.wal, name)
+    log.create()
+    bare = Bare(given.wal.removeprefix("kafka://"), f"{name}-bare", 8)
+    try:
+        chance = random.Random(7)
+        frames = [chance.randbytes(FRAME_BYTES) for _ in range(given.frames)]
+        bench_frames(log, bare, frames, given.rounds)
+        bench_decide(log, bare, given.decisions)
+    finally:
+        bare.drop()
+        log.drop()
+        log.close()
+
+
+if __name__ == "__main__":
+    main()
