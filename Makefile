@@ -5,16 +5,20 @@ RUN := tools/run
 
 # Folders that are not there (yet) are left out.
 FAST := $(wildcard tests/unit tests/conformance tests/model tests/simulation tests/crash tests/test_packaging.py)
-REST := $(wildcard tests/services)
-SPARK := $(if $(wildcard tests/spark/test_*.py tests/spark/*/test_*.py),tests/spark)
+SERVICES := $(wildcard tests/services)
+SPARK := $(wildcard tests/spark)
 CODE := $(wildcard src wal committers sinks spark examples tests tools benchmarks)
 
-# For callers: make test PYTEST_ARGS="-k fold", make simulate N=10000 SEED=7, make demo STORE=redis://localhost
+# For callers: make test PYTEST_ARGS="-k fold", make simulate N=10000 SEED=7, make demo WAL=kafka://localhost:9092
 PYTEST_ARGS ?=
 JOBS ?= 2
 N ?= 1000000
 SEED ?= 1
 SWEEP_ARGS ?=
+
+# A single broker holds one copy, which tidegate refuses unless told otherwise.
+ON_KAFKA := python tests/services/run.py kafka --
+DEMO_WAL = $(if $(filter kafka,$(WAL)),--wal '{kafka}' --allow-unsafe,$(if $(WAL),--wal '$(WAL)'))
 
 .PHONY: help setup demo test full lint format types simulate sweep mutants clean
 
@@ -24,17 +28,18 @@ help: ## Say what there is to run
 setup: ## Make .venv and find Java (every target below does it first; quick when nothing changed)
 	@tools/setup
 
-demo: setup ## Run the demo on real departures (WAL=... STORE=... for other places)
-	$(RUN) tidegate demo $(if $(WAL),--wal '$(WAL)') $(if $(STORE),--store '$(STORE)')
+demo: setup ## Run the demo on real departures (WAL=kafka starts a broker for it; WAL=... STORE=... for other places)
+	$(RUN) $(if $(filter kafka,$(WAL)),$(ON_KAFKA)) tidegate demo $(DEMO_WAL) $(if $(STORE),--store '$(STORE)')
 
-test: setup ## Run the tests that need no server: plain ones in parallel, then Spark's with one JVM
+test: setup ## Run the tests: plain ones in parallel, those with servers, then Spark's with one JVM
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" $(FAST) $(PYTEST_ARGS)
-	$(if $(SPARK),$(RUN) pytest -m "not slow" $(SPARK) $(PYTEST_ARGS))
+	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" $(SERVICES) $(PYTEST_ARGS)
+	$(RUN) pytest -m "spark and not slow" $(SPARK) $(SERVICES) $(PYTEST_ARGS)
 
-full: setup ## Run all tests, slow ones and those with real servers too
+full: setup ## Run all tests, the slow ones too
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not spark" $(FAST) $(PYTEST_ARGS)
-	$(if $(REST),$(RUN) pytest $(REST) $(PYTEST_ARGS))
-	$(if $(SPARK),$(RUN) pytest $(SPARK) $(PYTEST_ARGS))
+	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not spark" $(SERVICES) $(PYTEST_ARGS)
+	$(RUN) pytest -m spark $(SPARK) $(SERVICES) $(PYTEST_ARGS)
 
 lint: setup ## Check style and format
 	$(RUN) ruff check $(CODE)
@@ -59,5 +64,5 @@ mutants: setup ## Break the protocol on purpose, rule by rule, and see a test no
 
 clean: ## Remove what the other targets made, .venv too
 	rm -rf .venv .types build dist *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -rf artifacts derby.log metastore_db spark-warehouse
+	rm -rf .services artifacts derby.log metastore_db spark-warehouse
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

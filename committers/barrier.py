@@ -104,9 +104,9 @@ def decided_of(driver: Driver, barrier: Barrier, manifest: Manifest, address: st
         if decided_at_us > its_now + CLOCK_AHEAD_MAX_US:
             ahead_h = (decided_at_us - its_now) / 3.6e9
             msg = (
-                f"version {manifest.version} would be decided {ahead_h:.1f} h ahead of {whose} clock; the last"
-                f" decision was made at {state.decided_at_us / 1e6:.0f} s since 1970. Set the clocks right (time"
-                " synchronisation), then restart the query"
+                f"version {manifest.version} would be decided {ahead_h:.1f} h ahead of {whose} clock; the"
+                f" last decision was made at {state.decided_at_us / 1e6:.0f} s since 1970. Set the clocks"
+                " right (time synchronisation), then restart the query"
             )
             raise ConfigError(msg)
     short = len(barrier.source_offsets.encode()) <= OFFSETS_BYTES_MAX

@@ -30,6 +30,9 @@ class ForeignKafka:
 
     bootstrap: str
 
+    def data_folder(self, n: int) -> Path:
+        pytest.skip("the files of a broker that others run are out of reach")
+
 
 def _container_engine_runs() -> bool:
     try:

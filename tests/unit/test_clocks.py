@@ -61,6 +61,7 @@ def test_a_clock_ahead_of_the_logs_is_refused_before_deciding(driver):
 
 
 def test_a_clock_that_went_back_is_refused_before_deciding(driver):
+    driver.log.behind_us = None
     driver.clock.ahead_us = 3 * HOUR_US
     write(driver, 0)
     driver.clock.ahead_us = HOUR_US
