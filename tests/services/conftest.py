@@ -8,49 +8,18 @@ use too, so they choose names for topics that nobody else has.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kafka_server import ROOT, KafkaCluster
-
-COMPOSE_KAFKA = "127.0.0.1:9092"
-
-
-@dataclasses.dataclass(frozen=True)
-class ForeignKafka:
-    """A broker that was there, or that a container engine runs: nothing but its address is known."""
-
-    bootstrap: str
-
-    def data_folder(self, n: int) -> Path:
-        pytest.skip("the files of a broker that others run are out of reach")
-
-
-def _container_engine_runs() -> bool:
-    try:
-        done = subprocess.run(["docker", "info"], capture_output=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
-
-
-def _foreign_kafka() -> ForeignKafka | None:
-    given = os.environ.get("TIDEGATE_TEST_KAFKA")
-    if given:
-        return ForeignKafka(given)
-    if not _container_engine_runs():
-        return None
-    # It is left running, as after the same command by hand: other workers and the next run use it.
-    subprocess.run(["docker", "compose", "up", "-d", "--wait", "kafka"], cwd=ROOT, check=True)
-    return ForeignKafka(COMPOSE_KAFKA)
+from foreign_kafka import ForeignKafka, foreign_kafka
+from kafka_jars import ROOT
+from kafka_server import KafkaCluster
 
 
 @contextlib.contextmanager
@@ -78,7 +47,7 @@ def kafka(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[KafkaCluster | ForeignKafka]:
     """One broker for all tests of a worker: take new names for topics, and leave it as it was."""
-    foreign = _foreign_kafka()
+    foreign = foreign_kafka()
     if foreign is not None:
         yield foreign
         return

@@ -36,7 +36,7 @@ LOG4J = Path(__file__).with_name("kafka-log4j2.properties")
 # Measured with 2 cores: 1.7 s until a broker answers and 300 MB; 2.2 s and 340 MB with the JVM's defaults.
 SMALL_JVM = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 START_S = 60.0
-STOP_S = 5.0
+STOP_S = 2.0  # in order it takes one broker 0.4 s; three wait for each other and never end
 PORT_TRIES = 5
 
 
@@ -220,7 +220,7 @@ class KafkaCluster:
         return {n for n, process in self._processes.items() if process.alive()} - self._paused
 
     def stop(self) -> None:
-        """End all brokers; their files stay. In order if they can: three that wait for each other cannot."""
+        """End all brokers, in order if they can; their files stay."""
         for n in list(self._paused):
             self.resume(n)
         for process in self._processes.values():
