@@ -7,6 +7,7 @@ away: what it had under way may still reach a broker, but nobody waits for it (a
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import logging
 import os
@@ -14,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, NoReturn, TypeVar
 
+import tenacity
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
@@ -35,6 +37,32 @@ REFUSED = frozenset(
     }
 )
 """The brokers say no, and will again: trying on would only hide it."""
+
+TRANSIENT = frozenset(
+    {
+        KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError._TIMED_OUT,  # noqa: SLF001
+        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._WAIT_COORD,  # noqa: SLF001
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+"""What was asked for may be asked for again: another broker leads, or none yet, or no answer came."""
 
 _abandoned: list[object] = []
 """Clients made before a fork. Freeing them would wait for threads that this process does not have."""
@@ -110,7 +138,9 @@ class Clients:
     def _new_producer(self, topic: str) -> Any:
         producer = self._made(Producer, self.settings.for_producer())
         # Connected first: a producer that gets a message before that waits 500 ms for its id.
-        self.ask(f"metadata of {topic}", lambda: producer.list_topics(topic, timeout=self.settings.timeout_s))
+        self.ask(
+            producer, f"metadata of {topic}", lambda: producer.list_topics(topic, self.settings.request_s)
+        )
         return producer
 
     def _new_consumer(self) -> Any:
@@ -123,40 +153,66 @@ class Clients:
         try:
             return kind(configuration | {"error_cb": self._note}, logger=logger)
         except (KafkaException, TypeError, ValueError) as error:
-            said = self.settings.hide(str(error.args[0].str() if _is_kafka(error) else error))
+            said = self.settings.hide(
+                str(error.args[0].str() if isinstance(error, KafkaException) else error)
+            )
             msg = f"{self.where}: an option does not fit: {said}"
             raise ConfigError(msg) from None  # the cause may show a password
 
     # -- errors ---------------------------------------------------------------------------------------
 
+    @staticmethod
+    def _is_refused(error: KafkaError | None) -> bool:
+        return error is not None and error.code() in REFUSED
+
     def _note(self, error: KafkaError) -> None:
         self._last_error = error
 
-    def ask(self, what: str, call: Callable[[], T]) -> T:
-        """The call's result. Its KafkaException becomes what it proves: see ``unavailable``."""
-        try:
-            return call()
-        except KafkaException as error:
-            self.unavailable(what, error.args[0])
+    def ask(self, client: Any, what: str, call: Callable[[], T]) -> T:
+        """The call's result; what is only for the moment is tried again, until the time-out.
 
-    def unavailable(self, what: str, error: KafkaError | None = None) -> NoReturn:
+        The call is one of ``client``, and may be repeated. Its KafkaException becomes what it proves:
+        see ``unavailable``.
+        """
+        self._last_error = None
+
+        def again(error: BaseException) -> bool:
+            with contextlib.suppress(KafkaException):
+                client.poll(0)  # else it would not tell that it is refused: it only says that no answer came
+            return _is_transient(error) and not self._is_refused(self._last_error)
+
+        try:
+            return tenacity.Retrying(
+                stop=tenacity.stop_after_delay(self.settings.timeout_s),
+                wait=tenacity.wait_exponential(multiplier=0.02, max=0.5),
+                retry=tenacity.retry_if_exception(again),
+                reraise=True,
+            )(call)
+        except KafkaException as error:
+            self.unavailable(what, error.args[0], error)
+        except (TimeoutError, concurrent.futures.TimeoutError) as error:  # one and the same from 3.11 on
+            self.unavailable(what, cause=error)
+
+    def unavailable(
+        self, what: str, error: KafkaError | None = None, cause: BaseException | None = None
+    ) -> NoReturn:
         """ConfigError when the brokers refuse this user, else WalUnavailableError."""
         noted, self._last_error = self._last_error, None
         shown = [one for one in (error, noted) if one is not None]
         said = self.settings.hide("; ".join(dict.fromkeys(one.str() for one in shown)))
-        if any(one.code() in REFUSED for one in shown):
+        if any(map(self._is_refused, shown)):
             msg = (
                 f"{self.where}: {what}: {said}; check security.protocol, sasl.* and ssl.* of the log's"
                 " options, and what this user may do there"
             )
-            raise ConfigError(msg)
+            raise ConfigError(msg) from cause
         silent = f"no answer within {self.settings.timeout_s:g} s"
         msg = f"{self.where}: {what}: {said or silent}; look whether the brokers run and can be reached"
-        raise WalUnavailableError(msg)
+        raise WalUnavailableError(msg) from cause
 
 
-def _is_kafka(error: Exception) -> bool:
-    return isinstance(error, KafkaException)
+def _is_transient(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in TRANSIENT
 
 
 def _end_producer(producer: Any) -> None:

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from tidegate.checks import Check
 from tidegate.clock import Clock
@@ -42,6 +42,8 @@ from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
 SEGMENT = re.compile(r"[a-z0-9-]{1,200}")
 ENVELOPE_BYTES = 1024
 """What a record batch adds to a message at most: its header, the record's, and the key."""
+MARGIN_S = 5.0
+"""A client answers within its own time-out; so much more is for one that hangs."""
 SAMPLES = 16
 
 
@@ -242,13 +244,15 @@ class KafkaLog(Log):
         since_ms = since_us // 1000
         asked = [TopicPartition(self._changelog, partition, since_ms) for partition in range(partitions)]
         with self._clients.consumer() as consumer:
-            found = self._clients.ask(
-                f"times in {self._changelog}",
-                lambda: consumer.offsets_for_times(asked, timeout=self._settings.timeout_s),
-            )
-        for one in found:
-            if one.error is not None:
-                self._clients.unavailable(f"times in {self._changelog}", one.error)
+
+            def look() -> list[Any]:
+                answers = consumer.offsets_for_times(asked, timeout=self._settings.request_s)
+                for answer in answers:
+                    if answer.error is not None:
+                        raise KafkaException(answer.error)
+                return list(answers)
+
+            found = self._clients.ask(consumer, f"times in {self._changelog}", look)
         return {one.partition: one.offset for one in found if one.offset >= 0}
 
     # -- how much it is -----------------------------------------------------------------------------
@@ -320,9 +324,10 @@ class KafkaLog(Log):
         """
         with self._clients.consumer() as consumer:
             ends: tuple[int, int] | None = self._clients.ask(
+                consumer,
                 f"the ends of {name}",
                 lambda: consumer.get_watermark_offsets(
-                    TopicPartition(name, partition), timeout=self._settings.timeout_s, cached=False
+                    TopicPartition(name, partition), timeout=self._settings.request_s, cached=False
                 ),
             )
         if ends is None:
@@ -330,10 +335,11 @@ class KafkaLog(Log):
         return ends
 
     def _delete_before(self, places: set[Any]) -> None:
+        timeout_s = self._settings.request_s
         with self._clients.admin() as admin:
-            futures = self._clients.ask(
-                "trimming",
-                lambda: admin.delete_records(list(places), request_timeout=self._settings.timeout_s),
-            )
-            for place, future in futures.items():
-                self._clients.ask(f"trimming {place.topic}", future.result)
+
+            def delete() -> None:
+                for future in admin.delete_records(list(places), request_timeout=timeout_s).values():
+                    future.result(timeout_s + MARGIN_S)
+
+            self._clients.ask(admin, "trimming", delete)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tidegate.errors import CorruptError, WalGapError
-from tidegate.wal.kafka_clients import Clients
+from tidegate.wal.kafka_clients import TRANSIENT, Clients
 
 AT_ONCE = 16
 RECORDS_AT_ONCE = 500
@@ -39,6 +38,7 @@ def read_offsets(clients: Clients, topic: str, wanted: Mapping[int, Sequence[int
         return
     with clients.consumer() as consumer:
         clients.ask(
+            consumer,
             f"reading {topic}",
             lambda: consumer.assign([TopicPartition(topic, p, offsets[0]) for p, offsets in left.items()]),
         )
@@ -70,7 +70,9 @@ def read_range(clients: Clients, topic: str, partition: int, start: int, end: in
     if start >= end:
         return found
     with clients.consumer() as consumer:
-        clients.ask(f"reading {topic}", lambda: consumer.assign([TopicPartition(topic, partition, start)]))
+        clients.ask(
+            consumer, f"reading {topic}", lambda: consumer.assign([TopicPartition(topic, partition, start)])
+        )
         for message in _polled(
             clients, consumer, topic, lambda: min(end - _following(found, start), RECORDS_AT_ONCE)
         ):
@@ -89,15 +91,19 @@ def _polled(clients: Clients, consumer: Any, topic: str, count: Callable[[], int
     """Messages and ends of partitions, as they come; no error but these. Ends when the count is 0."""
     silent_since = time.monotonic()
     while (at_once := count()) > 0:
-        messages = clients.ask(f"reading {topic}", partial(consumer.consume, at_once, POLL_S))
+        try:
+            messages = consumer.consume(at_once, POLL_S)
+        except KafkaException as error:
+            clients.unavailable(f"reading {topic}", error.args[0], error)
         for message in messages:
             error = message.error()
+            if error is not None and error.code() in TRANSIENT:
+                continue  # the client goes on by itself
             if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
                 _refuse(clients, topic, message, error)
             yield message
-        if messages:
             silent_since = time.monotonic()
-        elif time.monotonic() - silent_since > clients.settings.timeout_s:
+        if time.monotonic() - silent_since > clients.settings.timeout_s:
             clients.unavailable(f"reading {topic}")
 
 

@@ -16,6 +16,7 @@ from tidegate.names import NAME
 from tidegate.options import redact
 
 TIMEOUT_S = 30.0
+REQUEST_S = 5.0
 PARTITIONS = 8
 PIECE_BYTES_MAX = 950_000
 """A message holds at most so much of a blob: brokers take 1 MiB with its envelope by default."""
@@ -69,6 +70,11 @@ class KafkaSettings:
     min_insync_replicas: int | None = None
     timeout_s: float = TIMEOUT_S
     client: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+
+    @property
+    def request_s(self) -> float:
+        """How long one request may take before it is sent again, or the refusal behind it is noticed."""
+        return min(self.timeout_s, REQUEST_S)
 
     # -- what each kind of client is given ------------------------------------------------------------
 

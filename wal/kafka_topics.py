@@ -11,7 +11,7 @@ from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-
 
 from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.names import check_name, escape
-from tidegate.wal.kafka_clients import Clients
+from tidegate.wal.kafka_clients import TRANSIENT, Clients
 from tidegate.wal.kafka_settings import RECORD_BYTES_MAX, KafkaSettings
 
 REPLICAS_MOST = 3
@@ -20,6 +20,8 @@ CHANGELOG_SEGMENT_BYTES = 128 * 1024 * 1024
 """Records that were trimmed take disk until their whole segment is."""
 MESSAGE_BYTES = 1_048_588
 CONFIRM_AFTER_S = 0.2
+MARGIN_S = 5.0
+"""A client answers within its own time-out; so much more is for one that hangs."""
 NOT_THERE = KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
@@ -47,6 +49,7 @@ class Topics:
     def __init__(self, clients: Clients, namespace: str) -> None:
         self._clients = clients
         self._settings: KafkaSettings = clients.settings
+        self._timeout_s, self._request_s = self._settings.timeout_s, self._settings.request_s
         stem = f"{self._settings.topic_prefix}.{escape(check_name('namespace', namespace))}"
         self.names = Names(f"{stem}.decisions", f"{stem}.changelog")
 
@@ -70,34 +73,31 @@ class Topics:
 
     def _described(self, *names: str) -> dict[str, Topic]:
         with self._clients.admin() as admin:
-            futures = self._clients.ask(
-                "describing its topics",
-                lambda: admin.describe_topics(
+
+            def describe() -> dict[str, Topic]:
+                futures = admin.describe_topics(
                     TopicCollection(list(names)),
                     include_authorized_operations=True,
-                    request_timeout=self._settings.timeout_s,
-                ),
-            )
-            found = {}
-            for name, future in futures.items():
-                description = self._answer(f"describing topic {name}", future, NOT_THERE)
-                if description is not None:
-                    found[name] = _topic(name, description)
-            return found
+                    request_timeout=self._request_s,
+                )
+                answers = {name: self._result(future, NOT_THERE) for name, future in futures.items()}
+                return {name: _topic(name, found) for name, found in answers.items() if found is not None}
+
+            return self._clients.ask(admin, "describing its topics", describe)
 
     def settings_of(self, *names: str) -> dict[str, dict[str, str]]:
         """The topics' configuration in force, by topic and name."""
-        resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
         with self._clients.admin() as admin:
-            futures = self._clients.ask(
-                "describing its topics",
-                lambda: admin.describe_configs(resources, request_timeout=self._settings.timeout_s),
-            )
-            found = {}
-            for resource, future in futures.items():
-                entries = self._answer(f"the configuration of topic {resource.name}", future)
-                found[resource.name] = {name: str(entry.value) for name, entry in entries.items()}
-            return found
+
+            def describe() -> dict[str, dict[str, str]]:
+                resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
+                futures = admin.describe_configs(resources, request_timeout=self._request_s)
+                return {
+                    resource.name: {name: str(entry.value) for name, entry in self._result(future).items()}
+                    for resource, future in futures.items()
+                }
+
+            return self._clients.ask(admin, "the configuration of its topics", describe)
 
     # -- making and removing ------------------------------------------------------------------------
 
@@ -107,27 +107,23 @@ class Topics:
         ConfigError: the brokers refuse such topics.
         """
         with self._clients.admin() as admin:
-            cluster = self._clients.ask(
-                "listing its brokers",
-                lambda: admin.list_topics(self.names.decisions, self._settings.timeout_s),
-            )
-            wanted = self._wanted(len(cluster.brokers))
-            futures = self._clients.ask(
-                "making its topics",
-                lambda: admin.create_topics(
-                    wanted,
-                    operation_timeout=self._settings.timeout_s,
-                    request_timeout=self._settings.timeout_s,
-                ),
-            )
-            for name, future in futures.items():
-                try:
-                    self._answer(f"making topic {name}", future, KafkaError.TOPIC_ALREADY_EXISTS)
-                except WalUnavailableError as error:
-                    if error.__cause__ is None or _code(error.__cause__) in TRANSIENT:
-                        raise
-                    msg = f"{error}: the brokers do not take such a topic; change the option it names"
-                    raise ConfigError(msg) from error.__cause__
+
+            def make() -> None:
+                brokers = len(admin.list_topics(self.names.decisions, self._request_s).brokers)
+                futures = admin.create_topics(
+                    self._wanted(brokers), operation_timeout=self._request_s, request_timeout=self._request_s
+                )
+                for future in futures.values():
+                    self._result(future, KafkaError.TOPIC_ALREADY_EXISTS)
+
+            try:
+                self._clients.ask(admin, "making its topics", make)
+            except WalUnavailableError as error:
+                said = error.__cause__
+                if not isinstance(said, KafkaException) or said.args[0].code() in TRANSIENT:
+                    raise
+                msg = f"{error}: the brokers do not take such topics; change the option that is meant"
+                raise ConfigError(msg) from said
         self._await(there=True)
 
     def _wanted(self, brokers: int) -> list[NewTopic]:
@@ -161,19 +157,30 @@ class Topics:
         return any(there)
 
     def _remove(self, name: str) -> bool:
-        timeout_s = self._settings.timeout_s
         with self._clients.admin() as admin:
-            futures = self._clients.ask(
-                f"deleting topic {name}",
-                lambda: admin.delete_topics([name], operation_timeout=timeout_s, request_timeout=timeout_s),
-            )
-            return self._answer(f"deleting topic {name}", futures[name], NOT_THERE, there=True) is not None
+            # Tried again after a lost answer it may find nothing, although there was something.
+            tries: list[bool] = []
+
+            def delete() -> bool:
+                tries.append(True)
+                futures = admin.delete_topics(
+                    [name], operation_timeout=self._request_s, request_timeout=self._request_s
+                )
+                try:
+                    futures[name].result(self._request_s + MARGIN_S)
+                except KafkaException as error:
+                    if error.args[0].code() == NOT_THERE:
+                        return len(tries) > 1
+                    raise
+                return True
+
+            return self._clients.ask(admin, f"deleting topic {name}", delete)
 
     def _await(self, *, there: bool) -> None:
         """Until the broker that answers knows: it may hear of a change later than the one that made it."""
         wanted = len(self.names) if there else 0
         waiting = tenacity.Retrying(
-            stop=tenacity.stop_after_delay(self._settings.timeout_s),
+            stop=tenacity.stop_after_delay(self._timeout_s),
             wait=tenacity.wait_exponential(multiplier=0.01, max=0.5),
             retry=tenacity.retry_if_result(lambda topics: len(topics) != wanted),
         )
@@ -182,40 +189,14 @@ class Topics:
         except tenacity.RetryError:
             self._clients.unavailable(f"its topics are {'not there yet' if there else 'still there'}")
 
-    def _answer(
-        self, what: str, future: Future[Any], unless: int | None = None, *, there: bool = False
-    ) -> Any:
-        """The future's result (True for none, with ``there``); None when its error is ``unless``."""
+    def _result(self, future: Future[Any], unless: int | None = None) -> Any:
+        """The future's result; None when its error is ``unless``."""
         try:
-            result = future.result(timeout=self._settings.timeout_s + 5)
+            return future.result(self._request_s + MARGIN_S)
         except KafkaException as error:
             if error.args[0].code() == unless:
                 return None
-            try:
-                self._clients.unavailable(what, error.args[0])
-            except WalUnavailableError as unavailable:
-                raise unavailable from error
-        except TimeoutError:
-            self._clients.unavailable(what)
-        return True if there else result
-
-
-TRANSIENT = frozenset(
-    {
-        KafkaError._TRANSPORT,  # noqa: SLF001 - librdkafka's names of its own errors start so
-        KafkaError._TIMED_OUT,  # noqa: SLF001
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.NOT_CONTROLLER,
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    }
-)
-
-
-def _code(error: BaseException) -> int:
-    return int(error.args[0].code()) if isinstance(error, KafkaException) else 0
+            raise
 
 
 def _topic(name: str, description: Any) -> Topic:
