@@ -34,7 +34,7 @@ from tidegate.wal.fold import Entry
 from tidegate.wal.kafka_address import Address, parse_address, pieces
 from tidegate.wal.kafka_clients import Clients
 from tidegate.wal.kafka_producing import Receipts
-from tidegate.wal.kafka_reader import read_offsets, read_range
+from tidegate.wal.kafka_reader import ends, read_offsets, read_range
 from tidegate.wal.kafka_settings import PIECE_BYTES_MAX, RECORD_BYTES_MAX, KafkaSettings
 from tidegate.wal.kafka_topics import Topic, Topics
 from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
@@ -227,10 +227,10 @@ class KafkaLog(Log):
                 kept = keep_from.get(place.partition, place.offsets[0])
                 keep_from[place.partition] = min(kept, place.offsets[0])
         # The ends first: what comes after they were asked for is younger than what the times say.
-        ends = {partition: self._ends(self._changelog, partition) for partition in range(topic.partitions)}
+        stored = {partition: self._ends(self._changelog, partition) for partition in range(topic.partitions)}
         young = self._first_since(before_us, topic.partitions)
         cuts = {}
-        for partition, (first, end) in ends.items():
+        for partition, (first, end) in stored.items():
             cut = min(keep_from.get(partition, end), young.get(partition, end), end)
             if cut > first:
                 cuts[partition] = (first, cut)
@@ -318,21 +318,7 @@ class KafkaLog(Log):
             raise WalGapError(msg)
 
     def _ends(self, name: str, partition: int) -> tuple[int, int]:
-        """The first offset that is kept, and the one after the last that is acknowledged.
-
-        A new leader answers only once it knows how far the old one had got (KIP-207).
-        """
-        with self._clients.consumer() as consumer:
-            ends: tuple[int, int] | None = self._clients.ask(
-                consumer,
-                f"the ends of {name}",
-                lambda: consumer.get_watermark_offsets(
-                    TopicPartition(name, partition), timeout=self._settings.request_s, cached=False
-                ),
-            )
-        if ends is None:
-            self._clients.unavailable(f"the ends of {name}")
-        return ends
+        return ends(self._clients, name, partition)
 
     def _delete_before(self, places: set[Any]) -> None:
         timeout_s = self._settings.request_s

@@ -48,7 +48,10 @@ def read_offsets(clients: Clients, topic: str, wanted: Mapping[int, Sequence[int
             waiting = left.get(partition)
             if waiting is None or offset < waiting[0]:
                 continue
-            if message.error() is not None or offset > waiting[0]:  # the end, or a hole
+            at_end = message.error() is not None
+            if at_end and waiting[0] < ends(clients, topic, partition)[1]:
+                continue  # a new leader does not give out yet what it has: the end is what it is asked for
+            if at_end or offset > waiting[0]:
                 msg = f"{clients.where}: {topic}, partition {partition} has nothing at offset {waiting[0]}"
                 raise WalGapError(msg)
             waiting.popleft()
@@ -83,6 +86,24 @@ def read_range(clients: Clients, topic: str, partition: int, start: int, end: in
     return found
 
 
+def ends(clients: Clients, topic: str, partition: int) -> tuple[int, int]:
+    """The first offset that is kept, and the one after the last that is acknowledged.
+
+    A new leader answers only once it knows how far the old one had got (KIP-207).
+    """
+    with clients.consumer() as consumer:
+        found: tuple[int, int] | None = clients.ask(
+            consumer,
+            f"the ends of {topic}",
+            lambda: consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=clients.settings.request_s, cached=False
+            ),
+        )
+    if found is None:
+        clients.unavailable(f"the ends of {topic}")
+    return found
+
+
 def _following(found: Sequence[Message], start: int) -> int:
     return found[-1].offset + 1 if found else start
 
@@ -96,11 +117,11 @@ def _polled(clients: Clients, consumer: Any, topic: str, count: Callable[[], int
         except KafkaException as error:
             clients.unavailable(f"reading {topic}", error.args[0], error)
         for message in messages:
-            error = message.error()
-            if error is not None and error.code() in TRANSIENT:
+            told = message.error()
+            if told is not None and told.code() in TRANSIENT:
                 continue  # the client goes on by itself
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
-                _refuse(clients, topic, message, error)
+            if told is not None and told.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                _refuse(clients, topic, message, told)
             yield message
             silent_since = time.monotonic()
         if time.monotonic() - silent_since > clients.settings.timeout_s:
