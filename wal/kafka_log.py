@@ -94,15 +94,19 @@ class KafkaLog(Log):
             raise ConfigError(msg)
         topic_id = self._known.get(self._decisions) or self._there(self._decisions).topic_id
         with self._clients.producer(self._decisions) as producer:
-            receipts = Receipts(self._clients, producer, self._decisions)
-            receipts.send(0, content)
+            receipts = Receipts(self._clients, producer, self._decisions, 0)
+            receipts.send(content)
             try:
                 (offset,) = receipts.all_in()
             except (WalUnavailableError, ConfigError) as error:
                 self._refuse_if_gone(self._decisions, error)
                 msg = f"{error}: the record may or may not be there, or may still come"
                 raise OutcomeUnknownError(msg) from error
-        self._same(self._decisions, topic_id)
+        try:
+            self._same(self._decisions, topic_id)
+        except WalUnavailableError as error:
+            msg = f"{error}: the record was acknowledged, but whether by the same topic is not known"
+            raise OutcomeUnknownError(msg) from error
         if receipts.appended_at_us is not None:
             self._told = receipts.appended_at_us, self._clock.monotonic()
         return Appended(offset, offset + 1)
@@ -170,13 +174,13 @@ class KafkaLog(Log):
         partition = zlib.crc32(segment.encode()) % topic.partitions
         counts: list[tuple[int, int]] = []
         with self._clients.producer(self._changelog) as producer:
-            receipts = Receipts(self._clients, producer, self._changelog, key=segment.encode())
+            receipts = Receipts(self._clients, producer, self._changelog, partition, segment.encode())
             blob: bytes | None = first
             first = None
             while blob is not None:
                 sent = 0
                 for piece in pieces(blob, PIECE_BYTES_MAX):
-                    receipts.send(partition, piece)
+                    receipts.send(piece)
                     sent += 1
                 counts.append((len(blob), sent))
                 blob = next(waiting, None)
@@ -187,7 +191,7 @@ class KafkaLog(Log):
                 raise
         self._same(self._changelog, topic.topic_id)
         return [
-            str(Address(topic.topic_id, partition, length, tuple(sorted(next(offsets) for _ in range(sent)))))
+            str(Address(topic.topic_id, partition, length, tuple(next(offsets) for _ in range(sent))))
             for length, sent in counts
         ]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message
 
+from tidegate.errors import WalUnavailableError
 from tidegate.wal.kafka_clients import Clients
 
 POLL_S = 0.1
@@ -14,20 +15,23 @@ UNSET = -1
 
 
 class Receipts:
-    """The delivery reports of one caller's messages, in the order they were sent.
+    """The delivery reports of one caller's messages to one partition, in the order they were sent.
 
     The producer must be the caller's alone. Its queue is bounded: ``send`` waits for room.
     """
 
-    def __init__(self, clients: Clients, producer: Any, topic: str, key: bytes | None = None) -> None:
-        self._clients, self._producer, self._topic, self._key = clients, producer, topic, key
+    def __init__(
+        self, clients: Clients, producer: Any, topic: str, partition: int, key: bytes | None = None
+    ) -> None:
+        self._clients, self._producer, self._topic = clients, producer, topic
+        self._partition, self._key = partition, key
         self._offsets: list[int] = []
         self._missing = 0
         self.appended_at_us: int | None = None
         """When the brokers took the last message, by their clock; None where they do not say."""
         self._error: KafkaError | None = None
 
-    def send(self, partition: int, content: bytes) -> None:
+    def send(self, content: bytes) -> None:
         """Hand one message over. WalUnavailableError: an earlier one failed, or no room in time."""
         nth = len(self._offsets)
         self._offsets.append(UNSET)
@@ -49,7 +53,7 @@ class Receipts:
             self._refuse_error()
             try:
                 self._producer.produce(
-                    self._topic, content, key=self._key, partition=partition, on_delivery=report
+                    self._topic, content, key=self._key, partition=self._partition, on_delivery=report
                 )
             except BufferError:
                 if time.monotonic() > until:
@@ -73,6 +77,9 @@ class Receipts:
         self._refuse_error()
         if self._missing:
             self._clients.unavailable(f"writing to {self._topic}")
+        if self._offsets != sorted(set(self._offsets)):  # one partition, one idempotent producer
+            msg = f"{self._clients.where}: {self._topic}: the brokers acknowledged messages out of order"
+            raise WalUnavailableError(msg)
         return self._offsets
 
     def _refuse_error(self) -> None:

@@ -24,6 +24,8 @@ RECORD_BYTES_MAX = 8 * 1024 * 1024
 """How long a record of the decision log may be: a Summary of 1,000 versions takes some 400 KB."""
 
 OURS = ("topic_prefix", "partitions", "replication_factor", "min_insync_replicas", "timeout_s")
+UNDOTTED = ("debug", "log_level", "retries")
+"""Client options without a dot in their name."""
 FIXED = {
     "acks": "the log is acknowledged by all in-sync replicas (I3)",
     "request.required.acks": "the log is acknowledged by all in-sync replicas (I3)",
@@ -158,7 +160,7 @@ def settings_of(url: str, options: Mapping[str, Any]) -> KafkaSettings:
             f"{redact(url)!r} is not a log's URL: write the brokers as in kafka://host1:9092,host2:9092{hint}"
         )
         raise ConfigError(msg)
-    unknown = sorted(name for name in options if "." not in name and name not in (*OURS, *FIXED, "debug"))
+    unknown = sorted(name for name in options if "." not in name and name not in (*OURS, *FIXED, *UNDOTTED))
     if unknown:
         msg = (
             f"unknown option {', '.join(unknown)} for a kafka log; the options are {', '.join(OURS)}, and all"
