@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import time
 import uuid
 
@@ -267,3 +268,17 @@ def test_a_log_whose_topics_were_deleted_is_told_i10(kafka, place, monkeypatch):
     result = run("status", *options)
     assert (result.exit_code, "log is empty" in result.stderr) == (10, True)
     assert "restore the log" in run("recover", "--force", "--allow-unsafe", *options).stderr
+
+
+# -- the demo -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_demo_on_kafka_keeps_every_promise_and_leaves_no_topic(kafka):
+    result = run("demo", "--json", f"--wal=kafka://{kafka.bootstrap}", "--allow-unsafe")
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert (facts["right"], facts["recovered"], facts["log_removed"]) == (True, [10], True)
+    assert topics(kafka.bootstrap, facts["namespace"]) == []
+    shutil.rmtree(facts["folder"])
