@@ -207,8 +207,8 @@ def main() -> None:
     ends = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     with KafkaProxy([(_parse(arguments.listen), _parse(arguments.target))]) as proxy:
-        print("listening on {}:{}".format(*proxy.addresses[0]), flush=True)
         proxy.on_frame(lambda n, direction, kind: print(n, direction, repr(kind), flush=True))
+        print("listening on {}:{}".format(*proxy.addresses[0]), flush=True)
         signal.sigwait(ends)
 
 

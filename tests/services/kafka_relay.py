@@ -243,7 +243,9 @@ class Relay:
                 await _send(connection.client[1], frame)
             except Lost:  # the client is gone; what it asked for before goes on
                 connection.replies_lost = True
-        if passed and not passed.done() and not connection.replies_lost:
+        if passed and connection.replies_lost:
+            passed.cancel()
+        elif passed:
             passed.set_result(None)
 
     async def _hold(self, rule: Hold, connection: Connection, frame: bytes) -> asyncio.Future[None]:

@@ -218,6 +218,16 @@ def test_a_silent_connection_stays_open_and_silent(proxy, dial):
         assert is_silent(silent)
 
 
+def test_a_connection_that_is_to_be_closed_is_closed_at_once(proxy, dial):
+    for rule, replies in ((proxy.drop_reply, 1), (proxy.drop_request, 0)):
+        before = proxy.count(Api.API_VERSIONS, "reply")
+        rule(Api.API_VERSIONS)
+        sock = dial()
+        sock.sendall(request(1))
+        assert answer(sock) is None
+        assert proxy.count(Api.API_VERSIONS, "reply") == before + replies
+
+
 def test_a_rule_takes_only_what_it_names_and_so_often(proxy, dial):
     rule = proxy.drop_request(Api.API_VERSIONS, times=2, contains=b"marked")
     other = proxy.drop_request(Api.API_VERSIONS, times=None, where=lambda frame: frame.endswith(b"hit"))
@@ -400,12 +410,19 @@ def test_a_black_hole_takes_everything_and_answers_nothing(proxied_kafka, proxy,
     before = dial()
     before.sendall(request(1))
     assert answer(before) == 1
+    hold, waits = proxy.hold_reply(Api.API_VERSIONS), dial()
+    waits.sendall(request(1))
+    hold.arrived()
+    replies = proxy.count(Api.API_VERSIONS, "reply")
     proxy.black_hole()
+    assert hold.release() == 0
+    assert is_silent(waits)
     after = dial()
     before.sendall(request(2))
     after.sendall(request(3))
     assert is_silent(before)
     assert is_silent(after)
+    assert proxy.count(Api.API_VERSIONS, "reply") == replies, "the broker heard of it"
     with pytest.raises(KafkaException, match=r"(?i)transport|timed out"):
         AdminClient({"bootstrap.servers": proxied_kafka.bootstrap, **QUICK}).list_topics(timeout=0.5)
     proxy.accept()
@@ -551,8 +568,8 @@ def test_it_runs_as_a_process_of_its_own(proxied_kafka, dial):
             sock.sendall(request(1))
             assert answer(sock) == 1
             process.terminate()
-            out, _ = process.communicate(timeout=DEADLINE_S)
+            assert process.wait(DEADLINE_S) == 0
+            out = process.stdout.read()
         finally:
             process.kill()
-    assert process.returncode == 0
     assert [line.split()[:2] for line in out.splitlines()] == [["1", "request"], ["2", "reply"]]
