@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,16 @@ import pytest
 from foreign_kafka import ForeignKafka, foreign_kafka
 from kafka_jars import ROOT
 from kafka_server import KafkaCluster
+
+
+def _keep_logs(cluster: KafkaCluster, test: str) -> None:
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+    name = re.sub(r"[^\w.-]+", "-", "-".join(filter(None, (worker, test, cluster.folder.name))))
+    kept = ROOT / "artifacts" / "services" / name
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir(parents=True)
+    for file in cluster.folder.glob("broker-*"):
+        shutil.copy(file, kept)
 
 
 @contextlib.contextmanager
@@ -33,12 +44,7 @@ def _served(request: pytest.FixtureRequest, cluster: KafkaCluster) -> Iterator[K
             yield cluster
     finally:
         if not started or request.session.testsfailed > failed_before:
-            worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-            kept = ROOT / "artifacts" / "services" / f"{worker}-{cluster.folder.name}"
-            shutil.rmtree(kept, ignore_errors=True)
-            kept.mkdir(parents=True)
-            for file in cluster.folder.glob("broker-*"):
-                shutil.copy(file, kept)
+            _keep_logs(cluster, request.node.name)
         shutil.rmtree(cluster.folder, ignore_errors=True)
 
 

@@ -165,12 +165,11 @@ class KafkaCluster:
             raise
 
     def _format(self) -> None:
-        """New ports, and a folder without data."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
+        """New ports, and new data."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         ports = iter(free_ports(len(Ports._fields) * self.brokers))
         self._ports = {n: Ports(*(next(ports) for _ in Ports._fields)) for n in range(self.brokers)}
-        if self._tls:
+        if self._tls and not self.ca_file.exists():
             make_certificate(java("keytool"), self.folder / "keys.p12", self.ca_file)
         # The base 64 of a UUID, as Kafka wants it; one that begins with "-" would be taken for an option.
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode().replace("-", "x")
@@ -178,6 +177,8 @@ class KafkaCluster:
         with contextlib.ExitStack() as ended:
             tools = []
             for n in range(self.brokers):
+                shutil.rmtree(self.data_folder(n), ignore_errors=True)
+                self._log(n).unlink(missing_ok=True)
                 mine = properties(
                     n, self._ports, self.folder, self._sasl, proxied=self._proxied, tls=self._tls
                 )
@@ -241,10 +242,11 @@ class KafkaCluster:
         self._paused.discard(n)
 
     def restart(self, n: int) -> None:
-        """Start broker ``n`` again, and wait until it is back: it answers and its copies are in sync."""
+        """Start broker ``n`` again, and wait until it answers; when it was the last that was missing,
+        until every copy is in sync."""
         assert not self._processes[n].alive(), f"broker {n} runs"
         self._launch(n)
-        wait_until(lambda: self._answers(n) and self._in_sync(n), f"broker {n} is back")
+        wait_until(lambda: self._answers(n) and self._in_sync(), f"broker {n} is back")
 
     def pause(self, n: int) -> None:
         """SIGSTOP: its connections stay open and nothing is answered."""
@@ -262,16 +264,20 @@ class KafkaCluster:
         dead = [n for n, process in self._processes.items() if not process.alive()]
         for n in dead:
             self._launch(n)
-        wait_until(
-            lambda: all(self._answers(n) and self._in_sync(n) for n in range(self.brokers)), "all are back"
-        )
+        wait_until(lambda: all(map(self._answers, range(self.brokers))) and self._in_sync(), "all are back")
 
-    def _in_sync(self, n: int) -> bool:
-        metadata = self._metadata(n)
-        if metadata is None:
-            return False
-        partitions = [p for topic in metadata.topics.values() for p in topic.partitions.values()]
-        return all(p.leader in metadata.brokers and (n in p.isrs or n not in p.replicas) for p in partitions)
+    def _in_sync(self) -> bool:
+        """Whether each broker says that every copy is in sync. One that was paused takes old news for new.
+        While a broker is missing this is not asked for."""
+        if len(self._running()) < self.brokers:
+            return True
+        told = [self._metadata(n) for n in range(self.brokers)]
+        partitions = [
+            p for of in told if of for topic in of.topics.values() for p in topic.partitions.values()
+        ]
+        return None not in told and all(
+            p.leader in p.isrs and set(p.isrs) == set(p.replicas) for p in partitions
+        )
 
     def pid(self, n: int) -> int:
         return self._processes[n].pid
