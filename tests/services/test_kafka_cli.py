@@ -207,7 +207,7 @@ def test_a_wrong_password_is_told_and_never_shown_t48(private_kafka, place, conf
             sasl__mechanism="PLAIN",
             sasl__username="ann",
             sasl__password=password,
-            timeout_s=5,
+            timeout_s=2,
         )
 
     right = place(broker.bootstrap, options_with(PASSWORD))

@@ -343,6 +343,21 @@ def test_what_does_not_open_as_a_writer_is_not_refused(stuck, options, log):
         assert (result.exit_code, result.stderr) == (0, ""), result.output
 
 
+def test_drop_takes_nothing_while_the_log_does_not_answer(stuck, options, log, monkeypatch):
+    """Else a wrong password would cost the store, which a trimmed log cannot give back."""
+
+    def away(*_):
+        raise WalUnavailableError("no broker answered")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "decisions", away)
+        patch.setattr(log, "drop", away)
+        result = run("drop", "--yes", *options)
+        assert result.exit_code == 6, result.output
+    facts = done_json("status", *options)
+    assert (facts["visible"], facts["decided"]) == (1, 2)
+
+
 # -- demo ---------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from tidegate.cli import adopt, demo, doctor, drop, history, init, read, recover
 from tidegate.cli.common import Commands, exit_codes
 
 EPILOG = f"""\b
-Set TIDEGATE_STORE, TIDEGATE_WAL and TIDEGATE_NAMESPACE to leave the options out:
+Set TIDEGATE_STORE, TIDEGATE_WAL, TIDEGATE_WAL_CONFIG and TIDEGATE_NAMESPACE to leave the options out:
 \b
   export TIDEGATE_STORE=sqlite:///data/store TIDEGATE_WAL=file:///data/wal
   tidegate init --namespace flights

@@ -26,6 +26,7 @@ from tidegate.wal.record import Folded
 EXAMPLES = examples(
     "tidegate doctor",
     "tidegate doctor --store sqlite:///data/store --wal file:///data/wal --namespace flights",
+    "tidegate doctor --wal kafka://broker1:9093 --wal-config kafka.properties --namespace flights",
 )
 
 JAVA_MIN = 17

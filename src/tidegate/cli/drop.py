@@ -34,8 +34,8 @@ def drop(
     """Remove a namespace from store and log, for ever.
 
     All versions, all tables. On a terminal it asks for the namespace's name; elsewhere it
-    needs --yes. Refused while a writer is running, and when only the log is there (a wrong
-    --store?). With --force it may be repeated when it was cut short.
+    needs --yes. Refused while a writer is running, when the log does not answer, and when only
+    the log is there (a wrong --store?). With --force it may be repeated when it was cut short.
     Checkpoints stay: a query that makes the namespace anew starts from a new one.
     """
     where = endpoints(store, wal, namespace, wal_config)
@@ -44,7 +44,9 @@ def drop(
     with driver_for(where) as driver:
         try:
             refuse_if_writer_alive(driver, "tidegate drop", force=force)
-            if not force and driver.store.identity() is None and driver.fold_on() is not None:
+            # A log that does not answer, or lets nobody in, is told before the store is gone.
+            in_log = None if force else driver.fold_on()
+            if in_log is not None and driver.store.identity() is None:
                 raise ConfigError(
                     f"{redact(wal)} has namespace {namespace}, {redact(store)} has nothing of it, so only the"
                     " log would go: check --store; if the store is gone, or a drop was cut short, use --force"
