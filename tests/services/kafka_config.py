@@ -28,14 +28,16 @@ QUICK = {
     "log.initial.task.delay.ms": "200",
     "log.retention.check.interval.ms": "500",
     "log.segment.delete.delay.ms": "200",
-    # A killed broker loses the lead of its partitions after 3 s. With less, a busy one that lives would, too.
-    "broker.heartbeat.interval.ms": "500",
-    "broker.session.timeout.ms": "3000",
     "replica.lag.time.max.ms": "4000",
     "replica.fetch.wait.max.ms": "200",
     "controller.quorum.election.timeout.ms": "500",
     "controller.quorum.fetch.timeout.ms": "1500",
 }
+
+# After this time a killed broker loses the lead of its partitions, and it is let in again. With less, a busy
+# machine's broker that lives would lose it too. One that is alone is busy alone.
+OF_SEVERAL = {"broker.heartbeat.interval.ms": "500", "broker.session.timeout.ms": "3000"}
+ALONE = {"broker.heartbeat.interval.ms": "250", "broker.session.timeout.ms": "1500"}
 
 
 class Ports(NamedTuple):
@@ -61,14 +63,15 @@ def properties(
     n: int, ports: Mapping[int, Ports], folder: Path, sasl: Mapping[str, str], *, proxied: bool, tls: bool
 ) -> dict[str, str]:
     """Of broker ``n``; ``ports`` are all brokers'. What is told of logins and TLS is for clients only."""
-    mine, copies = ports[n], str(min(3, len(ports)))
+    mine, copies = ports[n], str(min(3, len(ports)))  # copies of Kafka's own topics
     listeners = {"CLIENT": mine.client, "INSIDE": mine.inside, "CONTROLLER": mine.controller}
     advertised = {"CLIENT": mine.client, "INSIDE": mine.inside}
     if proxied:
         listeners["PROXIED"], advertised["PROXIED"] = mine.proxied, mine.proxied_address
     protocols = dict.fromkeys(("INSIDE", "CONTROLLER"), "PLAINTEXT")
     protocols |= dict.fromkeys(("CLIENT", "PROXIED"), security_protocol(sasl=bool(sasl), tls=tls))
-    found = QUICK | {
+    found = QUICK | (ALONE if len(ports) == 1 else OF_SEVERAL)
+    found |= {
         "process.roles": "broker,controller",
         "node.id": str(n),
         "controller.quorum.voters": ",".join(f"{m}@127.0.0.1:{p.controller}" for m, p in ports.items()),
