@@ -287,6 +287,11 @@ def test_what_maven_said_is_told(programs, tmp_path):
     assert [path.name for path in (tmp_path / ".services").iterdir()] == ["lock"]
 
 
+def test_every_way_gives_the_same_version():
+    assert f"<version>{kafka_jars.VERSION}</version>" in kafka_jars.POM.read_text()
+    assert f"apache/kafka:{kafka_jars.VERSION}\n" in (kafka_jars.ROOT / "docker-compose.yml").read_text()
+
+
 def test_a_broker_that_is_there_is_used(monkeypatch):
     monkeypatch.setenv("TIDEGATE_TEST_KAFKA", "somewhere:9092")
     assert foreign_kafka.foreign_kafka().bootstrap == "somewhere:9092"
