@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -45,19 +45,26 @@ def require(name: str, true: bool, found: object) -> None:  # noqa: FBT001 - rea
         raise SweepError(f"{name}: {found}")
 
 
+class Elsewhere(NamedTuple):
+    """For a log that is not in files: its options, and who lists the segments of its change-log."""
+
+    options: Mapping[str, Any]
+    segments: Callable[[], frozenset[str]]
+
+
 @contextlib.contextmanager
-def _opened(wal: str, store: str) -> Iterator[tuple[Log, Store]]:
+def _opened(wal: str, store: str, elsewhere: Elsewhere | None) -> Iterator[tuple[Log, Store]]:
     with contextlib.ExitStack() as closing:
-        log = open_log(wal, NAMESPACE)
+        log = open_log(wal, NAMESPACE, elsewhere.options if elsewhere else None)
         closing.callback(log.close)
         kept = open_store(store, NAMESPACE)
         closing.callback(kept.close)
         yield log, kept
 
 
-def check(wal: str, store: str) -> Left:
+def check(wal: str, store: str, elsewhere: Elsewhere | None = None) -> Left:
     """I1, I2, I7 and I8 for every reader, and that the log has what is still needed of it (I4)."""
-    with _opened(wal, store) as (log, kept):
+    with _opened(wal, store, elsewhere) as (log, kept):
         state = fold_all(View(), log.decisions()).state
         pointer = kept.pointer() if kept.identity() else None
         visible, horizon = (pointer.visible, pointer.horizon) if pointer else (0, 0)
@@ -76,17 +83,20 @@ def check(wal: str, store: str) -> Left:
             _check_version(kept, entry)
         _check_expired(kept, horizon)
         attempts = {version: fact.attempt for version, fact in facts.items()}
-        return Left(state is not None, visible, decided, attempts, _segments(wal))
+        segments = elsewhere.segments() if elsewhere else _segments(wal)
+        return Left(state is not None, visible, decided, attempts, segments)
 
 
-def check_end(wal: str, store: str, versions: int, left: Left | None) -> None:
+def check_end(
+    wal: str, store: str, versions: int, left: Left | None, elsewhere: Elsewhere | None = None
+) -> None:
     """After the last batch: nothing that was decided is lost, nothing doubled, nothing left over."""
-    now = check(wal, store)
+    now = check(wal, store, elsewhere)
     require("I4", (now.visible, now.decided) == (versions, versions), now)
     for version, attempt in (left.attempts if left else {}).items():
         # A trimmed log still knows the recent versions: its first record is a Summary.
         require("I4", now.attempts.get(version) == attempt, (version, attempt, now.attempts))
-    with _opened(wal, store) as (log, kept):
+    with _opened(wal, store, elsewhere) as (log, kept):
         horizon = kept.pointer().horizon
         report = verify(log, kept)
     require("verify", not report.findings, report.findings)

@@ -14,8 +14,7 @@ driver left is checked, copied, and finished in each of these ways, and checked 
 ``again``     a restart that is killed too, somewhere, before a second one
 
 Nothing that is durable changes between two points, so ``after@n`` leaves what ``before@n+1`` leaves;
-it is finished in one way only, by turns. Processes are forked from one that has imported all they
-need, and each has a deadline.
+it is finished in one way only, by turns.
 """
 
 from __future__ import annotations
@@ -25,24 +24,21 @@ import concurrent.futures
 import contextlib
 import itertools
 import json
-import multiprocessing
-import multiprocessing.connection
 import os
 import random
 import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidegate.testing import io_crash
 from tidegate.testing.crash_check import Left, SweepError, check, check_end
-from tidegate.testing.driver_process import WithoutPandas
+from tidegate.testing.crash_process import COMMAND, Process
 from tidegate.testing.io_crash import Point
 
 WAYS = ("restart", "second", "recover", "again")
@@ -52,23 +48,8 @@ WORKLOAD = (
     # Small enough that retirement, Summaries and trimming run on the way.
     *("--keep-versions", "2", "--summary-every", "2", "--wal-retain", "0.001"),
 )
-DEADLINE_S = 60.0
 NAMESPACE = "crash"
 ONLY = "python -m tidegate.testing.crash_sweep --only {case} --way {way}"
-
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(
-    [
-        "tidegate.testing.io_crash",
-        "tidegate.testing.crash_check",
-        "tidegate.cli",
-        "typer._adapters",  # else imported by each command, which takes longer than the command
-        "tidegate.sinks.sqlite_store",
-        "tidegate.wal.file_log",
-    ]
-)
-_one_looks = threading.Lock()
-"""A start asks every process for its exit code, and only the first who asks is told."""
 
 
 class Case(NamedTuple):
@@ -86,22 +67,13 @@ class Case(NamedTuple):
         """The ways to finish it."""
         return (WAYS[self.nth % len(WAYS)],) if self.mode == "after" else WAYS
 
+    @property
+    def label(self) -> str:
+        """What is counted together."""
+        return f"{self.point.kind}, {self.mode}"
 
-# -- processes --------------------------------------------------------------------------------------
 
-
-def _child(specification: str, argv: Sequence[str], output: str) -> None:
-    """In a forked process: a driver whose I/O is counted, or the command line."""
-    fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    os.dup2(fd, 1)
-    os.dup2(fd, 2)
-    sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.meta_path.insert(0, WithoutPandas())
-    if specification:
-        sys.exit(io_crash.run(specification, argv))
-    from tidegate.cli import app
-
-    app(argv, prog_name="tidegate")
+# -- a place ---------------------------------------------------------------------------------------
 
 
 class Place:
@@ -123,24 +95,19 @@ class Place:
     def command(self, name: str, *more: str, codes: tuple[int, ...] = (0,)) -> str:
         """A command of ``tidegate``; what it said."""
         argv = [name, "--wal", self.wal, "--store", self.store, "--namespace", NAMESPACE, *more]
-        return self._run("", argv, codes)
+        return self._run(COMMAND, argv, codes)
 
     def _run(self, specification: str, argv: Sequence[str], codes: tuple[int, ...]) -> str:
-        output = self.folder / "output"
-        process = _processes.Process(target=_child, args=(specification, argv, str(output)))
-        with _one_looks:
-            process.start()
-        ended = multiprocessing.connection.wait([process.sentinel], DEADLINE_S)
-        if not ended:
-            process.kill()
-        with _one_looks:
-            process.join()
-        if not ended:
-            raise SweepError(f"a process did not end within {DEADLINE_S} s: {argv}")
-        told = output.read_text()
-        if process.exitcode not in codes:
-            raise SweepError(f"exit code {process.exitcode} instead of {codes}: {argv}\n{told[-3_000:]}")
-        return told
+        return Process(specification, argv, self.folder / "output").told(codes)
+
+    def go_on(self, batches: int) -> None:
+        """A driver to its end, which nobody kills."""
+        self.drive("old", batches)
+
+    def die_again(self, case: object, batches: int) -> None:
+        """A driver that dies somewhere, or comes to its end before that."""
+        nth = random.Random(f"{case}").randrange(1, 150)
+        self.drive(f"before@{nth},old", batches, codes=(-signal.SIGKILL, 0))
 
     def copy(self, folder: Path) -> Place:
         """The same state, elsewhere."""
@@ -156,13 +123,17 @@ class Place:
         finally:
             shutil.rmtree(beside)
 
+    def check_end(self, versions: int, left: Left | None) -> None:
+        """The checks after the last batch; the files may be mended now."""
+        check_end(self.wal, self.store, versions, left)
+
 
 def count(folder: Path) -> list[Point]:
     """Pass one: every I/O of a driver that is left alone."""
     place = Place(folder)
     folder.mkdir()
     points = place.drive("count,old", BATCHES)
-    check_end(place.wal, place.store, BATCHES, None)
+    place.check_end(BATCHES, None)
     return points
 
 
@@ -179,7 +150,7 @@ def crash(case: Case, folder: Path) -> tuple[Place, Left]:
     return place, place.check()
 
 
-def finish(case: Case, way: str, place: Place, left: Left) -> None:
+def finish(case: object, way: str, place: Place, left: Left) -> None:
     """Finish what a dead driver left, in this way, with one batch more; check it."""
     match way:
         case "second":
@@ -191,11 +162,10 @@ def finish(case: Case, way: str, place: Place, left: Left) -> None:
             if now.visible != left.decided or now.decided != left.decided:
                 raise SweepError(f"I4: {left} became {now} by `tidegate recover`")
         case "again":
-            nth = random.Random(f"{case}").randrange(1, 150)
-            place.drive(f"before@{nth},old", BATCHES + 1, codes=(-signal.SIGKILL, 0))
+            place.die_again(case, BATCHES + 1)
             place.check()
-    place.drive("old", BATCHES + 1)
-    check_end(place.wal, place.store, BATCHES + 1, left)
+    place.go_on(BATCHES + 1)
+    place.check_end(BATCHES + 1, left)
 
 
 def run_case(case: Case, ways: Sequence[str], folder: Path) -> list[tuple[str, str]]:
@@ -224,11 +194,12 @@ def cases(points: Sequence[Point]) -> Iterator[Case]:
 
 
 class Result(NamedTuple):
-    """What became of a case, finished in one way."""
+    """What became of a case, finished in one way; ``reached``: the driver did die there."""
 
     case: Case
     way: str
     wrong: str
+    reached: bool = True
 
 
 def sweep(
@@ -255,19 +226,20 @@ def sweep(
 
 def table(results: Sequence[Result]) -> str:
     """Kind of I/O x way of finishing: how many cases, and how many of them went wrong."""
-    kinds = sorted({f"{result.case.point.kind}, {result.case.mode}" for result in results})
+    labels = sorted({result.case.label for result in results})
+    wide = max([20, *(len(label) + 2 for label in labels)])
     done: Counter[tuple[str, str]] = Counter()
     wrong: Counter[tuple[str, str]] = Counter()
     for result in results:
-        at = f"{result.case.point.kind}, {result.case.mode}", result.way
+        at = result.case.label, result.way
         done[at] += 1
         wrong[at] += bool(result.wrong)
-    lines = [f"{'':20}" + "".join(f"{way:>12}" for way in WAYS)]
-    for kind in kinds:
-        cells = (f"{done[kind, way]}" + f" ({wrong[kind, way]})" * bool(wrong[kind, way]) for way in WAYS)
-        lines.append(f"{kind:20}" + "".join(f"{cell:>12}" for cell in cells))
+    lines = [" " * wide + "".join(f"{way:>12}" for way in WAYS)]
+    for label in labels:
+        cells = (f"{done[label, way]}" + f" ({wrong[label, way]})" * bool(wrong[label, way]) for way in WAYS)
+        lines.append(f"{label:{wide}}" + "".join(f"{cell:>12}" for cell in cells))
     total = (str(sum(n for (_, one), n in done.items() if one == way)) for way in WAYS)
-    lines.append(f"{'all':20}" + "".join(f"{cell:>12}" for cell in total))
+    lines.append(f"{'all':{wide}}" + "".join(f"{cell:>12}" for cell in total))
     return "\n".join(lines)
 
 
@@ -320,19 +292,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         chosen = [case for case in chosen if args.first <= case.nth <= (args.to or len(points))]
         chosen = list(itertools.islice(chosen, 0, None, args.every))
         say(f"{len(points)} I/Os, {len(chosen)} cases")
-        results, started, last = [], time.monotonic(), 0.0
-        for result in sweep(chosen, folder, args.jobs, args.way, keep=args.keep is not None):
-            results.append(result)
-            if result.wrong:
-                say(f"WRONG {result.case} {result.way} {result.case.point}\n  {result.wrong}")
-                say(f"  again: {ONLY.format(case=result.case, way=result.way)}")
-            seconds = time.monotonic() - started
-            if seconds - last > 10:
-                last = seconds
-                say(f"at I/O {result.case.nth} of {len(points)}: {len(results)} finished, {seconds:.0f} s")
+        found = sweep(chosen, folder, args.jobs, args.way, keep=args.keep is not None)
+        return follow(found, f"{len(chosen)} crashes", ONLY)
+
+
+def follow(found: Iterable[Result], what: str, only: str) -> int:
+    """Say what comes of it meanwhile and in the end; 0 when nothing was wrong."""
+    results: list[Result] = []
+    started, last = time.monotonic(), 0.0
+    for result in found:
+        results.append(result)
+        if result.wrong:
+            say(f"WRONG {result.case} {result.way} {result.case.label}\n  {result.wrong}")
+            say(f"  again: {only.format(case=result.case, way=result.way)}")
+        seconds = time.monotonic() - started
+        if seconds - last > 10:
+            last = seconds
+            say(f"at {result.case}: {len(results)} finished, {seconds:.0f} s")
     say(table(results))
     wrong = sum(bool(result.wrong) for result in results)
-    say(f"{len(chosen)} crashes, {len(results)} finished, {wrong} wrong, {time.monotonic() - started:.0f} s")
+    missed = sum(not result.reached for result in results)
+    not_reached = f", {missed} of them not reached" if missed else ""
+    say(f"{what}{not_reached}, {len(results)} finished, {wrong} wrong, {time.monotonic() - started:.0f} s")
     return 1 if wrong or not results else 0
 
 

@@ -1,0 +1,172 @@
+"""SIGSTOP at every named place, the log on Kafka: a driver that was overtaken changes nothing (T1, I6)."""
+
+import random
+import signal
+
+import pytest
+
+from kafka_rules import Api
+from tidegate import failpoints
+from tidegate.errors import FencedError
+from tidegate.testing.crash_place import (
+    BATCHES,
+    DEADLINE_S,
+    ended,
+    stops,
+    wake,
+    wakes_fenced,
+)
+
+pytest_plugins = ["kafka_place", "proxied"]
+
+FENCED = FencedError.exit_code
+OPENS_LATE = "open.before_append"
+"""Who sleeps here has not opened yet: it opens when it wakes, as any new driver may."""
+
+
+def retiring(name):
+    return ["--keep-versions", "1"] if name.startswith("retire.") else []
+
+
+@pytest.mark.parametrize("name", [name for name in failpoints.NAMES if name != OPENS_LATE])
+def test_a_zombie_wakes_after_another_driver_finished(place, name):
+    """It has one batch more to do, so wherever it slept it learns that it is not the writer any more."""
+    zombie = place.start(*retiring(name), "--batches", str(BATCHES + 1), armed=f"{name}=stop")
+    try:
+        assert stops(zombie)
+        place.run(*retiring(name))
+        before, decided = place.check(), place.decided()
+        wakes_fenced(zombie)
+    finally:
+        zombie.kill()
+    assert before == place.check() == (BATCHES, BATCHES)
+    assert place.decided() == decided
+    assert decided.epoch == 2
+    place.check_all_of_it()
+
+
+def test_who_sleeps_before_it_opens_is_the_newest_when_it_wakes(place):
+    zombie = place.start(armed=f"{OPENS_LATE}=stop")
+    try:
+        assert stops(zombie)
+        place.run()
+        before, decided = place.check(), place.decided()
+        wake(zombie)
+        events = ended(zombie)
+    finally:
+        zombie.kill()
+    assert events[-1] == {"event": "done", "version": BATCHES}
+    assert before == place.check() == (BATCHES, BATCHES)
+    assert (place.decided().recent, decided.epoch, place.decided().epoch) == (decided.recent, 1, 2)
+
+
+@pytest.mark.parametrize("name", ["decide.before_append", "publish.before", "trim.before_decisions"])
+def test_two_zombies_wake_in_turn(place, name):
+    """The older wakes first, while the newer one sleeps; a third has finished."""
+    zombies = []
+    try:
+        for _ in range(2):
+            zombies.append(place.start("--batches", str(BATCHES + 1), armed=f"{name}=stop"))
+            assert stops(zombies[-1])
+        place.run()
+        decided = place.decided()
+        for zombie in zombies:
+            wakes_fenced(zombie)
+    finally:
+        for zombie in zombies:
+            zombie.kill()
+    assert place.check() == (BATCHES, BATCHES)
+    assert (place.decided(), decided.epoch) == (decided, 3)
+    place.check_all_of_it()
+
+
+# -- two that do not give way -------------------------------------------------------------------------
+
+ROUNDS, DUEL_BATCHES = 12, 6
+STOPS_EACH = 3
+
+
+def stops_of(chance):
+    """Failpoints to stop at, for one driver."""
+    chosen = {chance.choice(failpoints.NAMES): chance.choice((1, 1, 2)) for _ in range(STOPS_EACH)}
+    return ",".join(f"{name}=stop@{nth}" for name, nth in chosen.items())
+
+
+@pytest.mark.parametrize("seed", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+def test_two_drivers_stopped_and_resumed_by_turns(place, seed):
+    """Whenever one sleeps the other goes on; who is fenced starts again, as a scheduler would do it."""
+    chance, running, codes = random.Random(seed), [None, None], []
+    try:
+        for turn in range(ROUNDS):
+            at = turn % 2
+            if running[at] is None:
+                more = ["--batches", str(DUEL_BATCHES), "--keep-versions", "2"]
+                running[at] = place.start(*more, armed=stops_of(chance))
+            else:
+                wake(running[at])
+            if not stops(running[at]):
+                codes.append(running[at].returncode)
+                running[at].communicate(timeout=DEADLINE_S)
+                running[at] = None
+            visible, decided = place.check()
+            assert decided - visible in (0, 1)
+        for driver in filter(None, running):
+            while stops(driver):
+                wake(driver)
+            codes.append(driver.returncode)
+            driver.communicate(timeout=DEADLINE_S)
+    finally:
+        for driver in filter(None, running):
+            driver.kill()
+    assert set(codes) <= {0, FENCED}, codes
+    assert FENCED in codes
+    place.run("--batches", str(DUEL_BATCHES), "--keep-versions", "2")
+    assert place.check() == (DUEL_BATCHES, DUEL_BATCHES)
+    place.check_all_of_it()
+
+
+def test_two_drivers_started_at_once(place):
+    """Neither sleeps: both make the topics, the first record and the store, and one of them wins."""
+    drivers = [place.start("--deadline", "30") for _ in range(2)]
+    try:
+        codes = [driver.wait(DEADLINE_S) for driver in drivers]
+        told = [driver.communicate() for driver in drivers]
+    finally:
+        for driver in drivers:
+            driver.kill()
+    assert set(codes) <= {0, FENCED}, told
+    place.run()
+    assert place.check() == (BATCHES, BATCHES)
+    place.check_all_of_it()
+
+
+# -- what a dead driver sent --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["open", "decided", "summary"])
+def test_a_record_arrives_after_its_driver_died_and_another_finished(watched_place, proxied_kafka, kind):
+    """T17: it was on its way; behind the other's Open it is void."""
+    place = watched_place
+    held = proxied_kafka.proxy.hold_request(Api.PRODUCE, contains=f'"kind":"{kind}"'.encode())
+    driver = place.start(wal=f"kafka://{proxied_kafka.bootstrap}")
+    try:
+        held.arrived(DEADLINE_S)
+        driver.kill()
+        assert driver.wait(DEADLINE_S) == -signal.SIGKILL
+        driver.communicate()
+        place.run()
+        decided, records = place.decided(), count_records(place)
+        assert held.release() == 1
+    finally:
+        driver.kill()
+    assert count_records(place) == records + 1
+    assert place.decided() == decided
+    assert place.check() == (BATCHES, BATCHES)
+    place.check_all_of_it()
+    place.run("--batches", str(BATCHES + 1))
+    assert place.check() == (BATCHES + 1, BATCHES + 1)
+
+
+def count_records(place):
+    with place.opened() as (log, _):
+        return sum(1 for _ in log.decisions())
