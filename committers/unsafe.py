@@ -16,7 +16,7 @@ def refuse_unsafe(driver: Driver) -> None:
     failed = [check for check in found if check.outcome == "fail"]
     if failed and not driver.options.allow_unsafe:
         why = "; ".join(f"{check.check}: {check.found} (at stake: {check.promise})" for check in failed)
-        msg = f"{driver.log.where} is not set up safely: {why}. Mend it, or set allow_unsafe"
+        msg = f"{driver.log.where} is not set up safely: {why}. Mend it, or set allow_unsafe (--allow-unsafe)"
         raise ConfigError(msg)
     for check in found:
         logger.warning("%s: %s: %s (at stake: %s)", driver.log.where, check.check, check.found, check.promise)

@@ -166,7 +166,8 @@ class Clients:
         return error is not None and error.code() in REFUSED
 
     def _note(self, error: KafkaError) -> None:
-        self._last_error = error
+        if not self._is_refused(self._last_error):  # what comes after a refusal only follows from it
+            self._last_error = error
 
     def ask(self, client: Any, what: str, call: Callable[[], T]) -> T:
         """The call's result; what is only for the moment is tried again, until the time-out.

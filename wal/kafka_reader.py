@@ -118,8 +118,8 @@ def _polled(clients: Clients, consumer: Any, topic: str, count: Callable[[], int
             clients.unavailable(f"reading {topic}", error.args[0], error)
         for message in messages:
             told = message.error()
-            if told is not None and told.code() in TRANSIENT:
-                continue  # the client goes on by itself
+            if told is not None and told.code() in (*TRANSIENT, KafkaError.GROUP_AUTHORIZATION_FAILED):
+                continue  # the client goes on by itself, and no group is used
             if told is not None and told.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
                 _refuse(clients, topic, message, told)
             yield message
