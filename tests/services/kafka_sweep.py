@@ -30,7 +30,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
@@ -38,12 +38,15 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kafka_rules import Api
 from kafka_server import KafkaCluster, wait_until
-from proxied import ProxiedKafka, proxy_of
 from tidegate.testing import crash_process, crash_sweep
 from tidegate.testing.crash_check import Elsewhere, Left, SweepError, check, check_end
 from tidegate.testing.crash_process import PLAIN, Process
 from tidegate.testing.crash_sweep import BATCHES, NAMESPACE, WAYS, WORKLOAD, Result, finish, follow, say
+from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
+
+if TYPE_CHECKING:
+    from proxied import ProxiedKafka
 
 ONLY = "tools/run python tests/services/kafka_sweep.py --only {case} --way {way}"
 MODES = ("before", "after")
@@ -206,24 +209,38 @@ class KafkaPlace(crash_sweep.Place):
 
     def _segments(self) -> frozenset[str]:
         """What the change-log's messages say whose they are, those before the cut left out."""
-        consumer = Consumer({"bootstrap.servers": self._kafka.direct, "group.id": "looking"})
-        topic, found = f"{self._prefix}.{NAMESPACE}.changelog", set()
+        settings = {"bootstrap.servers": self._kafka.direct, "group.id": "looking", "fetch.wait.max.ms": 1}
+        consumer, topic = Consumer(settings), f"{self._prefix}.{NAMESPACE}.changelog"
         try:
             if topic not in consumer.list_topics(timeout=WAIT_S).topics:
                 return frozenset()
+            places, count = [], 0
             for partition in range(PARTITIONS):
-                place = TopicPartition(topic, partition)
-                first, end = consumer.get_watermark_offsets(place, timeout=WAIT_S)
-                consumer.assign([TopicPartition(topic, partition, first)])
-                messages = consumer.consume(end - first, WAIT_S) if end > first else []
-                found.update(message.key().decode() for message in messages)
+                first, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=WAIT_S)
+                places.append(TopicPartition(topic, partition, first))
+                count += end - first
+            consumer.assign(places)
+            messages = consumer.consume(count, WAIT_S) if count else []
         finally:
             consumer.close()
-        return frozenset(found)
+        if len(messages) < count:
+            raise SweepError(f"{len(messages)} of {count} messages of {topic} came within {WAIT_S} s")
+        return frozenset(message.key().decode() for message in messages)
+
+    @contextlib.contextmanager
+    def log(self) -> Iterator[Log]:
+        """The log, for whoever looks."""
+        with contextlib.closing(open_log(self.wal, NAMESPACE, self._elsewhere.options)) as log:
+            yield log
+
+    def topics_are_there(self) -> bool:
+        """Whether the log was made, be it empty."""
+        with self.log() as log:
+            return bool(log.checks())
 
     def remove(self) -> None:
         """Drop the topics."""
-        with contextlib.closing(open_log(self.wal, NAMESPACE, self._elsewhere.options)) as log:
+        with self.log() as log:
             log.drop()
 
 
@@ -293,6 +310,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--count", action="store_true", help="only count")
     args = parser.parse_args(argv)
+    from proxied import ProxiedKafka, proxy_of  # here, for pytest takes it for a plugin of its own
+
     with contextlib.ExitStack() as running:
         folder = running.enter_context(crash_sweep.working_folder())
         cluster = running.enter_context(KafkaCluster(folder / "kafka", proxied=True))
