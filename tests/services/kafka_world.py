@@ -9,9 +9,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
+from kafka_server import wait_until
 from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
@@ -33,6 +34,17 @@ SEED, ROWS, KEY_GROUPS, PARTITIONS = 7, 10, 4, 2
 DEADLINE_S = 30.0
 KEEP_NOTHING_S = 0.002
 """What a trimmer of these tests is told: all that is not needed goes."""
+NOT_YET = (
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+)
+"""What a broker says of a topic that it does not lead yet."""
+
+
+class Died(BaseException):
+    pass
 
 
 class AtCalls:
@@ -127,15 +139,32 @@ class World:
         )
         return Trimmer(driver.log, driver.store, options)
 
+    def decide_only(self, driver: Driver, batch_id: int) -> None:
+        """The batch is decided, and its driver dies before it writes anything to the store."""
+
+        def dies(*_: Any) -> None:
+            raise Died
+
+        apply, driver.store.apply = driver.store.apply, dies  # type: ignore[method-assign]
+        with contextlib.suppress(Died):
+            self.commit(driver, batch_id)
+        driver.store.apply = apply  # type: ignore[method-assign]
+        assert driver.folded.last_version == driver.store.pointer().visible + 1
+
     # -- what is true of it ---------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def readable(self) -> Iterator[Log]:
+        with contextlib.closing(self.log(self.direct)) as log:
+            yield log
 
     def view(self) -> View:
         """The fold of the whole log, by a reader that wrote none of it."""
-        with contextlib.closing(self.log(self.direct)) as log:
+        with self.readable() as log:
             return fold_all(View(), log.decisions())
 
     def records(self) -> list[AnyRecord]:
-        with contextlib.closing(self.log(self.direct)) as log:
+        with self.readable() as log:
             return [decode_record(entry.content, "log") for entry in log.decisions()]
 
     def check(self, versions: int, *, verified: bool = True) -> View:
@@ -150,7 +179,7 @@ class World:
         for one in entries:
             assert self.content(one) == expected_at(SEED, one.version, ROWS), one.version
         if verified:
-            with contextlib.closing(self.log(self.direct)) as log:
+            with self.readable() as log:
                 report = verify(log, store)
             assert not report.findings, report.findings
         return view
@@ -168,6 +197,7 @@ class World:
     # -- behind the log, with clients of our own -------------------------------------------------------
 
     def admin(self) -> AdminClient:
+        """To be kept until its answers are in: without it they never come."""
         return AdminClient({"bootstrap.servers": self.direct})
 
     def produce(self, topic: str, *values: bytes | None, partition: int = 0, **settings: Any) -> list[int]:
@@ -215,17 +245,60 @@ class World:
         """Those of the log that are there."""
         return {self.decisions, self.changelog} & self.admin().list_topics(timeout=DEADLINE_S).topics.keys()
 
+    def remake(self, topic: str, *values: bytes | None) -> None:
+        """Delete it and make it again, as if by hand, with these messages in each partition."""
+        admin = self.admin()
+        partitions = len(admin.list_topics(topic, DEADLINE_S).topics[topic].partitions)
+        for done in admin.delete_topics([topic], operation_timeout=DEADLINE_S).values():
+            done.result(DEADLINE_S)
+
+        def made() -> bool:
+            try:
+                admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(DEADLINE_S)
+            except KafkaException as error:  # it may still be on its way out
+                return _refuse_unless(error, KafkaError.TOPIC_ALREADY_EXISTS)
+            return True
+
+        def known() -> bool:
+            try:
+                return bool([self.ends(topic, partition) for partition in range(partitions)])
+            except KafkaException as error:
+                return _refuse_unless(error, *NOT_YET)
+
+        wait_until(made, f"{topic} is made again", DEADLINE_S)
+        wait_until(known, f"the broker leads {topic}", DEADLINE_S)
+        for partition in range(partitions):
+            self.produce(topic, *values, partition=partition)
+
+    def configure(self, topic: str, **settings: object) -> None:
+        entries = [
+            ConfigEntry(name.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
+            for name, value in settings.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+        admin = self.admin()
+        for done in admin.incremental_alter_configs([resource]).values():
+            done.result(DEADLINE_S)
+
     def delete_records(self, topic: str, offset: int, partition: int = 0) -> None:
-        for done in self.admin().delete_records([TopicPartition(topic, partition, offset)]).values():
+        admin = self.admin()
+        for done in admin.delete_records([TopicPartition(topic, partition, offset)]).values():
             done.result(DEADLINE_S)
 
     def close(self) -> None:
         """Nothing of it is left on the broker."""
         self.opened.close()
-        for done in self.admin().delete_topics([self.decisions, self.changelog]).values():
-            with contextlib.suppress(Exception):  # a test may have removed it
+        admin = self.admin()
+        for done in admin.delete_topics([self.decisions, self.changelog]).values():
+            with contextlib.suppress(KafkaException):  # a test may have removed it
                 done.result(DEADLINE_S)
         self.store().drop()
+
+
+def _refuse_unless(error: KafkaException, *codes: int) -> bool:
+    if error.args[0].code() not in codes:
+        raise error
+    return False
 
 
 @contextlib.contextmanager
