@@ -7,7 +7,7 @@ import pytest
 
 from kafka_rules import Api
 from tidegate import failpoints
-from tidegate.errors import FencedError
+from tidegate.errors import CorruptError, FencedError, WalGapError
 from tidegate.testing.crash_place import (
     BATCHES,
     DEADLINE_S,
@@ -78,6 +78,45 @@ def test_two_zombies_wake_in_turn(place, name):
     assert place.check() == (BATCHES, BATCHES)
     assert (place.decided(), decided.epoch) == (decided, 3)
     place.check_all_of_it()
+
+
+def test_a_flip_behind_a_newer_claim_is_refused(place):
+    """The newer driver has only claimed the store, and has not finished the version that is decided."""
+    zombie = place.start(armed="publish.before=stop@2")
+    newer = None
+    try:
+        assert stops(zombie)
+        newer = place.start(armed="open.after_claim=stop")
+        assert stops(newer)
+        wakes_fenced(zombie)
+        assert place.check() == (1, 2)
+        wake(newer)
+        assert ended(newer)[0] == {"event": "opened", "epoch": 2, "recovered": [2]}
+    finally:
+        for driver in filter(None, (zombie, newer)):
+            driver.kill()
+    assert place.check() == (BATCHES, BATCHES)
+    place.check_all_of_it()
+
+
+@pytest.mark.parametrize("name", ["stage.before_ack", "manifest.after_write", "decide.before_append"])
+def test_a_log_that_was_removed_and_made_again_meanwhile_is_another_log(place, name):
+    """T20: positions and names are the same again, but what is written there decides nothing."""
+    zombie = place.start("--deadline", "5", armed=f"{name}=stop@3")
+    try:
+        assert stops(zombie)
+        before = place.visible()
+        with place.opened() as (log, _):
+            log.drop()
+            log.create()
+        wake(zombie)
+        events = ended(zombie, WalGapError.exit_code)
+    finally:
+        zombie.kill()
+    assert events[-1]["error"] == "WalGapError"
+    assert place.visible() == before >= 1
+    place.run(code=CorruptError.exit_code)  # what it wrote there cannot be undone, and begins no log
+    assert place.visible() == before
 
 
 # -- two that do not give way -------------------------------------------------------------------------

@@ -82,6 +82,11 @@ class Place:
         with self.opened() as (log, _):
             return fold_all(View(), log.decisions()).state
 
+    def visible(self) -> int:
+        """What the store shows."""
+        with self.opened() as (_, store):
+            return store.pointer().visible
+
     def check(self) -> tuple[int, int]:
         """I1 at every visible version, I2; how many versions are visible, and decided."""
         with self.opened() as (log, store):
