@@ -87,7 +87,7 @@ AS_LONG = pytest.mark.parametrize("filled", [False, True], ids=["empty", "as lon
 
 
 @pytest.mark.parametrize(
-    ("which", "filled"),
+    "which, filled",
     [
         ("decisions", False),
         ("decisions", True),

@@ -144,7 +144,9 @@ def test_records_on_both_sides_of_foreign_transactions_are_read_and_trimmed(worl
     positions = [message.offset() for message in world.raw(world.decisions)]
     assert positions[-1] >= len(positions) + 2  # there are gaps
     world.tidy(driver)
-    assert world.ends(world.decisions)[0] == view.summaries[-1].position
+    first, _ = world.ends(world.decisions)
+    assert first > 3
+    assert first in [place.position for place in view.summaries]
     world.commit(driver, 4)
     world.commit(world.open(), 5)
     world.check(6)
