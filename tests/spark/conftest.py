@@ -1,9 +1,15 @@
-"""One Spark session for the folder, and streams: files in, versions out, in a folder of their own."""
+"""One Spark session for the folder, and streams: files in, versions out, in a folder of their own.
+
+``--log kafka`` puts the log of every stream on a Kafka broker instead of into that folder.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -13,22 +19,87 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql.pandas.types import to_arrow_schema
 
+sys.path.append(str(Path(__file__).parent))  # tools/run keeps it off
+
+from log_places import FilePlace, KafkaPlace, LogPlace
+
 import tidegate
+from foreign_kafka import foreign_kafka
+from kafka_server import KafkaCluster
+from tidegate import failpoints
 from tidegate.spark import VersionedSink
 from tidegate.wal.fold import View, fold_all
-from tidegate.wal.open_log import open_log
 
 DEADLINE_S = 90.0
+SPARK_HOME = Path(pyspark.__file__).parent
 NAMESPACE = "flights"
 
 Row = dict[str, Any]
 Batch = Sequence[Row]
 Function = Callable[[DataFrame, int], None]
+
+
+# -- where the log is -------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--log", choices=("file", "kafka"), default="file", help="where the log of streams is")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in (
+        "on_kafka: the kind of log matters to it; `make test` runs it with --log kafka, too",
+        "only_log(kind): it is about one kind of log",
+    ):
+        config.addinivalue_line("markers", line)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        wanted = item.get_closest_marker("only_log")
+        if wanted is not None and wanted.args[0] != log_kind(config):
+            item.add_marker(pytest.mark.skip(reason=f"only with --log {wanted.args[0]}"))
+
+
+def log_kind(config: pytest.Config) -> str:
+    return str(config.getoption("--log", "file"))
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of one broker for all tests: take new names for topics."""
+    foreign = foreign_kafka()
+    if foreign is not None:
+        yield foreign.bootstrap
+        return
+    with KafkaCluster(tmp_path_factory.mktemp("kafka")) as cluster:
+        yield cluster.bootstrap
+
+
+@pytest.fixture
+def log_at(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], LogPlace]]:
+    """The place of a log for what works in this folder: there, or on the broker."""
+    made: list[LogPlace] = []
+
+    def place(folder: Path) -> LogPlace:
+        if log_kind(request.config) == "kafka":
+            made.append(KafkaPlace(request.getfixturevalue("kafka"), folder / "wal"))
+        else:
+            made.append(FilePlace(folder / "wal"))
+        return made[-1]
+
+    yield place
+    for one in made:
+        one.drop()
+
+
+# -- Spark ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
@@ -91,11 +162,12 @@ class Stream:
     spark: SparkSession
     folder: Path
     schema: str
+    log: LogPlace
     files: int = 0
 
     def __post_init__(self) -> None:
         self.input.mkdir(parents=True)
-        self.wal, self.store = f"file://{self.folder}/wal", f"sqlite://{self.folder}/store"
+        self.store = f"sqlite://{self.folder}/store"
 
     @property
     def input(self) -> Path:
@@ -120,7 +192,7 @@ class Stream:
         return types.StructType.fromDDL(self.schema)
 
     def sink(self, **options: Any) -> VersionedSink:
-        where = {"namespace": NAMESPACE, "wal": self.wal, "store": self.store}
+        where = {"namespace": NAMESPACE, "store": self.store, **self.log.keywords}
         return VersionedSink(**{**where, "heartbeat_s": 0.1, **options})
 
     def start(self, function: Function, *, per_batch: int = 1, **trigger: Any) -> tuple[Any, Ran]:
@@ -194,8 +266,16 @@ class Stream:
 
     def view(self) -> View:
         """The decision log, folded from its beginning."""
-        log = open_log(self.wal, NAMESPACE)
-        return fold_all(View(), log.decisions())
+        with self.log.opened(NAMESPACE) as log:
+            return fold_all(View(), log.decisions())
+
+    def records(self) -> list[tuple[int, bytes]]:
+        """What stands in the decision log, byte for byte."""
+        return self.log.records(NAMESPACE)
+
+    def segments(self) -> int:
+        """How much was staged: one for each try of a task with rows, one per manifest."""
+        return len(self.log.segments(NAMESPACE))
 
     def decided(self) -> int:
         """The last version that the decision log has; 0 for a log that is not there."""
@@ -204,13 +284,62 @@ class Stream:
 
 
 @pytest.fixture
-def stream(spark: SparkSession, tmp_path: Path) -> Callable[..., Stream]:
+def stream(spark: SparkSession, tmp_path: Path, log_at: Callable[[Path], LogPlace]) -> Callable[..., Stream]:
     """Makes a stream of rows with this schema; the name tells several streams of a test apart."""
 
     def make(schema: str, name: str = "stream") -> Stream:
-        return Stream(spark, tmp_path / name, schema)
+        return Stream(spark, tmp_path / name, schema, log_at(tmp_path / name))
 
     return make
+
+
+# -- drivers in processes of their own --------------------------------------------------------------
+
+
+def _spark_home(folder: Path) -> Path:
+    """Spark as it is, but that executors of local-cluster get their folders here, not in its own."""
+    home = folder / "spark"
+    if not home.exists():
+        home.mkdir()
+        for path in SPARK_HOME.iterdir():
+            if path.name != "work":
+                (home / path.name).symlink_to(path)
+    return home
+
+
+@pytest.fixture
+def drive() -> Callable[..., tuple[int, str]]:
+    """Runs a script beside this file to its end; its exit code, and the end of what it printed."""
+
+    def run(
+        script: str, folder: Path, *words: str, armed: str = "", deadline_s: float = 2 * DEADLINE_S
+    ) -> tuple[int, str]:
+        environment = {
+            **os.environ,
+            "SPARK_HOME": str(_spark_home(folder)),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+            failpoints.ENVIRONMENT_VARIABLE: armed,
+        }
+        path = folder / "driver.log"
+        with path.open("w") as output:
+            driver = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name(script)), str(folder), *words],
+                env=environment,
+                cwd=folder,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                driver.wait(deadline_s)
+            # Its JVM, the executors and their workers too, whatever became of it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+        return driver.returncode, path.read_text()[-5_000:]
+
+    return run
 
 
 @pytest.fixture

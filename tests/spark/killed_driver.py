@@ -1,16 +1,18 @@
 """The driver of test_driver_killed.py: four batches, and a place at which something is killed.
 
-    python killed_driver.py FOLDER MASTER PLACE
+    python killed_driver.py FOLDER LOG MASTER PLACE
 
-PLACE: ``batch`` kills this driver and its JVM when batch 1 has begun, before the sink sees it (Spark
-has its offsets, nothing is staged); ``stage`` does it from a task that has written its frames and
-not acked; ``executor`` kills that task's executor instead, once. Places inside the sink come through
-TIDEGATE_FAILPOINTS, which kill this process only: its JVM then ends by itself. ``none``: nothing.
+LOG: what the sink is told of the log, as JSON. PLACE: ``batch`` kills this driver and its JVM when
+batch 1 has begun, before the sink sees it (Spark has its offsets, nothing is staged); ``stage`` does
+it from a task that has written its frames and not acked; ``executor`` kills that task's executor
+instead, once. Places inside the sink come through TIDEGATE_FAILPOINTS, which kill this process only:
+its JVM then ends by itself. ``none``: nothing.
 Whenever the function of a batch runs, its id goes to FOLDER/calls.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -54,8 +56,7 @@ def killing(original, place: str, once: Path, drivers: tuple[int, ...]):
     return make
 
 
-def main(folder: Path, master: str, place: str) -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+def main(folder: Path, log: dict, master: str, place: str) -> None:
     spark = (
         SparkSession.builder.master(master)
         .appName("tidegate killed driver")
@@ -72,9 +73,7 @@ def main(folder: Path, master: str, place: str) -> None:
     drivers = (jvm, os.getpid())
     if place in ("stage", "executor"):
         stage._task = killing(stage._task, place, folder / "killed", drivers)
-    sink = VersionedSink(
-        namespace="flights", wal=f"file://{folder}/wal", store=f"sqlite://{folder}/store", parallelism=2
-    )
+    sink = VersionedSink(namespace="flights", store=f"sqlite://{folder}/store", parallelism=2, **log)
 
     def each(txn, rows):
         with (folder / "calls").open("a") as calls:
@@ -104,4 +103,4 @@ def main(folder: Path, master: str, place: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3], sys.argv[4])

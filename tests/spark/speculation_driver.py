@@ -1,9 +1,10 @@
 """The driver of test_speculation.py: a query on a standalone cluster whose first staging try dawdles.
 
-    python speculation_driver.py MASTER FOLDER
+    python speculation_driver.py MASTER FOLDER LOG
 
 The first attempt of partition 0's staging task writes its frames, then waits (bounded) until its
-speculative twin has written its own: both have staged, one ack counts. Prints one line of JSON.
+speculative twin has written its own: both have staged, one ack counts. LOG: what the sink is
+told of the log, as JSON. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def dawdling(seen: str, original):
     return make
 
 
-def main(master: str, folder: Path) -> None:
+def main(master: str, folder: Path, log: dict) -> None:
     spark = (
         SparkSession.builder.master(master)
         .appName("tidegate speculation")
@@ -77,10 +78,10 @@ def main(master: str, folder: Path) -> None:
     tracker = spark.sparkContext._jsc.sc().statusTracker()
     sink = VersionedSink(
         namespace="flights",
-        wal=f"file://{folder}/wal",
         store=f"sqlite://{folder}/store",
         parallelism=2,
         driver_apply_max_changes=0,
+        **log,
     )
 
     def each(txn, rows):
@@ -110,4 +111,4 @@ def main(master: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))

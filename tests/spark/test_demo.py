@@ -9,8 +9,8 @@ from tidegate.demo import run
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]  # .ci/run runs the demo itself
 
 
-def test_the_demo_ends_with_31_whole_versions_after_two_kills_i1_i2_i4(tmp_path):
-    outcome = run(folder=tmp_path / "demo")
+def test_the_demo_ends_with_31_whole_versions_after_two_kills_i1_i2_i4(log_at, tmp_path):
+    outcome = run(folder=tmp_path / "demo", **log_at(tmp_path / "demo").keywords)
     assert outcome.torn == []
     assert (outcome.versions, outcome.versions_checked, len(outcome.kills)) == (31, 31, 2)
     assert outcome.recovered == [10]

@@ -9,20 +9,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from log_places import command
 
 import tidegate
-from tidegate import failpoints
 from tidegate.wal.fold import View, fold_all
-from tidegate.wal.open_log import open_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
-DEADLINE_S = 180.0
 BATCHES = [
     [{"k": f"k{n}", "n": n} for n in range(30)],
     [{"k": f"k{n}", "n": 100 * n - 100} for n in range(10)],  # k0 is deleted
@@ -39,6 +34,8 @@ DECIDED = (
     "publish.after",
     "commit.before_return",
 )
+ON_KAFKA = ("stage", "decide.after_append", "publish.after")
+"""Those that `make test` runs on Kafka; `make full` runs all of them with both kinds of log."""
 PUBLISHED = ("publish.after", "commit.before_return")
 CHUNKS = 2
 """Frames of one version: one of each task."""
@@ -65,32 +62,26 @@ def folder(tmp_path):
     return tmp_path
 
 
-def drive(folder, place="none", armed="", master="local[2]"):
+@pytest.fixture
+def log(folder, log_at):
+    return log_at(folder)
+
+
+@pytest.fixture
+def run(folder, log, drive):
     """The driver script to its end; its exit code and what it printed."""
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", failpoints.ENVIRONMENT_VARIABLE: armed}
-    script = Path(__file__).with_name("killed_driver.py")
-    with (folder / "driver.log").open("w") as output:
-        driver = subprocess.Popen(
-            [sys.executable, str(script), str(folder), master, place],
-            env=environment,
-            cwd=folder,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            driver.wait(DEADLINE_S)
-        finally:
-            if driver.poll() is None:
-                os.killpg(driver.pid, signal.SIGKILL)
-                driver.wait()
-    return driver.returncode, (folder / "driver.log").read_text()[-5_000:]
+
+    def driver(place="none", armed="", master="local[2]"):
+        words = (json.dumps(log.keywords), master, place)
+        return drive("killed_driver.py", folder, *words, armed=armed)
+
+    return driver
 
 
-def check(folder, visible, decided):
+def check(folder, log, visible, decided):
     """Every visible version's content, and one version per batch."""
-    log = open_log(f"file://{folder}/wal", "flights")
-    facts = fold_all(View(), log.decisions()).state.recent
+    with log.opened("flights") as opened:
+        facts = fold_all(View(), opened.decisions()).state.recent
     assert [fact.origin.batch_id for fact in facts] == list(range(decided))
     with tidegate.connect(f"sqlite://{folder}/store", namespace="flights") as gate:
         assert gate.version() == visible
@@ -108,31 +99,57 @@ def calls(folder):
     return [int(line) for line in (folder / "calls").read_text().split()]
 
 
-@pytest.mark.parametrize("place", [*UNDECIDED, *DECIDED])
-def test_a_driver_killed_in_a_batch_is_started_again_i1_i2_i4_i5(folder, place):
+def agree(folder, log):
+    """As an operator would ask: log and store hold the same."""
+    where = ["--store", f"sqlite://{folder}/store", "--namespace", "flights", *log.words]
+    assert json.loads(command("verify", "--json", *where))["findings"] == []
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param(place, marks=[pytest.mark.on_kafka] if place in ON_KAFKA else [])
+        for place in (*UNDECIDED, *DECIDED)
+    ],
+)
+def test_a_driver_killed_in_a_batch_is_started_again_i1_i2_i4_i5(folder, log, run, place):
     inside = "." in place
     nth = CHUNKS + 1 if place.startswith("apply.") else 2
-    code, told = drive(folder, "none" if inside else place, f"{place}=kill@{nth}" if inside else "")
+    code, told = run("none" if inside else place, f"{place}=kill@{nth}" if inside else "")
     assert code == -signal.SIGKILL, told
     assert committed(folder) == [0], "Spark does not know that batch 1 is done"
     assert (folder / "checkpoint" / "offsets" / "1").exists()
-    check(folder, visible=2 if place in PUBLISHED else 1, decided=2 if place in DECIDED else 1)
+    check(folder, log, visible=2 if place in PUBLISHED else 1, decided=2 if place in DECIDED else 1)
 
-    code, told = drive(folder)
+    code, told = run()
     assert code == 0, told
     assert committed(folder) == [0, 1, 2, 3]
-    check(folder, visible=4, decided=4)
+    check(folder, log, visible=4, decided=4)
     again = [] if place in DECIDED or place == "batch" else [1]
     assert calls(folder) == [0, 1, *again, 2, 3]
+    agree(folder, log)
 
 
-def test_an_executor_killed_between_frames_and_ack_i2_t2(folder):
+def test_what_a_killed_driver_decided_is_recovered_without_spark_i4(folder, log, run):
+    """The restarted query finds the batch visible, and goes on behind it."""
+    code, told = run(armed=f"apply.after_chunk=kill@{CHUNKS + 1}")
+    assert code == -signal.SIGKILL, told
+    where = ["--store", f"sqlite://{folder}/store", "--namespace", "flights", *log.words]
+    done = json.loads(command("recover", "--json", "--force", "--allow-unsafe", *where))
+    assert (done["recovered"], done["visible"]) == ([2], 2)
+    check(folder, log, visible=2, decided=2)
+    code, told = run()
+    assert code == 0, told
+    assert calls(folder) == [0, 1, 2, 3]
+    check(folder, log, visible=4, decided=4)
+
+
+def test_an_executor_killed_between_frames_and_ack_i2_t2(folder, log, run):
     """A process of its own, with its worker; another executor stages that task again."""
-    code, told = drive(folder, "executor", master="local-cluster[2,1,512]")
+    code, told = run("executor", master="local-cluster[2,1,512]")
     assert code == 0, told
     assert (folder / "killed").exists()
     assert calls(folder) == [0, 1, 2, 3]
-    check(folder, visible=4, decided=4)
+    check(folder, log, visible=4, decided=4)
     # Batch 3 stages nothing but its manifest; each other one two change-logs and a manifest; one orphan.
-    segments = list((folder / "wal" / "flights" / "changelog").glob("*.seg"))
-    assert len(segments) > 3 * 3 + 1, "the killed executor's frames are orphans"
+    assert len(log.segments("flights")) > 3 * 3 + 1, "the killed executor's frames are orphans"

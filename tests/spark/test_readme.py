@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.only_log("file")]
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 

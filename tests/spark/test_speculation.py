@@ -21,9 +21,8 @@ import pytest
 
 import tidegate
 from tidegate.wal.fold import View, fold_all
-from tidegate.wal.open_log import open_log
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.on_kafka, pytest.mark.timeout(300)]
 
 SPARK_HOME = Path(pyspark.__file__).parent
 DEADLINE_S = 120.0
@@ -104,15 +103,15 @@ def cluster(tmp_path):
                 process.wait(30)
 
 
-def test_a_speculated_twin_stages_too_and_one_ack_counts_t2_i2(cluster, tmp_path):
+def test_a_speculated_twin_stages_too_and_one_ack_counts_t2_i2(cluster, log_at, tmp_path):
     folder = tmp_path / "run"
     (folder / "input").mkdir(parents=True)
     rows = [{"k": f"k{n}", "n": n} for n in range(ROWS)]
     (folder / "input" / "1.json").write_text("\n".join(map(json.dumps, rows)))
-    script = Path(__file__).with_name("speculation_driver.py")
+    script, log = Path(__file__).with_name("speculation_driver.py"), log_at(folder)
     with (tmp_path / "driver.log").open("w") as errors:
         driver = subprocess.Popen(
-            [sys.executable, str(script), cluster, str(folder)],
+            [sys.executable, str(script), cluster, str(folder), json.dumps(log.keywords)],
             env=environment("127.0.0.1"),
             cwd=tmp_path,
             stdout=subprocess.PIPE,
@@ -130,10 +129,9 @@ def test_a_speculated_twin_stages_too_and_one_ack_counts_t2_i2(cluster, tmp_path
     assert told["hosts"] == ["127.0.0.1", "127.0.0.2"]
     assert {"0-0", "0-1", "1-0"} <= set(told["seen"]), "both twins of task 0 wrote their frames"
 
-    segments = list((folder / "wal" / "flights" / "changelog").glob("*.seg"))
-    assert len(segments) >= 4, "two tasks, a twin, the manifest"
-    state = fold_all(View(), open_log(f"file://{folder}/wal", "flights").decisions()).state
-    assert state.last_version == 1
+    assert len(log.segments("flights")) >= 4, "two tasks, a twin, the manifest"
+    with log.opened("flights") as opened:
+        assert fold_all(View(), opened.decisions()).state.last_version == 1
     with tidegate.connect(f"sqlite://{folder}/store", namespace="flights") as gate:
         assert gate.version() == 1
         assert dict(gate.table("t").scan()) == {row["k"]: {"n": row["n"]} for row in rows}

@@ -47,11 +47,6 @@ def armed(monkeypatch, tmp_path):
     return arm
 
 
-def segments(flights):
-    """Files of the change-log: one for each staging task's attempt with rows, one per manifest."""
-    return len(list((flights.folder / "wal" / "flights" / "changelog").glob("*.seg")))
-
-
 @pytest.mark.parametrize("how", ["raise", "kill"])
 def test_a_users_function_that_fails_or_dies_once_is_run_again_i1_i2(stream, how):
     """The worker is killed by SIGKILL from inside the user's own function, on its first attempt."""
@@ -103,7 +98,7 @@ def test_a_staging_task_that_ends_between_frames_and_ack_leaves_orphans_only_i2_
     assert attempts() == ["0-0", "0-1", "1-0", "1-1"]
     assert flights.rows("sums", 1) == CONTENT
     assert flights.rows("sums") == {k: {"n": 2 * v["n"]} for k, v in CONTENT.items()}
-    assert segments(flights) == 2 * (2 * 2 + 1), "an orphan for each task, and a manifest"
+    assert flights.segments() == 2 * (2 * 2 + 1), "an orphan for each task, and a manifest"
     with flights.gate() as gate:
         assert [info.changes for info in gate.history()] == [{"sums": 50}, {"sums": 50}]
 
