@@ -70,6 +70,7 @@ class Query:
             f"{self.prefix}.{self.namespace}.{kind}" for kind in ("decisions", "changelog")
         )
         self._client = {"topic_prefix": self.prefix, "partitions": 2} | client
+        self.folder = folder
         self._opened = contextlib.ExitStack()
         self.on_piece: Callable[[int], None] = lambda _: None
         self.on_state: Callable[[State], None] = lambda _: None
