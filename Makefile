@@ -58,8 +58,9 @@ types: setup ## Check types, strictly, through the link tree
 simulate: setup ## Simulate N schedules from SEED; the same seed repeats the same run
 	$(RUN) python -m tidegate.testing.simulation --schedules $(N) --workers $(JOBS) --seed $(SEED)
 
-sweep: setup ## Kill a driver at every I/O it does, finish in every way (SWEEP_ARGS="--from 300" goes on there)
-	$(RUN) python -m tidegate.testing.crash_sweep --jobs $(JOBS) $(SWEEP_ARGS)
+SWEEP = $(if $(filter kafka,$(WAL)),tests/services/kafka_sweep.py,-m tidegate.testing.crash_sweep)
+sweep: setup ## Kill a driver at every I/O it does, finish in every way (WAL=kafka: at every request and reply)
+	$(RUN) python $(SWEEP) --jobs $(JOBS) $(SWEEP_ARGS)
 
 mutants: setup ## Break the protocol on purpose, rule by rule, and see a test notice each
 	$(RUN) python tools/mutants.py
