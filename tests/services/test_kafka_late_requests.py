@@ -22,7 +22,7 @@ from tidegate.wal.record import Decided, Genesis, Open, Summary
 
 pytest_plugins = ["proxied"]
 
-SOON_S = 2.0
+SOON_S = 1.5
 """After so long a log gives an append up, and what is held is late."""
 AT_ONCE_S = 0.01
 """A deadline for deciding that has passed when the first append is given up."""

@@ -144,7 +144,7 @@ def losing(proxied_kafka):
 # -- a whole run ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("turn", [1, -1], ids=["forwards", "backwards"])
+@pytest.mark.parametrize("turn", [1, pytest.param(-1, marks=pytest.mark.slow)])
 def test_every_kind_in_turn_the_connection_is_closed(losing, turn):
     hits = losing(*list(KINDS)[::turn], close=True)
     assert hits.total() > sum(map(len, CALLS.values())) / 2, hits
