@@ -135,6 +135,24 @@ def test_frames_whose_messages_lie_between_each_others(world, log):
     assert all(is_gone(log, address) for address in addresses.values())
 
 
+def test_what_is_staged_while_a_trim_looks_at_times_stays(world, log, monkeypatch):
+    """Where nothing was young enough when it looked, only what was there before goes."""
+    names = segments(0), segments(1)
+    (orphan,) = log.stage(next(names[0]), [b"orphan"])
+    _, at_us = staged_later(world, log, orphan, next(names[1]), [b"another partition's"])
+    looked, meanwhile = log._first_since, []
+
+    def looks_and_another_stages(*arguments):
+        found = looked(*arguments)
+        meanwhile.extend(world.log().stage(next(names[0]), [b"young"]))
+        return found
+
+    monkeypatch.setattr(log, "_first_since", looks_and_another_stages)
+    log.trim_blobs([], at_us)
+    assert is_gone(log, orphan)
+    assert list(log.read(meanwhile)) == [Blob(meanwhile[0], b"young")]
+
+
 # -- at once ------------------------------------------------------------------------------------------------
 
 
