@@ -13,7 +13,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -25,6 +25,15 @@ from tidegate.wal.open_log import open_log
 
 DEADLINE_S = 60.0
 AT_ONCE = 1_000
+
+
+class Message(NamedTuple):
+    """One message of a topic; its key is its segment's name, in a change-log."""
+
+    partition: int
+    offset: int
+    key: str
+    content: bytes
 
 
 @dataclasses.dataclass
@@ -101,10 +110,10 @@ class KafkaPlace:
         return contextlib.closing(open_log(self.wal, namespace, self.options))
 
     def records(self, namespace: str) -> list[tuple[int, bytes]]:
-        return [(offset, content) for offset, _, content in self._messages(namespace, "decisions")]
+        return [(message.offset, message.content) for message in self.messages(namespace, "decisions")]
 
     def segments(self, namespace: str) -> set[str]:
-        return {key.decode() for _, key, _ in self._messages(namespace, "changelog")}
+        return {message.key for message in self.messages(namespace, "changelog")}
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
@@ -130,8 +139,8 @@ class KafkaPlace:
             if name.startswith(f"{self.prefix}.")
         ]
 
-    def _messages(self, namespace: str, kind: str) -> Iterator[tuple[int, bytes, bytes]]:
-        """Every message that a plain consumer finds: offset, key, content."""
+    def messages(self, namespace: str, kind: str) -> Iterator[Message]:
+        """Every message that a plain consumer finds in a topic of the log."""
         topic = f"{self.prefix}.{escape(namespace)}.{kind}"
         if topic not in self._topics():
             return
@@ -148,7 +157,8 @@ class KafkaPlace:
                     for message in found:
                         assert message.error() is None, message.error()
                         position = message.offset() + 1
-                        yield message.offset(), message.key() or b"", message.value() or b""
+                        key, content = message.key() or b"", message.value() or b""
+                        yield Message(partition, message.offset(), key.decode(), content)
 
 
 LogPlace = FilePlace | KafkaPlace

@@ -1,0 +1,280 @@
+"""The driver of test_kafka_executors.py and test_kafka_workers.py: batches, and notes of who did what.
+
+    python executors_driver.py FOLDER LOG MASTER PLANS
+
+LOG: what the sink is told of the log, as JSON; PLANS: what happens in a batch, by its number:
+[what, who]. What: ``staging`` kills a task after some of its frames were acknowledged, ``staged``
+after all were, before its own ack; ``applying`` after a chunk, before the seal; ``fork`` lets the
+worker go on as two processes. Who: ``worker`` is the task's Python process, ``executor`` its JVM; while
+applying the JVM of everyone who staged the version. Once for a batch.
+
+Each event is a line of JSON in FOLDER/notes. At the end it prints which processes outlived Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+from pyspark.sql import SparkSession
+
+from tidegate.spark import VersionedSink, apply_job, stage
+
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+FRAMES_FIRST = 3
+"""So many frames are acknowledged when a task is killed while it stages."""
+DEADLINE_S = 60.0
+NO_DAEMON = "no-daemon"
+
+
+class Watch:
+    """Goes to the workers by value: notes what happens there, and kills as planned."""
+
+    def __init__(self, folder: str, plans: dict) -> None:
+        self.folder, self.plans = folder, plans
+
+    # -- notes --------------------------------------------------------------------------------------
+
+    def note(self, kind, **more):
+        line = json.dumps({"kind": kind, "pid": os.getpid(), "at": time.time(), **more}) + "\n"
+        file = os.open(f"{self.folder}/notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(file, line.encode())  # one write: lines of several processes do not mix
+        os.close(file)
+
+    def notes(self, kind):
+        lines = Path(self.folder, "notes").read_text().splitlines()
+        return [note for note in map(json.loads, lines) if note["kind"] == kind]
+
+    def here(self):
+        """Which batch, task and executor this is."""
+        from pyspark import TaskContext
+
+        context, me = TaskContext.get(), psutil.Process()
+        parents = [parent for parent in me.parents() if parent.name() == "java"]
+        return {
+            "batch": context.getLocalProperty("streaming.sql.batchId"),
+            "partition": context.partitionId(),
+            "jvm": parents[0].pid,
+        }
+
+    # -- kills --------------------------------------------------------------------------------------
+
+    def planned(self, what, batch):
+        """Who shall be killed (or what else be done) now, if anyone; told once for a batch."""
+        wanted, who = self.plans.get(batch, ("", ""))
+        if wanted != what:
+            return ""
+        try:
+            os.close(os.open(f"{self.folder}/once-{batch}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return ""
+        return who
+
+    def kill(self, who, here, **more):
+        jvms = {here["jvm"]} if who == "executor" else set()
+        if who == "executor" and self.plans[here["batch"]][0] == "applying":
+            jvms |= {note["jvm"] for note in self.notes("staged") if note["batch"] == here["batch"]}
+        self.note("killed", who=who, jvms=sorted(jvms), **here, **more)
+        for jvm in jvms - {here["jvm"]}:
+            os.kill(jvm, signal.SIGKILL)
+        os.kill(here["jvm"] if who == "executor" else os.getpid(), signal.SIGKILL)
+        signal.pause()  # the executor takes this worker along
+
+    # -- inside a worker ----------------------------------------------------------------------------
+
+    def clients(self):
+        """From now on this process notes the clients that it makes, and whose it uses."""
+        from tidegate.wal.kafka_clients import Clients
+
+        if hasattr(Clients, "makers"):
+            return
+        Clients.makers, watch, made, lent = {}, self, Clients._made, Clients._lent
+
+        def noted(clients, kind, configuration):
+            client = made(clients, kind, configuration)
+            Clients.makers[id(client)] = os.getpid()
+            watch.note("made", what=kind.__name__)
+            return client
+
+        @contextlib.contextmanager
+        def checked(clients, *arguments):
+            with lent(clients, *arguments) as client:
+                watch.note("used", maker=Clients.makers[id(client)])
+                yield client
+
+        Clients._made, Clients._lent = noted, checked
+
+    def frames(self, here):
+        """The task is killed once its first frames are acknowledged."""
+        from tidegate.wal.kafka_producing import Receipts
+
+        send, watch = Receipts.send, self
+
+        def sent(receipts, content):
+            send(receipts, content)
+            if len(receipts._offsets) == FRAMES_FIRST and (who := watch.planned("staging", here["batch"])):
+                end = time.monotonic() + DEADLINE_S
+                while receipts._missing and time.monotonic() < end:
+                    receipts._producer.poll(0.1)
+                acked = [offset for offset in receipts._offsets if offset >= 0]
+                watch.kill(who, here, segment=receipts._key.decode(), acked=acked)
+
+        Receipts.send = sent
+        return lambda: setattr(Receipts, "send", send)
+
+    def chunks(self, here):
+        """The task is killed once its first chunk is in the store."""
+        from tidegate import failpoints
+
+        hit, watch = failpoints.hit, self
+
+        def hits(name):
+            if name == "apply.after_chunk" and (who := watch.planned("applying", here["batch"])):
+                watch.kill(who, here)
+            hit(name)
+
+        failpoints.hit = hits
+        return lambda: setattr(failpoints, "hit", hit)
+
+    def fork(self, endpoints):
+        """A copy of this worker stages and reads by itself; this one goes on with its own clients."""
+        from tidegate.wal.open_log import shared_log
+
+        mine = shared_log(endpoints.wal, endpoints.namespace, endpoints.wal_options)
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                for log in (mine, shared_log(endpoints.wal, endpoints.namespace, endpoints.wal_options)):
+                    addresses = log.stage(f"forked-{os.getpid()}-{id(log)}", [b"one", b"two"])
+                    read = {blob.content for blob in log.read(addresses)}
+                    self.note("forked", parent=os.getppid(), same=log is mine, right=read == {b"one", b"two"})
+                os._exit(0)
+            os._exit(1)
+        end = time.monotonic() + DEADLINE_S
+        while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+            if time.monotonic() > end:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.01)
+        addresses = mine.stage(f"parent-{os.getpid()}", [b"three"])
+        right = [blob.content for blob in mine.read(addresses)] == [b"three"]
+        self.note("forking", child=child, status=ended[1], right=right)
+
+
+def staging(watch: Watch, original):
+    def make(endpoints, *arguments):
+        run = original(endpoints, *arguments)
+
+        def task(batches):
+            here = watch.here()
+            watch.clients()
+            undo = watch.frames(here)
+            try:
+                acks = list(run(batches))
+            finally:
+                undo()
+            watch.note("staged", **here)
+            if watch.planned("fork", here["batch"]):
+                watch.fork(endpoints)
+            if who := watch.planned("staged", here["batch"]):
+                watch.kill(who, here)
+            yield from acks
+
+        return task
+
+    return make
+
+
+def applying(watch: Watch, original):
+    def make(*arguments):
+        run = original(*arguments)
+
+        def task(works):
+            here = watch.here()
+            watch.clients()
+            undo = watch.chunks(here)
+            try:
+                done = list(run(works))
+            finally:
+                undo()
+            watch.note("applied", **here)
+            yield from done
+
+        return task
+
+    return make
+
+
+def session(master: str) -> SparkSession:
+    """``local[2] no-daemon``: each task has a Python process of its own, which ends as Python does."""
+    master, _, rest = master.partition(" ")
+    return (
+        SparkSession.builder.master(master)
+        .appName("tidegate executors")
+        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
+        .config("spark.executor.extraJavaOptions", SHORT_LIVED)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.executor.memory", "512m")
+        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.shuffle.io.maxRetries", 1)  # an executor that was killed does not answer later
+        .config("spark.shuffle.io.retryWait", "100ms")
+        .config("spark.python.use.daemon", str(rest != NO_DAEMON).lower())
+        .getOrCreate()
+    )
+
+
+def outlived(pids: set[int]) -> list[int]:
+    """Those of the processes that are still there at the deadline."""
+    end = time.monotonic() + DEADLINE_S
+    while left := sorted(filter(psutil.pid_exists, pids)):
+        if time.monotonic() > end:
+            break
+        time.sleep(0.05)
+    return left
+
+
+def main(folder: Path, log: dict, master: str, plans: dict) -> None:
+    spark = session(master)
+    watch = Watch(str(folder), plans)
+    stage._task = staging(watch, stage._task)
+    apply_job._tasks = applying(watch, apply_job._tasks)
+    sink = VersionedSink(
+        namespace="flights",
+        store=f"sqlite://{folder}/store",
+        parallelism=2,
+        key_groups=16,
+        frame_bytes=500,
+        driver_apply_max_changes=0,
+        **log,
+    )
+
+    def each(txn, rows):
+        watch.note("called", batch=str(txn.batch_id))
+        txn.upsert("newest", rows, key="k", delete_when="n < 0")
+        txn.reduce("sums", rows, key="k", reducers={"n": "sum"})
+
+    query = (
+        spark.readStream.schema("k string, n bigint")
+        .option("maxFilesPerTrigger", 1)
+        .json(str(folder / "input"))
+        .writeStream.foreachBatch(sink.each(each))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    sink.close()
+    spark.stop()
+    workers = {note["pid"] for kind in ("staged", "applied") for note in watch.notes(kind)}
+    watch.note("ended", outlived=outlived(workers))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4]))

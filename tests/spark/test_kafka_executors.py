@@ -1,0 +1,164 @@
+"""Workers and executors killed while they stage to Kafka and apply from it (I1, I2, I3, I5; T2, T12).
+
+Real processes, real signals. What the dead had staged are orphans: no reader sees them, nothing is
+decided twice, and trimming removes them. Any executor applies any change-log, it is in the topic.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections import Counter
+
+import pytest
+from log_places import command
+
+import tidegate
+from tidegate.committers.apply import read_manifest
+from tidegate.committers.retire import retire_up_to
+from tidegate.committers.trim import Trimmer
+from tidegate.options import Options
+from tidegate.sinks.open_store import open_store
+from tidegate.wal.fold import View, fold_all
+from tidegate.wal.kafka_address import parse_address
+from tidegate.wal.record import Decided, decode_record
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.only_log("kafka"),
+    pytest.mark.on_kafka,
+    pytest.mark.timeout(400),
+]
+
+BATCHES = [
+    [{"k": f"k{n}", "n": n} for n in range(300)],
+    [{"k": f"k{n}", "n": 10 * n - 100} for n in range(200)],  # the first ten keys are deleted
+    [{"k": f"k{n}", "n": 7} for n in range(0, 400, 3)],
+    [{"k": f"k{n}", "n": n - 5} for n in range(250)],
+    [{"k": "k1", "n": 1}],
+]
+PLANS = {"1": "staging", "2": "staged", "3": "applying"}
+FRAMES_FIRST = 3
+KEEP_NOTHING = Options(keep_versions=1, apply_deadline_s=0.0001, wal_retain_s=0.001)
+
+
+def expected(version):
+    newest, sums = {}, {}
+    for batch in BATCHES[:version]:
+        for row in batch:
+            sums[row["k"]] = {"n": sums.get(row["k"], {"n": 0})["n"] + row["n"]}
+            newest[row["k"]] = {"n": row["n"]}
+            if row["n"] < 0:
+                del newest[row["k"]]
+    return {"newest": newest, "sums": sums}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "input").mkdir()
+    for at, rows in enumerate(BATCHES):
+        path = tmp_path / "input" / f"{at}.json"
+        path.write_text("\n".join(map(json.dumps, rows)))
+        os.utime(path, (1_600_000_000 + 100 * at,) * 2)
+    return tmp_path
+
+
+@pytest.fixture
+def log(folder, log_at):
+    return log_at(folder)
+
+
+class Notes:
+    """What the processes noted, by kind."""
+
+    def __init__(self, folder):
+        self._all = [json.loads(line) for line in (folder / "notes").read_text().splitlines()]
+
+    def of(self, kind, batch=None):
+        return [n for n in self._all if n["kind"] == kind and batch in (None, n.get("batch"))]
+
+
+def check_versions(folder):
+    """Every version is exactly its batches (I1); one version for each (I2)."""
+    with tidegate.connect(f"sqlite://{folder}/store", namespace="flights") as gate:
+        assert gate.version() == len(BATCHES)
+        for version in range(1, len(BATCHES) + 1):
+            with gate.snapshot(version=version) as snapshot:
+                found = {name: dict(snapshot.table(name).scan()) for name in ("newest", "sums")}
+            assert found == expected(version), version
+
+
+def check_decisions(log, state):
+    """Each batch was decided once; not even a void record says otherwise."""
+    records = [decode_record(content, "here") for _, content in log.records("flights")]
+    decided = [record for record in records if isinstance(record, Decided)]
+    assert [record.version for record in decided] == list(range(1, len(BATCHES) + 1))
+    assert [fact.origin.batch_id for fact in state.recent] == list(range(len(BATCHES)))
+
+
+def needed(opened, state):
+    """Partition and offset of all that the versions from the last one on, or all, are made of."""
+    found = {}
+    for fact in state.recent:
+        frames = read_manifest(opened, fact).frames()
+        addresses = [fact.manifest_address, *(frame.address for frame in frames)]
+        places = [parse_address(address, "here") for address in addresses]
+        found[fact.version] = {(place.partition, offset) for place in places for offset in place.offsets}
+    return found
+
+
+def check_trimmed(folder, log, opened, last):
+    """As the background of a driver does it: what is left are the last version's messages."""
+    store = open_store(f"sqlite://{folder}/store", "flights")
+    with contextlib.closing(store):
+        view = fold_all(View(), opened.decisions())
+        assert retire_up_to(opened, store, view.state, KEEP_NOTHING, lambda: False) == len(BATCHES)
+        Trimmer(opened, store, KEEP_NOTHING).trim(view, time.time_ns() // 1000)
+    left = {(message.partition, message.offset) for message in log.messages("flights", "changelog")}
+    assert left == last
+    with tidegate.connect(f"sqlite://{folder}/store", namespace="flights") as gate:
+        assert {name: dict(gate.table(name).scan()) for name in ("newest", "sums")} == expected(len(BATCHES))
+
+
+@pytest.mark.parametrize(
+    "who,master", [("worker", "local[2,4]"), ("executor", "local-cluster[2,1,1024]")], ids=lambda v: v[:8]
+)
+def test_killed_while_it_stages_when_it_has_staged_and_while_it_applies_i1_i2_i3_i5_t2(
+    folder, log, drive, who, master
+):
+    plans = {batch: [what, who] for batch, what in PLANS.items()}
+    code, told = drive("executors_driver.py", folder, json.dumps(log.keywords), master, json.dumps(plans))
+    assert code == 0, told
+    notes = Notes(folder)
+    assert [note["batch"] for note in notes.of("killed")] == list(PLANS)
+    assert {note["who"] for note in notes.of("killed")} == {who}
+    assert Counter(note["batch"] for note in notes.of("called")) == Counter("01234")
+    check_versions(folder)
+
+    with log.opened("flights") as opened:
+        state = fold_all(View(), opened.decisions()).state
+        check_decisions(log, state)
+        of_version = needed(opened, state)
+        messages = list(log.messages("flights", "changelog"))
+        wanted = set().union(*of_version.values())
+        orphans = Counter(m.key for m in messages if (m.partition, m.offset) not in wanted)
+        (staging,) = notes.of("killed", "1")
+        assert len(staging["acked"]) == FRAMES_FIRST
+        assert orphans[staging["segment"]] >= FRAMES_FIRST, "acknowledged, and in no version"
+        of_staged = [key for key in orphans if key.startswith(state.recent[2].attempt)]
+        assert of_staged, "all frames acknowledged, and in no version"
+        assert not {m.key for m in messages if (m.partition, m.offset) in wanted} & set(orphans)
+
+        if who == "executor":
+            (dead,) = notes.of("killed", "3")
+            appliers = {note["jvm"] for note in notes.of("applied", "3")}
+            assert appliers, "somebody applied it"
+            assert {note["jvm"] for note in notes.of("staged", "3")} <= set(dead["jvms"])
+            assert not appliers & set(dead["jvms"]), "nobody who applied it had staged any of it"
+
+        where = ["--store", f"sqlite://{folder}/store", "--namespace", "flights", *log.words]
+        assert json.loads(command("verify", "--json", *where))["findings"] == []
+        check_trimmed(folder, log, opened, of_version[len(BATCHES)])
+    assert notes.of("ended")[0]["outlived"] == []
