@@ -77,15 +77,13 @@ class Clients:
 
     def _forget(self) -> None:
         self._pid = os.getpid()
-        self._producers: deque[Any] = deque()
-        self._consumers: deque[Any] = deque()
-        self._admins: deque[Any] = deque()
+        self._idle: dict[str, deque[Any]] = {}
         self._last_error: KafkaError | None = None
 
     def _here(self) -> None:
         """Before any use: this is still the process that made the clients."""
         if self._pid != os.getpid():
-            _abandoned.append((self._producers, self._consumers, self._admins))
+            _abandoned.append(self._idle)
             self._forget()
 
     # -- lending them out ---------------------------------------------------------------------------
@@ -93,32 +91,40 @@ class Clients:
     @contextlib.contextmanager
     def producer(self, topic: str) -> Generator[Any, None, None]:
         """An idempotent producer that nobody else uses meanwhile."""
-        with self._lent("_producers", lambda: self._new_producer(topic), _end_producer) as lent:
+        with self._lent("producer", lambda: self._new_producer(topic), _end_producer) as lent:
             yield lent
 
     @contextlib.contextmanager
-    def consumer(self) -> Generator[Any, None, None]:
-        """A consumer without any assignment that nobody else uses meanwhile."""
-        with self._lent("_consumers", self._new_consumer, _end_consumer) as lent:
-            yield lent
-            lent.unassign()
+    def consumer(self, topic: str) -> Generator[Any, None, None]:
+        """A consumer without any assignment that nobody else uses meanwhile.
+
+        One that is used for another topic than before waits up to 1 s for that one's metadata.
+        """
+        with self._lent(f"consumer of {topic}", self._new_consumer, _end_consumer) as lent:
+            try:
+                yield lent
+            finally:
+                lent.unassign()
 
     @contextlib.contextmanager
     def admin(self) -> Generator[Any, None, None]:
         """An admin client that nobody else uses meanwhile."""
-        with self._lent("_admins", self._new_admin, lambda _: None) as lent:
+        with self._lent("admin", self._new_admin, lambda _: None) as lent:
             yield lent
 
     @contextlib.contextmanager
     def _lent(self, kind: str, make: Callable[[], T], end: Callable[[T], None]) -> Generator[T, None, None]:
         self._here()
-        idle: deque[T] = getattr(self, kind)
+        idle: deque[T] = self._idle.setdefault(kind, deque())
         try:
             client = idle.pop()
         except IndexError:
             client = make()
         try:
             yield client
+        except GeneratorExit:  # the caller has all it wants
+            idle.append(client)
+            raise
         except BaseException:
             end(client)
             raise
@@ -127,11 +133,15 @@ class Clients:
     def close(self) -> None:
         """End the clients that are idle. May be repeated; later calls make new ones."""
         self._here()
-        for idle, end in ((self._producers, _end_producer), (self._consumers, _end_consumer)):
+        ends: dict[str, Callable[[Any], None]] = {
+            "producer": _end_producer,
+            "consumer": _end_consumer,
+            "admin": lambda _: None,
+        }
+        for kind, idle in list(self._idle.items()):
             with contextlib.suppress(IndexError):
                 while True:
-                    end(idle.pop())
-        self._admins.clear()
+                    ends[kind.partition(" ")[0]](idle.pop())
 
     # -- making them --------------------------------------------------------------------------------
 

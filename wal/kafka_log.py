@@ -247,7 +247,7 @@ class KafkaLog(Log):
         """By partition, the first offset that was appended at or after this time, by the brokers' clocks."""
         since_ms = since_us // 1000
         asked = [TopicPartition(self._changelog, partition, since_ms) for partition in range(partitions)]
-        with self._clients.consumer() as consumer:
+        with self._clients.consumer(self._changelog) as consumer:
 
             def look() -> list[Any]:
                 answers = consumer.offsets_for_times(asked, timeout=self._settings.request_s)

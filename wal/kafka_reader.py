@@ -17,6 +17,7 @@ RECORDS_AT_ONCE = 500
 SKIP_MAX = 16
 """Up to so many messages that nobody asked for are read and dropped; beyond that it seeks."""
 POLL_S = 0.5
+GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
 
 
 class Message(NamedTuple):
@@ -36,17 +37,26 @@ def read_offsets(clients: Clients, topic: str, wanted: Mapping[int, Sequence[int
     left = {partition: deque(offsets) for partition, offsets in wanted.items() if offsets}
     if not left:
         return
-    with clients.consumer() as consumer:
+    with clients.consumer(topic) as consumer:
         clients.ask(
             consumer,
             f"reading {topic}",
             lambda: consumer.assign([TopicPartition(topic, p, offsets[0]) for p, offsets in left.items()]),
         )
         # Not more than will surely come: it waits for as many, or for the whole time.
-        for message in _polled(clients, consumer, topic, lambda: min(sum(map(len, left.values())), AT_ONCE)):
+        for message in _polled(
+            clients,
+            consumer,
+            topic,
+            lambda: min(sum(map(len, left.values())), AT_ONCE),
+            lambda partition: left[partition][0] if partition in left else None,
+        ):
             partition, offset = message.partition(), message.offset()
             waiting = left.get(partition)
             if waiting is None or offset < waiting[0]:
+                if waiting is not None and message.error() is not None:
+                    # Nothing before what is waited for is needed: on from there.
+                    consumer.seek(TopicPartition(topic, partition, waiting[0]))
                 continue
             at_end = message.error() is not None
             if at_end and waiting[0] < ends(clients, topic, partition)[1]:
@@ -72,12 +82,16 @@ def read_range(clients: Clients, topic: str, partition: int, start: int, end: in
     found: list[Message] = []
     if start >= end:
         return found
-    with clients.consumer() as consumer:
+    with clients.consumer(topic) as consumer:
         clients.ask(
             consumer, f"reading {topic}", lambda: consumer.assign([TopicPartition(topic, partition, start)])
         )
         for message in _polled(
-            clients, consumer, topic, lambda: min(end - _following(found, start), RECORDS_AT_ONCE)
+            clients,
+            consumer,
+            topic,
+            lambda: min(end - _following(found, start), RECORDS_AT_ONCE),
+            lambda _: _following(found, start),
         ):
             if message.offset() >= end:  # also the event of the partition's end
                 break
@@ -91,7 +105,7 @@ def ends(clients: Clients, topic: str, partition: int) -> tuple[int, int]:
 
     A new leader answers only once it knows how far the old one had got (KIP-207).
     """
-    with clients.consumer() as consumer:
+    with clients.consumer(topic) as consumer:
         found: tuple[int, int] | None = clients.ask(
             consumer,
             f"the ends of {topic}",
@@ -108,8 +122,18 @@ def _following(found: Sequence[Message], start: int) -> int:
     return found[-1].offset + 1 if found else start
 
 
-def _polled(clients: Clients, consumer: Any, topic: str, count: Callable[[], int]) -> Iterator[Any]:
-    """Messages and ends of partitions, as they come; no error but these. Ends when the count is 0."""
+def _polled(
+    clients: Clients,
+    consumer: Any,
+    topic: str,
+    count: Callable[[], int],
+    awaited: Callable[[int], int | None],
+) -> Iterator[Any]:
+    """Messages and ends of partitions, as they come; no error but these. Ends when the count is 0.
+
+    ``awaited``: the next offset that is wanted of a partition. An offset that is out of range and is
+    not this one was of an earlier read with this consumer: its client does not take it back.
+    """
     silent_since = time.monotonic()
     while (at_once := count()) > 0:
         try:
@@ -120,6 +144,13 @@ def _polled(clients: Clients, consumer: Any, topic: str, count: Callable[[], int
             told = message.error()
             if told is not None and told.code() in (*TRANSIENT, KafkaError.GROUP_AUTHORIZATION_FAILED):
                 continue  # the client goes on by itself, and no group is used
+            if told is not None and told.code() in GONE:
+                at = awaited(message.partition()) if message.topic() == topic else None
+                if at is None or message.offset() > at:
+                    continue
+                if message.offset() < at:
+                    yield message  # only what is skipped on the way is gone
+                    continue
             if told is not None and told.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
                 _refuse(clients, topic, message, told)
             yield message
@@ -136,7 +167,7 @@ def _refuse(clients: Clients, topic: str, message: Any, error: KafkaError) -> No
                 f"{where}: {error.str()}; put the broker's files back from a copy, or let a replica serve it"
             )
             raise CorruptError(msg)
-        case KafkaError._AUTO_OFFSET_RESET | KafkaError.OFFSET_OUT_OF_RANGE:  # noqa: SLF001
+        case code if code in GONE:
             msg = f"{where}: {error.str()}: it was trimmed, or lost"
             raise WalGapError(msg)
         case _:
