@@ -42,6 +42,9 @@ GIVES_UP_S = 12 * AWAY_S
 """Two deadlines, in each a request under way that waits for time-outs of its own; and a busy machine."""
 WAIT_S = 90.0
 
+CONTENTS_MAX = 10
+"""About so many versions have their rows compared."""
+
 FEW_AHEAD = {"fetch.message.max.bytes": 1024, "queued.max.messages.kbytes": 1, "fetch.queue.backoff.ms": 1}
 """A reader asks the brokers every few frames: else all would be here before anything happens to them."""
 
@@ -135,7 +138,10 @@ class Query:
         return fold_all(View(), self.log().decisions()).state
 
     def check(self, versions: int = BATCHES) -> None:
-        """I1 to I4: all versions decided once and visible, each with exactly its rows; ``verify`` agrees."""
+        """I1 to I4: all versions decided once and visible, each with exactly its rows; ``verify`` agrees.
+
+        Of many versions only some have their rows read: the last one's come from all batches anyway.
+        """
         state = self.decided()
         assert state is not None
         assert [fact.origin.batch_id for fact in state.recent] == list(range(versions))
@@ -143,8 +149,11 @@ class Query:
         assert store.pointer().visible == versions
         entries = store.catalog()
         assert [entry.version for entry in entries] == list(range(1, versions + 1))
+        looked_at = max(versions // CONTENTS_MAX, 1)
         for entry, fact in zip(entries, state.recent, strict=True):
             assert (entry.digest, entry.attempt) == (fact.digest, fact.attempt)
+            if entry.version % looked_at and entry.version != versions:
+                continue
             assert _found(store, entry) == expected_at(SEED, entry.version, ROWS)
         assert verify(self.log(), store).findings == []
 

@@ -26,7 +26,7 @@ def logs(proxied_kafka):
 
 
 def test_an_error_of_an_earlier_read_is_not_the_next_ones(proxied_kafka, logs):
-    """The consumer had fetched ahead, at an offset that was trimmed then: its next reader is not told of that."""
+    """The consumer had fetched ahead, where it was trimmed then: its next reader is not told of that."""
     other, slow = logs
     other.append_decision(b"a record")
     addresses = other.stage("s-1", [b"one", b"two"])

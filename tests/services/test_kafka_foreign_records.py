@@ -5,7 +5,8 @@ from confluent_kafka import Producer
 
 from kafka_rules import Api
 from kafka_world import DEADLINE_S, PARTITIONS, world_on
-from tidegate.errors import ConfigError, CorruptError
+from tidegate.errors import ConfigError, CorruptError, WalGapError
+from tidegate.wal.kafka_address import parse_address
 from tidegate.wal.record import Decided, Genesis, Open, Summary
 
 pytest_plugins = ["proxied"]
@@ -178,3 +179,18 @@ def test_a_cut_at_a_marker_is_refused(world):
     with pytest.raises(CorruptError, match=f"no record at offset {marker}"):
         driver.log.trim_decisions(marker)
     assert world.ends(world.decisions) == before
+
+
+def test_an_address_of_a_marker_or_of_the_end_is_a_gap(world):
+    """Never the message behind it, nor an endless wait."""
+    log = world.log()
+    log.create()
+    (address,) = log.stage("s", [b"a frame"])
+    place = parse_address(address, "")
+    Transactions(world).send(world.changelog, b"foreign")
+    log.stage("s", [b"another"])
+    marker, end = place.offsets[0] + 2, world.ends(world.changelog, place.partition)[1]
+    assert end == marker + 2
+    for nowhere in (marker, end):
+        with pytest.raises(WalGapError, match=f"partition {place.partition} has nothing at offset {nowhere}"):
+            list(log.read([address, str(place._replace(offsets=(nowhere,)))]))

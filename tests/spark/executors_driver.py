@@ -76,10 +76,13 @@ class Watch:
             return ""
         return who
 
+    def stagers(self, batch):
+        return {note["jvm"] for note in self.notes("staged") if note["batch"] == batch}
+
     def kill(self, who, here, **more):
         jvms = {here["jvm"]} if who == "executor" else set()
         if who == "executor" and self.plans[here["batch"]][0] == "applying":
-            jvms |= {note["jvm"] for note in self.notes("staged") if note["batch"] == here["batch"]}
+            jvms |= self.stagers(here["batch"])
         self.note("killed", who=who, jvms=sorted(jvms), **here, **more)
         for jvm in jvms - {here["jvm"]}:
             os.kill(jvm, signal.SIGKILL)
@@ -135,8 +138,12 @@ class Watch:
         hit, watch = failpoints.hit, self
 
         def hits(name):
-            if name == "apply.after_chunk" and (who := watch.planned("applying", here["batch"])):
-                watch.kill(who, here)
+            if name == "apply.after_chunk":
+                if who := watch.planned("applying", here["batch"]):
+                    watch.kill(who, here)
+                doomed = watch.plans.get(here["batch"]) == ["applying", "executor"]
+                if doomed and here["jvm"] in watch.stagers(here["batch"]):
+                    time.sleep(DEADLINE_S)  # whoever came first kills this executor: it must not be quicker
             hit(name)
 
         failpoints.hit = hits

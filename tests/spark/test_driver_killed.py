@@ -34,7 +34,7 @@ DECIDED = (
     "publish.after",
     "commit.before_return",
 )
-ON_KAFKA = ("stage", "decide.after_append", "publish.after")
+ON_KAFKA = ("decide.after_append",)
 """Those that `make test` runs on Kafka; `make full` runs all of them with both kinds of log."""
 PUBLISHED = ("publish.after", "commit.before_return")
 CHUNKS = 2

@@ -10,12 +10,7 @@ import pytest
 
 import tidegate
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.only_log("kafka"),
-    pytest.mark.on_kafka,
-    pytest.mark.timeout(300),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.only_log("kafka"), pytest.mark.timeout(300)]
 
 ROWS = [{"k": f"k{n}", "n": n} for n in range(60)]
 KINDS = {"Producer", "Consumer", "AdminClient"}
@@ -62,6 +57,7 @@ def served(notes, kind):
     return found
 
 
+@pytest.mark.on_kafka
 def test_a_worker_makes_its_clients_once_and_uses_no_others_t13(run):
     """A copy of a worker, made in the middle, makes its own; the worker goes on with those it has."""
     notes = run(5, "local[2]", {"2": ["fork", "worker"]})
