@@ -37,11 +37,13 @@ test: setup ## Run the tests: plain ones in parallel, those with servers, then S
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" $(FAST) $(PYTEST_ARGS) $(OR_NONE)
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" $(SERVICES) $(PYTEST_ARGS) $(OR_NONE)
 	$(RUN) pytest -m "spark and not slow" $(SPARK) $(SERVICES) $(PYTEST_ARGS) $(OR_NONE)
+	$(RUN) pytest -m on_kafka $(SPARK) --log kafka $(PYTEST_ARGS) $(OR_NONE)
 
 full: setup ## Run all tests, the slow ones too
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not spark" $(FAST) $(PYTEST_ARGS) $(OR_NONE)
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not spark" $(SERVICES) $(PYTEST_ARGS) $(OR_NONE)
 	$(RUN) pytest -m spark $(SPARK) $(SERVICES) $(PYTEST_ARGS) $(OR_NONE)
+	$(RUN) pytest -m spark $(SPARK) --log kafka $(PYTEST_ARGS) $(OR_NONE)
 
 lint: setup ## Check style and format
 	$(RUN) ruff check $(CODE)

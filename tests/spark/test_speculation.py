@@ -22,7 +22,7 @@ import pytest
 import tidegate
 from tidegate.wal.fold import View, fold_all
 
-pytestmark = [pytest.mark.spark, pytest.mark.on_kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 SPARK_HOME = Path(pyspark.__file__).parent
 DEADLINE_S = 120.0
