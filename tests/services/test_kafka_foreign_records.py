@@ -4,6 +4,7 @@ import pytest
 from confluent_kafka import Producer
 
 from kafka_rules import Api
+from kafka_server import wait_until
 from kafka_world import DEADLINE_S, PARTITIONS, world_on
 from tidegate.errors import ConfigError, CorruptError, WalGapError
 from tidegate.wal.kafka_address import parse_address
@@ -119,8 +120,11 @@ class Transactions:
         self._producer.init_transactions(DEADLINE_S)
 
     def send(self, topic, *values, commit=True):
+        """On return the markers are there, too: the coordinator writes them later."""
+        partitions = range(1 if topic == self._world.decisions else PARTITIONS)
+        ends = [self._world.ends(topic, partition)[1] + len(values) + 1 for partition in partitions]
         self._producer.begin_transaction()
-        for partition in range(1 if topic == self._world.decisions else PARTITIONS):
+        for partition in partitions:
             for value in values:
                 self._producer.produce(topic, value, partition=partition)
         assert self._producer.flush(DEADLINE_S) == 0
@@ -128,6 +132,11 @@ class Transactions:
             self._producer.commit_transaction(DEADLINE_S)
         else:
             self._producer.abort_transaction(DEADLINE_S)
+
+        def marked():
+            return all(self._world.ends(topic, p)[1] >= end for p, end in zip(partitions, ends, strict=True))
+
+        wait_until(marked, f"the markers in {topic}", DEADLINE_S)
 
 
 def test_records_on_both_sides_of_foreign_transactions_are_read_and_trimmed(world):
@@ -143,7 +152,9 @@ def test_records_on_both_sides_of_foreign_transactions_are_read_and_trimmed(worl
     world.commit(driver, 3)
     view = world.check(4)
     positions = [message.offset() for message in world.raw(world.decisions)]
-    assert positions[-1] >= len(positions) + 2  # there are gaps
+    assert (
+        positions[-1] + 1 == len(positions) + 3 + 1
+    )  # markers, and the aborted one that raw() does not show
     world.tidy(driver)
     first, _ = world.ends(world.decisions)
     assert first > 3
@@ -181,16 +192,21 @@ def test_a_cut_at_a_marker_is_refused(world):
     assert world.ends(world.decisions) == before
 
 
-def test_an_address_of_a_marker_or_of_the_end_is_a_gap(world):
+LAST_MARKER = pytest.mark.xfail(reason="waits for what never comes: WalUnavailableError", strict=True)
+
+
+@pytest.mark.parametrize("last", [False, pytest.param(True, marks=LAST_MARKER)], ids=["", "the last"])
+def test_an_address_of_a_marker_or_of_the_end_is_a_gap(world, last):
     """Never the message behind it, nor an endless wait."""
     log = world.log()
     log.create()
     (address,) = log.stage("s", [b"a frame"])
     place = parse_address(address, "")
     Transactions(world).send(world.changelog, b"foreign")
-    log.stage("s", [b"another"])
+    if not last:
+        log.stage("s", [b"another"])
     marker, end = place.offsets[0] + 2, world.ends(world.changelog, place.partition)[1]
-    assert end == marker + 2
+    assert end == marker + (1 if last else 2)
     for nowhere in (marker, end):
         with pytest.raises(WalGapError, match=f"partition {place.partition} has nothing at offset {nowhere}"):
             list(log.read([address, str(place._replace(offsets=(nowhere,)))]))
