@@ -34,8 +34,8 @@ from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Folded, VersionFact
 
 SEED, ROWS, KEY_GROUPS, BATCHES = 11, 500, 8, 3
-FRAME_BYTES, BATCH_ROWS = 400, 20
-"""Some 30 frames a batch, made of 50 pieces of rows."""
+FRAME_BYTES, BATCH_ROWS = 200, 20
+"""Some 60 frames a batch, made of 50 pieces of rows."""
 AWAY_S, BACK_S = 2.0, 60.0
 """Deadlines of a driver whose log stays away, and of one whose log comes back."""
 GIVES_UP_S = 12 * AWAY_S

@@ -61,7 +61,7 @@ def arm(query, failing_at, place, action):
         act = Once(action, FIRST_PIECES[place])
         query.on_piece = act
         return act
-    return failing_at.at(place, action, nth=2 if place.startswith("apply") else 1)
+    return failing_at.at(place, action)
 
 
 FIRST_PIECES = {"first piece": 1, "a piece": 15}

@@ -28,6 +28,12 @@ def guarded(tmp_path_factory):
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def encrypted(tmp_path_factory):
+    with KafkaCluster(tmp_path_factory.mktemp("kafka"), tls=True) as cluster:
+        yield cluster
+
+
 def options(cluster, **more):
     return {k: v for k, v in cluster.client_settings.items() if k != "bootstrap.servers"} | more
 
@@ -46,8 +52,8 @@ def test_sasl(guarded, tmp_path):
     works_end_to_end(guarded, tmp_path)
 
 
-def test_tls(private_kafka, tmp_path):
-    works_end_to_end(private_kafka(tls=True), tmp_path)
+def test_tls(encrypted, tmp_path):
+    works_end_to_end(encrypted, tmp_path)
 
 
 @pytest.mark.slow
@@ -119,10 +125,9 @@ def test_an_option_that_does_not_fit_shows_no_secret():
     assert_no_secret("".join(traceback.format_exception(caught.value)))
 
 
-def test_a_stranger_to_the_certificate_is_refused_soon(private_kafka, tmp_path):
-    cluster = private_kafka(tls=True)
-    given = options(cluster, timeout_s=TIMEOUT_S)
+def test_a_stranger_to_the_certificate_is_refused_soon(encrypted):
+    given = options(encrypted, timeout_s=TIMEOUT_S)
     del given["ssl.ca.location"]
-    log = open_log(f"kafka://{cluster.bootstrap}", "hidden", given)
+    log = open_log(f"kafka://{encrypted.bootstrap}", "hidden", given)
     assert "certificate verify failed" in str(refused(lambda: list(log.decisions())))
     log.close()
