@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import ctypes
 import logging
 import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, NoReturn, TypeVar
@@ -43,6 +45,7 @@ TRANSIENT = frozenset(
         KafkaError._TRANSPORT,  # noqa: SLF001
         KafkaError._TIMED_OUT,  # noqa: SLF001
         KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
+        KafkaError._DESTROY,  # noqa: SLF001 - a connection that ended while it was being made anew
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
         KafkaError._WAIT_COORD,  # noqa: SLF001
         KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
@@ -64,8 +67,8 @@ TRANSIENT = frozenset(
 )
 """What was asked for may be asked for again: another broker leads, or none yet, or no answer came."""
 
-_abandoned: list[object] = []
-"""Clients made before a fork. Freeing them would wait for threads that this process does not have."""
+_everyone: weakref.WeakSet[Clients] = weakref.WeakSet()
+"""Who may hold clients when this process forks."""
 
 
 class Clients:
@@ -74,17 +77,23 @@ class Clients:
     def __init__(self, settings: KafkaSettings, where: str) -> None:
         self.settings, self.where = settings, where
         self._forget()
+        _everyone.add(self)
 
     def _forget(self) -> None:
-        self._pid = os.getpid()
         self._idle: dict[str, deque[Any]] = {}
+        self._alive: list[Any] = []
+        """Every client that was not ended, lent out or not."""
         self._last_error: KafkaError | None = None
 
-    def _here(self) -> None:
-        """Before any use: this is still the process that made the clients."""
-        if self._pid != os.getpid():
-            _abandoned.append(self._idle)
-            self._forget()
+    def after_fork(self) -> None:
+        """In the child: what it inherited is not its own.
+
+        Freeing such a client, at the latest when the interpreter ends, would wait for threads that
+        this process does not have. So each gets a reference that is never given back.
+        """
+        for client in self._alive:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+        self._forget()
 
     # -- lending them out ---------------------------------------------------------------------------
 
@@ -100,11 +109,8 @@ class Clients:
 
         One that is used for another topic than before waits up to 1 s for that one's metadata.
         """
-        with self._lent(f"consumer of {topic}", self._new_consumer, _end_consumer) as lent:
-            try:
-                yield lent
-            finally:
-                lent.unassign()
+        with self._lent(f"consumer of {topic}", self._new_consumer, _end_consumer, _unassign) as lent:
+            yield lent
 
     @contextlib.contextmanager
     def admin(self) -> Generator[Any, None, None]:
@@ -113,26 +119,38 @@ class Clients:
             yield lent
 
     @contextlib.contextmanager
-    def _lent(self, kind: str, make: Callable[[], T], end: Callable[[T], None]) -> Generator[T, None, None]:
-        self._here()
+    def _lent(
+        self,
+        kind: str,
+        make: Callable[[], T],
+        end: Callable[[T], None],
+        rest: Callable[[T], None] = lambda _: None,
+    ) -> Generator[T, None, None]:
         idle: deque[T] = self._idle.setdefault(kind, deque())
         try:
             client = idle.pop()
         except IndexError:
             client = make()
+            self._alive.append(client)
+        alive, failed = self._alive, True
         try:
             yield client
+            failed = False
         except GeneratorExit:  # the caller has all it wants
-            idle.append(client)
+            failed = False
             raise
-        except BaseException:
-            end(client)
-            raise
-        idle.append(client)
+        finally:
+            if alive is not self._alive:
+                pass  # lent out before a fork, and this is the child: not its own
+            elif failed:
+                alive.remove(client)
+                end(client)
+            else:
+                rest(client)
+                idle.append(client)
 
     def close(self) -> None:
         """End the clients that are idle. May be repeated; later calls make new ones."""
-        self._here()
         ends: dict[str, Callable[[Any], None]] = {
             "producer": _end_producer,
             "consumer": _end_consumer,
@@ -141,7 +159,9 @@ class Clients:
         for kind, idle in list(self._idle.items()):
             with contextlib.suppress(IndexError):
                 while True:
-                    ends[kind.partition(" ")[0]](idle.pop())
+                    client = idle.pop()
+                    self._alive.remove(client)
+                    ends[kind.partition(" ")[0]](client)
 
     # -- making them --------------------------------------------------------------------------------
 
@@ -222,6 +242,14 @@ class Clients:
         raise WalUnavailableError(msg) from cause
 
 
+def _after_fork() -> None:
+    for clients in list(_everyone):
+        clients.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def _is_transient(error: BaseException) -> bool:
     return isinstance(error, KafkaException) and error.args[0].code() in TRANSIENT
 
@@ -231,6 +259,10 @@ def _end_producer(producer: Any) -> None:
     with contextlib.suppress(KafkaException):
         producer.purge(in_queue=True, in_flight=True, blocking=False)
         producer.poll(0)
+
+
+def _unassign(consumer: Any) -> None:
+    consumer.unassign()
 
 
 def _end_consumer(consumer: Any) -> None:

@@ -45,6 +45,7 @@ ENVELOPE_BYTES = 1024
 MARGIN_S = 5.0
 """A client answers within its own time-out; so much more is for one that hangs."""
 SAMPLES = 16
+RESTORE = "restore the log's topics, then restart the query"
 
 
 class KafkaLog(Log):
@@ -60,13 +61,16 @@ class KafkaLog(Log):
         self._told: tuple[int, float] | None = None
         """The brokers' clock at an append, and this process's monotonic clock then."""
         self._known: dict[str, str] = {}
-        """Topic ids that this instance has seen, by name."""
+        """The ids of the topics that this instance works on, by name: another one is another log (T20)."""
+        self._remade: set[str] = set()
+        """Topics that were seen to be others since; this instance writes to them no more."""
 
     # -- making it ----------------------------------------------------------------------------------
 
     def create(self) -> None:
         self._topics.create()
         self._known.clear()
+        self._remade.clear()
 
     def checks(self) -> list[Check]:
         found = self._topics.look(*self._topics.names)
@@ -81,6 +85,7 @@ class KafkaLog(Log):
     def drop(self) -> bool:
         there = self._topics.remove()
         self._known.clear()
+        self._remade.clear()
         return there
 
     def close(self) -> None:
@@ -92,6 +97,7 @@ class KafkaLog(Log):
         if len(content) > RECORD_BYTES_MAX - ENVELOPE_BYTES:
             msg = f"{self.where}: a record of {len(content)} bytes is too long"
             raise ConfigError(msg)
+        self._refuse_remade(self._decisions)
         topic_id = self._known.get(self._decisions) or self._there(self._decisions).topic_id
         with self._clients.producer(self._decisions) as producer:
             receipts = Receipts(self._clients, producer, self._decisions, 0)
@@ -104,7 +110,7 @@ class KafkaLog(Log):
                 raise OutcomeUnknownError(msg) from error
         try:
             self._same(self._decisions, topic_id)
-        except WalUnavailableError as error:
+        except (WalUnavailableError, ConfigError) as error:
             msg = f"{error}: the record was acknowledged, but whether by the same topic is not known"
             raise OutcomeUnknownError(msg) from error
         if receipts.appended_at_us is not None:
@@ -124,9 +130,7 @@ class KafkaLog(Log):
                 msg = f"{self.where}: topic {self._decisions} is not there any more"
                 raise WalGapError(msg)
             return iter(())
-        if position:
-            self._same(self._decisions, self._known.get(self._decisions, topic.topic_id), topic)
-        self._known[self._decisions] = topic.topic_id
+        self._same(self._decisions, self._known.setdefault(self._decisions, topic.topic_id), topic)
         while True:
             first, end = self._ends(self._decisions, 0)
             if position and not first <= position <= end:
@@ -293,11 +297,10 @@ class KafkaLog(Log):
         for wanted in (name, *more):
             if wanted not in found:
                 raise self._missing(wanted)
-        self._known[name] = found[name].topic_id
+        self._same(name, self._known.setdefault(name, found[name].topic_id), found[name])
         return found[name]
 
     def _missing(self, name: str) -> WalUnavailableError:
-        self._known.pop(name, None)
         return WalUnavailableError(
             f"{self.where}: topic {name} is not there: the log was not created (`tidegate init`, or start the"
             " query), or it was removed"
@@ -313,12 +316,19 @@ class KafkaLog(Log):
             raise self._missing(name) from error
 
     def _same(self, name: str, topic_id: str, topic: Topic | None = None) -> None:
-        """WalGapError: the topic is another one than when it had this id."""
+        """WalGapError: the topic is not there, or another one than when it had this id."""
         now = topic or self._topics.look(name).get(name)
-        if now is None or now.topic_id != topic_id:
-            self._known.pop(name, None)
-            what = "deleted" if now is None else "deleted and made again"
-            msg = f"{self.where}: topic {name} was {what} while it was in use; restore the log it belonged to"
+        if now is None:
+            msg = f"{self.where}: topic {name} was deleted while it was in use; {RESTORE}"
+            raise WalGapError(msg)
+        if now.topic_id != topic_id:
+            self._remade.add(name)
+            self._refuse_remade(name)
+
+    def _refuse_remade(self, name: str) -> None:
+        """WalGapError: the topic was seen to be another one. A new instance may take it for the log."""
+        if name in self._remade:
+            msg = f"{self.where}: topic {name} was deleted and made again while it was in use; {RESTORE}"
             raise WalGapError(msg)
 
     def _ends(self, name: str, partition: int) -> tuple[int, int]:

@@ -17,6 +17,7 @@ RECORDS_AT_ONCE = 500
 SKIP_MAX = 16
 """Up to so many messages that nobody asked for are read and dropped; beyond that it seeks."""
 POLL_S = 0.5
+LOST = ": it was trimmed, or lost; put the topic back from a copy, or use a new namespace"
 GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
 
 
@@ -59,10 +60,12 @@ def read_offsets(clients: Clients, topic: str, wanted: Mapping[int, Sequence[int
                     consumer.seek(TopicPartition(topic, partition, waiting[0]))
                 continue
             at_end = message.error() is not None
-            if at_end and waiting[0] < ends(clients, topic, partition)[1]:
+            met = at_end and offset <= waiting[0]
+            if met and waiting[0] < ends(clients, topic, partition)[1]:
                 continue  # a new leader does not give out yet what it has: the end is what it is asked for
             if at_end or offset > waiting[0]:
-                msg = f"{clients.where}: {topic}, partition {partition} has nothing at offset {waiting[0]}"
+                where = f"{clients.where}: {topic}, partition {partition}"
+                msg = f"{where} has nothing at offset {waiting[0]}{LOST}"
                 raise WalGapError(msg)
             waiting.popleft()
             yield Message(partition, offset, message.value() or b"")
@@ -168,7 +171,7 @@ def _refuse(clients: Clients, topic: str, message: Any, error: KafkaError) -> No
             )
             raise CorruptError(msg)
         case code if code in GONE:
-            msg = f"{where}: {error.str()}: it was trimmed, or lost"
+            msg = f"{where}: {error.str()}{LOST}"
             raise WalGapError(msg)
         case _:
             clients.unavailable(f"reading {topic}, partition {message.partition()}", error)

@@ -192,10 +192,7 @@ def test_a_cut_at_a_marker_is_refused(world):
     assert world.ends(world.decisions) == before
 
 
-LAST_MARKER = pytest.mark.xfail(reason="waits for what never comes: WalUnavailableError", strict=True)
-
-
-@pytest.mark.parametrize("last", [False, pytest.param(True, marks=LAST_MARKER)], ids=["", "the last"])
+@pytest.mark.parametrize("last", [False, True], ids=["", "the last"])
 def test_an_address_of_a_marker_or_of_the_end_is_a_gap(world, last):
     """Never the message behind it, nor an endless wait."""
     log = world.log()

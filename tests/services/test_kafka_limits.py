@@ -108,9 +108,6 @@ if closes:
 """
 
 
-@pytest.mark.xfail(
-    reason="freeing a client that was inherited hangs or crashes the child when its interpreter ends"
-)
 @pytest.mark.parametrize(
     "closes, in_use",
     [

@@ -19,7 +19,7 @@ pytest_plugins = ["proxied"]
 
 TIMEOUT_S = 3.0
 VERSIONS = 4
-ERRORS_MAX = 1
+ERRORS_MAX = 0
 """So many of a run's losses may reach the user, for whom a fresh driver then goes on."""
 CALLS = {
     "create": [1],
