@@ -15,16 +15,20 @@ no version that can still be read.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 
 from tidegate import failpoints
 from tidegate.committers import apply
 from tidegate.committers.facts import known_facts
+from tidegate.errors import WalGapError
 from tidegate.options import Options
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk
 from tidegate.wal.log import Log
 from tidegate.wal.record import Folded, VersionFact
+
+logger = logging.getLogger("tidegate")
 
 
 class _Stopped(Exception):  # noqa: N818 - no error: what is left is done by the next run
@@ -46,8 +50,8 @@ def retire_up_to(
     dropped once more, since whoever announced it may have died before that.
 
     Leases hold the horizon back, within ``max_lease_s`` and ``max_layers``. May be repeated,
-    interrupted at any point, and run beside another's. A version whose decision the log no
-    longer has is left to ``Store.vacuum``.
+    interrupted at any point, and run beside another's. A version whose decision or whose changes
+    the log no longer has is left to ``Store.vacuum``.
     """
     pointer = store.pointer()
     horizon, target = pointer.horizon, pointer.visible - options.keep_versions + 1
@@ -91,4 +95,9 @@ def _drop(log: Log, store: Store, fact: VersionFact, stopped: Callable[[], bool]
         store.retire(fact.version, changes())
     except _Stopped:
         return False
+    except WalGapError as error:
+        # The horizon has passed it: nobody reads what it replaced, so nothing but the disk is at stake.
+        logger.warning(
+            "version %s is retired, but not dropped: %s; `tidegate vacuum` drops it", fact.version, error
+        )
     return True

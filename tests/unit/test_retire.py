@@ -327,3 +327,20 @@ def test_retirement_needs_no_more_than_a_look_at_log_and_store(writer):
     assert retire_up_to(writer.driver.log, writer.driver.store, view.state, KEEP_ONE, lambda: False) == 3
     assert retire_up_to(writer.driver.log, writer.driver.store, None, KEEP_ONE, lambda: False) == 0
     assert isinstance(writer.driver.store, memory_store.MemoryStore | sqlite_store.SqliteStore)
+
+
+def test_a_version_whose_changes_are_lost_does_not_stop_the_line(writer, caplog):
+    """I11: what it replaced stays until a vacuum; all after it are dropped as ever."""
+    write(writer, 5)
+    driver = writer.driver
+    lost = driver.folded.recent[2]
+    segments = memory_log._contents[
+        driver.endpoints.wal.removeprefix("memory://"), driver.endpoints.namespace
+    ].segments
+    for name in [name for name in segments if name.startswith(lost.attempt)]:
+        del segments[name]
+    assert retire(writer) == 5 == horizon(writer)
+    assert "version 3 is retired, but not dropped" in caplog.text
+    left = rows_at(writer, "airports", b"EWR", range(1, 6))
+    assert left == [5]  # version 5 has replaced all before it, also what version 3 would have dropped
+    assert driver.store.vacuum().rows == 0
