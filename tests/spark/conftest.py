@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import signal
@@ -308,8 +307,12 @@ def _spark_home(folder: Path) -> Path:
 
 
 @pytest.fixture
-def drive() -> Callable[..., tuple[int, str]]:
-    """Runs a script beside this file to its end; its exit code, and the end of what it printed."""
+def drive() -> Iterator[Callable[..., tuple[int, str]]]:
+    """Runs a script beside this file to its end; its exit code, and the end of what it printed.
+
+    What it started may go on for a while, as it does when only the driver dies, but not beyond the test.
+    """
+    drivers: list[subprocess.Popen[bytes]] = []
 
     def run(
         script: str, folder: Path, *words: str, armed: str = "", deadline_s: float = 2 * DEADLINE_S
@@ -331,15 +334,22 @@ def drive() -> Callable[..., tuple[int, str]]:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                driver.wait(deadline_s)
-            # Its JVM, the executors and their workers too, whatever became of it.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait()
-        return driver.returncode, path.read_text()[-5_000:]
+        drivers.append(driver)
+        wait_until(lambda: _ended(driver.pid) is not None, f"{script} ends", deadline_s)
+        return _ended(driver.pid), path.read_text()[-5_000:]
 
-    return run
+    yield run
+    for driver in drivers:
+        os.killpg(driver.pid, signal.SIGKILL)  # its own number till it is waited for, even if it has ended
+        driver.wait()
+
+
+def _ended(pid: int) -> int | None:
+    """The exit code of a child, which stays to be waited for; None while it runs."""
+    told = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if told is None:
+        return None
+    return told.si_status if told.si_code == os.CLD_EXITED else -told.si_status
 
 
 @pytest.fixture

@@ -33,6 +33,23 @@ DEADLINE_S = 60.0
 NO_DAEMON = "no-daemon"
 
 
+def name(pid: int) -> str:
+    """A process by number and birth: numbers come again."""
+    return f"{pid}:{psutil.Process(pid).create_time()}"
+
+
+def is_there(process: str) -> bool:
+    try:
+        return name(int(process.partition(":")[0])) == process
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill(process: str) -> None:
+    if is_there(process):
+        os.kill(int(process.partition(":")[0]), signal.SIGKILL)
+
+
 class Watch:
     """Goes to the workers by value: notes what happens there, and kills as planned."""
 
@@ -42,7 +59,7 @@ class Watch:
     # -- notes --------------------------------------------------------------------------------------
 
     def note(self, kind, **more):
-        line = json.dumps({"kind": kind, "pid": os.getpid(), "at": time.time(), **more}) + "\n"
+        line = json.dumps({"kind": kind, "process": name(os.getpid()), "at": time.time(), **more}) + "\n"
         file = os.open(f"{self.folder}/notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(file, line.encode())  # one write: lines of several processes do not mix
         os.close(file)
@@ -60,7 +77,7 @@ class Watch:
         return {
             "batch": context.getLocalProperty("streaming.sql.batchId"),
             "partition": context.partitionId(),
-            "jvm": parents[0].pid,
+            "jvm": name(parents[0].pid),
         }
 
     # -- kills --------------------------------------------------------------------------------------
@@ -85,8 +102,8 @@ class Watch:
             jvms |= self.stagers(here["batch"])
         self.note("killed", who=who, jvms=sorted(jvms), **here, **more)
         for jvm in jvms - {here["jvm"]}:
-            os.kill(jvm, signal.SIGKILL)
-        os.kill(here["jvm"] if who == "executor" else os.getpid(), signal.SIGKILL)
+            kill(jvm)
+        kill(here["jvm"] if who == "executor" else name(os.getpid()))
         signal.pause()  # the executor takes this worker along
 
     # -- inside a worker ----------------------------------------------------------------------------
@@ -101,7 +118,7 @@ class Watch:
 
         def noted(clients, kind, configuration):
             client = made(clients, kind, configuration)
-            Clients.makers[id(client)] = os.getpid()
+            Clients.makers[id(client)] = name(os.getpid())
             watch.note("made", what=kind.__name__)
             return client
 
@@ -154,13 +171,13 @@ class Watch:
         from tidegate.wal.open_log import shared_log
 
         mine = shared_log(endpoints.wal, endpoints.namespace, endpoints.wal_options)
-        child = os.fork()
+        me, child = name(os.getpid()), os.fork()
         if child == 0:
             with contextlib.suppress(BaseException):
                 for log in (mine, shared_log(endpoints.wal, endpoints.namespace, endpoints.wal_options)):
                     addresses = log.stage(f"forked-{os.getpid()}-{id(log)}", [b"one", b"two"])
                     read = {blob.content for blob in log.read(addresses)}
-                    self.note("forked", parent=os.getppid(), same=log is mine, right=read == {b"one", b"two"})
+                    self.note("forked", parent=me, same=log is mine, right=read == {b"one", b"two"})
                 os._exit(0)
             os._exit(1)
         end = time.monotonic() + DEADLINE_S
@@ -170,7 +187,7 @@ class Watch:
             time.sleep(0.01)
         addresses = mine.stage(f"parent-{os.getpid()}", [b"three"])
         right = [blob.content for blob in mine.read(addresses)] == [b"three"]
-        self.note("forking", child=child, status=ended[1], right=right)
+        self.note("forking", status=ended[1], right=right)
 
 
 def staging(watch: Watch, original):
@@ -237,10 +254,10 @@ def session(master: str) -> SparkSession:
     )
 
 
-def outlived(pids: set[int]) -> list[int]:
+def outlived(processes: set[str]) -> list[str]:
     """Those of the processes that are still there at the deadline."""
     end = time.monotonic() + DEADLINE_S
-    while left := sorted(filter(psutil.pid_exists, pids)):
+    while left := sorted(filter(is_there, processes)):
         if time.monotonic() > end:
             break
         time.sleep(0.05)
@@ -279,7 +296,7 @@ def main(folder: Path, log: dict, master: str, plans: dict) -> None:
     query.awaitTermination()
     sink.close()
     spark.stop()
-    workers = {note["pid"] for kind in ("staged", "applied") for note in watch.notes(kind)}
+    workers = {note["process"] for kind in ("staged", "applied") for note in watch.notes(kind)}
     watch.note("ended", outlived=outlived(workers))
 
 

@@ -45,7 +45,7 @@ def made(notes):
     """By process, how many clients of each kind it made."""
     found = defaultdict(Counter)
     for note in notes["made"]:
-        found[note["pid"]][note["what"]] += 1
+        found[note["process"]][note["what"]] += 1
     return found
 
 
@@ -53,7 +53,7 @@ def served(notes, kind):
     """By process, the batches that it worked for."""
     found = defaultdict(set)
     for note in notes[kind]:
-        found[note["pid"]].add(note["batch"])
+        found[note["process"]].add(note["batch"])
     return found
 
 
@@ -61,31 +61,32 @@ def served(notes, kind):
 def test_a_worker_makes_its_clients_once_and_uses_no_others_t13(run):
     """A copy of a worker, made in the middle, makes its own; the worker goes on with those it has."""
     notes = run(5, "local[2]", {"2": ["fork", "worker"]})
-    assert all(note["pid"] == note["maker"] for note in notes["used"])
+    assert all(note["process"] == note["maker"] for note in notes["used"])
     (forking,) = notes["forking"]
     copies = notes["forked"]
     assert (forking["status"], forking["right"]) == (0, True)
-    assert [(c["pid"], c["parent"], c["same"], c["right"]) for c in copies] == [
-        (forking["child"], forking["pid"], True, True),
-        (forking["child"], forking["pid"], False, True),
+    assert [(c["parent"], c["same"], c["right"]) for c in copies] == [
+        (forking["process"], True, True),
+        (forking["process"], False, True),
     ]
+    assert copies[0]["process"] == copies[1]["process"] != forking["process"]
     of = made(notes)
-    assert of.pop(forking["child"]) == Counter(dict.fromkeys(KINDS, 2)), "two logs, each with its own"
+    assert of.pop(copies[0]["process"]) == Counter(dict.fromkeys(KINDS, 2)), "two logs, each with its own"
     assert of
     for clients in of.values():
         assert clients.keys() <= KINDS
         assert set(clients.values()) == {1}
     for kind in ("staged", "applied"):
         assert max(map(len, served(notes, kind).values())) > 1, "none was used again: this shows nothing"
-    assert forking["pid"] in served(notes, "staged")
-    assert len(served(notes, "staged")[forking["pid"]] - {"0", "1", "2"}) > 0, "it staged after its fork, too"
+    assert forking["process"] in served(notes, "staged")
+    assert len(served(notes, "staged")[forking["process"]] - {"0", "1", "2"}) > 0, "it staged on"
     assert notes["ended"][0]["outlived"] == []
 
 
 def test_workers_that_end_as_python_does_end_t13(run):
     """Without Spark's daemon each task has a process of its own, which frees its clients as it ends."""
     notes = run(2, "local[2] no-daemon")
-    workers = {note["pid"] for kind in ("staged", "applied") for note in notes[kind]}
+    workers = {note["process"] for kind in ("staged", "applied") for note in notes[kind]}
     assert len(workers) >= 4
-    assert all(note["pid"] == note["maker"] for note in notes["used"])
+    assert all(note["process"] == note["maker"] for note in notes["used"])
     assert notes["ended"][0]["outlived"] == []
