@@ -45,7 +45,7 @@ TRANSIENT = frozenset(
         KafkaError._TRANSPORT,  # noqa: SLF001
         KafkaError._TIMED_OUT,  # noqa: SLF001
         KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
-        KafkaError._DESTROY,  # noqa: SLF001 - a connection that ended while it was being made anew
+        KafkaError._DESTROY_BROKER,  # noqa: SLF001 - a connection that ended while it was being made
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
         KafkaError._WAIT_COORD,  # noqa: SLF001
         KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
@@ -169,7 +169,9 @@ class Clients:
         producer = self._made(Producer, self.settings.for_producer())
         # Connected first: a producer that gets a message before that waits 500 ms for its id.
         self.ask(
-            producer, f"metadata of {topic}", lambda: producer.list_topics(topic, self.settings.request_s)
+            lambda: contextlib.nullcontext(producer),
+            f"metadata of {topic}",
+            lambda client: client.list_topics(topic, self.settings.request_s),
         )
         return producer
 
@@ -199,18 +201,33 @@ class Clients:
         if not self._is_refused(self._last_error):  # what comes after a refusal only follows from it
             self._last_error = error
 
-    def ask(self, client: Any, what: str, call: Callable[[], T]) -> T:
-        """The call's result; what is only for the moment is tried again, until the time-out.
+    def ask(
+        self,
+        lend: Callable[[], contextlib.AbstractContextManager[Any]],
+        what: str,
+        call: Callable[[Any], T],
+        also: frozenset[int] = frozenset(),
+    ) -> T:
+        """A client's answer; what is only for the moment, or ``also``, is tried again until the time-out.
 
-        The call is one of ``client``, and may be repeated. Its KafkaException becomes what it proves:
-        see ``unavailable``.
+        The call must be one that may be repeated. Each try has a client of ``lend``: one that failed
+        is thrown away, since it may stick to a broker that is gone. A KafkaException becomes what
+        it proves: see ``unavailable``.
         """
         self._last_error = None
 
+        def once() -> T:
+            with lend() as client:
+                try:
+                    return call(client)
+                except KafkaException:
+                    with contextlib.suppress(KafkaException):
+                        client.poll(0)  # else it would not tell that it is refused, only that no answer came
+                    raise
+
         def again(error: BaseException) -> bool:
-            with contextlib.suppress(KafkaException):
-                client.poll(0)  # else it would not tell that it is refused: it only says that no answer came
-            return _is_transient(error) and not self._is_refused(self._last_error)
+            passing = isinstance(error, KafkaException) and error.args[0].code() in TRANSIENT | also
+            return passing and not self._is_refused(self._last_error)
 
         try:
             return tenacity.Retrying(
@@ -218,7 +235,7 @@ class Clients:
                 wait=tenacity.wait_exponential(multiplier=0.02, max=0.5),
                 retry=tenacity.retry_if_exception(again),
                 reraise=True,
-            )(call)
+            )(once)
         except KafkaException as error:
             self.unavailable(what, error.args[0], error)
         except (TimeoutError, concurrent.futures.TimeoutError) as error:  # one and the same from 3.11 on
@@ -248,10 +265,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _is_transient(error: BaseException) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].code() in TRANSIENT
 
 
 def _end_producer(producer: Any) -> None:

@@ -251,16 +251,17 @@ class KafkaLog(Log):
         """By partition, the first offset that was appended at or after this time, by the brokers' clocks."""
         since_ms = since_us // 1000
         asked = [TopicPartition(self._changelog, partition, since_ms) for partition in range(partitions)]
-        with self._clients.consumer(self._changelog) as consumer:
 
-            def look() -> list[Any]:
-                answers = consumer.offsets_for_times(asked, timeout=self._settings.request_s)
-                for answer in answers:
-                    if answer.error is not None:
-                        raise KafkaException(answer.error)
-                return list(answers)
+        def look(consumer: Any) -> list[Any]:
+            answers = consumer.offsets_for_times(asked, timeout=self._settings.request_s)
+            for answer in answers:
+                if answer.error is not None:
+                    raise KafkaException(answer.error)
+            return list(answers)
 
-            found = self._clients.ask(consumer, f"times in {self._changelog}", look)
+        found = self._clients.ask(
+            lambda: self._clients.consumer(self._changelog), f"times in {self._changelog}", look
+        )
         return {one.partition: one.offset for one in found if one.offset >= 0}
 
     # -- how much it is -----------------------------------------------------------------------------
@@ -335,11 +336,10 @@ class KafkaLog(Log):
         return ends(self._clients, name, partition)
 
     def _delete_before(self, places: set[Any]) -> None:
-        timeout_s = self._settings.request_s
-        with self._clients.admin() as admin:
+        request_s = self._settings.request_s
 
-            def delete() -> None:
-                for future in admin.delete_records(list(places), request_timeout=timeout_s).values():
-                    future.result(timeout_s + MARGIN_S)
+        def delete(admin: Any) -> None:
+            for future in admin.delete_records(list(places), request_timeout=request_s).values():
+                future.result(request_s + MARGIN_S)
 
-            self._clients.ask(admin, "trimming", delete)
+        self._clients.ask(self._clients.admin, "trimming", delete)

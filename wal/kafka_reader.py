@@ -39,11 +39,7 @@ def read_offsets(clients: Clients, topic: str, wanted: Mapping[int, Sequence[int
     if not left:
         return
     with clients.consumer(topic) as consumer:
-        clients.ask(
-            consumer,
-            f"reading {topic}",
-            lambda: consumer.assign([TopicPartition(topic, p, offsets[0]) for p, offsets in left.items()]),
-        )
+        _assign(clients, consumer, topic, {partition: offsets[0] for partition, offsets in left.items()})
         # Not more than will surely come: it waits for as many, or for the whole time.
         for message in _polled(
             clients,
@@ -86,9 +82,7 @@ def read_range(clients: Clients, topic: str, partition: int, start: int, end: in
     if start >= end:
         return found
     with clients.consumer(topic) as consumer:
-        clients.ask(
-            consumer, f"reading {topic}", lambda: consumer.assign([TopicPartition(topic, partition, start)])
-        )
+        _assign(clients, consumer, topic, {partition: start})
         for message in _polled(
             clients,
             consumer,
@@ -108,14 +102,13 @@ def ends(clients: Clients, topic: str, partition: int) -> tuple[int, int]:
 
     A new leader answers only once it knows how far the old one had got (KIP-207).
     """
-    with clients.consumer(topic) as consumer:
-        found: tuple[int, int] | None = clients.ask(
-            consumer,
-            f"the ends of {topic}",
-            lambda: consumer.get_watermark_offsets(
-                TopicPartition(topic, partition), timeout=clients.settings.request_s, cached=False
-            ),
-        )
+    found: tuple[int, int] | None = clients.ask(
+        lambda: clients.consumer(topic),
+        f"the ends of {topic}",
+        lambda consumer: consumer.get_watermark_offsets(
+            TopicPartition(topic, partition), timeout=clients.settings.request_s, cached=False
+        ),
+    )
     if found is None:
         clients.unavailable(f"the ends of {topic}")
     return found
@@ -123,6 +116,13 @@ def ends(clients: Clients, topic: str, partition: int) -> tuple[int, int]:
 
 def _following(found: Sequence[Message], start: int) -> int:
     return found[-1].offset + 1 if found else start
+
+
+def _assign(clients: Clients, consumer: Any, topic: str, starts: Mapping[int, int]) -> None:
+    try:
+        consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
+    except KafkaException as error:
+        clients.unavailable(f"reading {topic}", error.args[0], error)
 
 
 def _polled(

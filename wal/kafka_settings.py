@@ -16,7 +16,7 @@ from tidegate.names import NAME
 from tidegate.options import redact
 
 TIMEOUT_S = 30.0
-REQUEST_S = 5.0
+REQUEST_S = 3.0
 PARTITIONS = 8
 PIECE_BYTES_MAX = 950_000
 """A message holds at most so much of a blob: brokers take 1 MiB with its envelope by default."""

@@ -72,32 +72,31 @@ class Topics:
         return found
 
     def _described(self, *names: str) -> dict[str, Topic]:
-        with self._clients.admin() as admin:
+        def describe(admin: Any) -> dict[str, Topic]:
+            futures = admin.describe_topics(
+                TopicCollection(list(names)),
+                include_authorized_operations=True,
+                request_timeout=self._request_s,
+            )
+            answers = {name: self._result(future, NOT_THERE) for name, future in futures.items()}
+            return {name: _topic(name, found) for name, found in answers.items() if found is not None}
 
-            def describe() -> dict[str, Topic]:
-                futures = admin.describe_topics(
-                    TopicCollection(list(names)),
-                    include_authorized_operations=True,
-                    request_timeout=self._request_s,
-                )
-                answers = {name: self._result(future, NOT_THERE) for name, future in futures.items()}
-                return {name: _topic(name, found) for name, found in answers.items() if found is not None}
-
-            return self._clients.ask(admin, "describing its topics", describe)
+        return self._clients.ask(self._clients.admin, "describing its topics", describe)
 
     def settings_of(self, *names: str) -> dict[str, dict[str, str]]:
-        """The topics' configuration in force, by topic and name."""
-        with self._clients.admin() as admin:
+        """The configuration in force of topics that are there, by topic and name."""
 
-            def describe() -> dict[str, dict[str, str]]:
-                resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
-                futures = admin.describe_configs(resources, request_timeout=self._request_s)
-                return {
-                    resource.name: {name: str(entry.value) for name, entry in self._result(future).items()}
-                    for resource, future in futures.items()
-                }
+        def describe(admin: Any) -> dict[str, dict[str, str]]:
+            resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
+            futures = admin.describe_configs(resources, request_timeout=self._request_s)
+            return {
+                resource.name: {name: str(entry.value) for name, entry in self._result(future).items()}
+                for resource, future in futures.items()
+            }
 
-            return self._clients.ask(admin, "the configuration of its topics", describe)
+        # Another broker may be asked than the one that knew them, and not know them yet.
+        late = frozenset({NOT_THERE})
+        return self._clients.ask(self._clients.admin, "the configuration of its topics", describe, late)
 
     # -- making and removing ------------------------------------------------------------------------
 
@@ -106,24 +105,23 @@ class Topics:
 
         ConfigError: the brokers refuse such topics.
         """
-        with self._clients.admin() as admin:
 
-            def make() -> None:
-                brokers = len(admin.list_topics(self.names.decisions, self._request_s).brokers)
-                futures = admin.create_topics(
-                    self._wanted(brokers), operation_timeout=self._request_s, request_timeout=self._request_s
-                )
-                for future in futures.values():
-                    self._result(future, KafkaError.TOPIC_ALREADY_EXISTS)
+        def make(admin: Any) -> None:
+            brokers = len(admin.list_topics(self.names.decisions, self._request_s).brokers)
+            futures = admin.create_topics(
+                self._wanted(brokers), operation_timeout=self._request_s, request_timeout=self._request_s
+            )
+            for future in futures.values():
+                self._result(future, KafkaError.TOPIC_ALREADY_EXISTS)
 
-            try:
-                self._clients.ask(admin, "making its topics", make)
-            except WalUnavailableError as error:
-                said = error.__cause__
-                if not isinstance(said, KafkaException) or said.args[0].code() in TRANSIENT:
-                    raise
-                msg = f"{error}: the brokers do not take such topics; change the option that is meant"
-                raise ConfigError(msg) from said
+        try:
+            self._clients.ask(self._clients.admin, "making its topics", make)
+        except WalUnavailableError as error:
+            said = error.__cause__
+            if not isinstance(said, KafkaException) or said.args[0].code() in TRANSIENT:
+                raise
+            msg = f"{error}: the brokers do not take such topics; change the option that is meant"
+            raise ConfigError(msg) from said
         self._await(there=True)
 
     def _wanted(self, brokers: int) -> list[NewTopic]:
@@ -157,24 +155,23 @@ class Topics:
         return any(there)
 
     def _remove(self, name: str) -> bool:
-        with self._clients.admin() as admin:
-            # Tried again after a lost answer it may find nothing, although there was something.
-            tries: list[bool] = []
+        # Tried again after a lost answer it may find nothing, although there was something.
+        tries: list[bool] = []
 
-            def delete() -> bool:
-                tries.append(True)
-                futures = admin.delete_topics(
-                    [name], operation_timeout=self._request_s, request_timeout=self._request_s
-                )
-                try:
-                    futures[name].result(self._request_s + MARGIN_S)
-                except KafkaException as error:
-                    if error.args[0].code() == NOT_THERE:
-                        return len(tries) > 1
-                    raise
-                return True
+        def delete(admin: Any) -> bool:
+            tries.append(True)
+            futures = admin.delete_topics(
+                [name], operation_timeout=self._request_s, request_timeout=self._request_s
+            )
+            try:
+                futures[name].result(self._request_s + MARGIN_S)
+            except KafkaException as error:
+                if error.args[0].code() == NOT_THERE:
+                    return len(tries) > 1
+                raise
+            return True
 
-            return self._clients.ask(admin, f"deleting topic {name}", delete)
+        return self._clients.ask(self._clients.admin, f"deleting topic {name}", delete)
 
     def _await(self, *, there: bool) -> None:
         """Until the broker that answers knows: it may hear of a change later than the one that made it."""

@@ -30,10 +30,6 @@ pytestmark = [pytest.mark.xdist_group("kafka3"), pytest.mark.timeout(240)]
 __all__ = ["failing_at", "meanwhile"]
 
 SLOW = pytest.mark.slow
-STICKS = pytest.mark.xfail(
-    reason="a client that asked a broker which is gone goes on asking that one until the time-out",
-    strict=False,
-)
 ASK_S = 2
 QUICK = {"log_level": 0, "socket.timeout.ms": ASK_S * 1000}
 
@@ -117,7 +113,6 @@ def test_the_leader_is_killed_and_nobody_notices(query, brokers, failing_at, kin
     query.check()
 
 
-@STICKS
 def test_the_leader_is_killed_while_another_driver_folds(query, brokers):
     """Append rule 1: whoever opens reads all, whichever broker leads by then."""
     query.run(batches=2)
@@ -157,7 +152,6 @@ class Traffic:
         assert len(self.records) > 2
 
 
-@STICKS
 def test_the_lead_moves_while_it_is_written_and_read(query, brokers, meanwhile):
     """The leader sleeps until another leads, wakes, and gets the lead back: each record is there once."""
     query.log().create()
@@ -199,6 +193,7 @@ def test_each_in_turn_sleeps_while_a_driver_commits(query, brokers, meanwhile):
     commit_while(query, meanwhile, sleep_in_turn)
 
 
+@SLOW
 def test_a_rolling_restart_while_a_driver_commits(query, brokers, meanwhile):
     def restart_in_turn():
         for n in range(brokers.brokers):
