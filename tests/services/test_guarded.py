@@ -13,8 +13,9 @@ import pytest
 from guarded import Guarded
 
 STARTS = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 sys.path.insert(0, sys.argv[1])
 from guarded import Guarded
 process = Guarded(["sleep", "600"], Path(sys.argv[2]))
