@@ -17,6 +17,8 @@ RECORDS_AT_ONCE = 500
 SKIP_MAX = 16
 """Up to so many messages that nobody asked for are read and dropped; beyond that it seeks."""
 POLL_S = 0.5
+NOT_YET = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART})
+"""What a broker says of a topic that another one knows already."""
 LOST = ": it was trimmed, or lost; put the topic back from a copy, or use a new namespace"
 GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
 
@@ -53,7 +55,7 @@ def read_offsets(clients: Clients, topic: str, wanted: Mapping[int, Sequence[int
             if waiting is None or offset < waiting[0]:
                 if waiting is not None and message.error() is not None:
                     # Nothing before what is waited for is needed: on from there.
-                    consumer.seek(TopicPartition(topic, partition, waiting[0]))
+                    _seek(clients, consumer, topic, partition, left)
                 continue
             at_end = message.error() is not None
             met = at_end and offset <= waiting[0]
@@ -70,7 +72,7 @@ def read_offsets(clients: Clients, topic: str, wanted: Mapping[int, Sequence[int
                 if left:
                     consumer.incremental_unassign([TopicPartition(topic, partition)])
             elif waiting[0] > offset + SKIP_MAX:
-                consumer.seek(TopicPartition(topic, partition, waiting[0]))
+                _seek(clients, consumer, topic, partition, left)
 
 
 def read_range(clients: Clients, topic: str, partition: int, start: int, end: int) -> list[Message]:
@@ -108,6 +110,7 @@ def ends(clients: Clients, topic: str, partition: int) -> tuple[int, int]:
         lambda consumer: consumer.get_watermark_offsets(
             TopicPartition(topic, partition), timeout=clients.settings.request_s, cached=False
         ),
+        also=NOT_YET,
     )
     if found is None:
         clients.unavailable(f"the ends of {topic}")
@@ -123,6 +126,16 @@ def _assign(clients: Clients, consumer: Any, topic: str, starts: Mapping[int, in
         consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
     except KafkaException as error:
         clients.unavailable(f"reading {topic}", error.args[0], error)
+
+
+def _seek(
+    clients: Clients, consumer: Any, topic: str, partition: int, left: Mapping[int, Sequence[int]]
+) -> None:
+    """Go on at the next offset that is wanted; what comes twice by it is dropped."""
+    try:
+        consumer.seek(TopicPartition(topic, partition, left[partition][0]))
+    except KafkaException:  # a partition that met an error cannot always be moved
+        _assign(clients, consumer, topic, {one: offsets[0] for one, offsets in left.items()})
 
 
 def _polled(

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 ONLY = "tools/run python tests/services/kafka_sweep.py --only {case} --way {way}"
 MODES = ("before", "after")
 PARTITIONS = 3
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 crash_process.preload("tidegate.wal.kafka_log")
 
