@@ -25,12 +25,7 @@ from tidegate.wal.fold import View, fold_all
 from tidegate.wal.kafka_address import parse_address
 from tidegate.wal.record import Decided, decode_record
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.only_log("kafka"),
-    pytest.mark.on_kafka,
-    pytest.mark.timeout(400),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.only_log("kafka"), pytest.mark.timeout(400)]
 
 BATCHES = [
     [{"k": f"k{n}", "n": n} for n in range(300)],
@@ -42,7 +37,8 @@ BATCHES = [
     [{"k": f"k{n}", "n": 9 - n} for n in range(210)],
     [{"k": "k1", "n": 1}],
 ]
-PLANS = {
+QUICK = {"1": ["staging", "executor"], "2": ["applying", "executor"]}
+ALL = {
     "1": ["staging", "worker"],
     "2": ["staged", "worker"],
     "3": ["applying", "worker"],
@@ -56,9 +52,25 @@ DEADLINE_S = 360.0
 KEEP_NOTHING = Options(keep_versions=1, apply_deadline_s=0.0001, wal_retain_s=0.001)
 
 
-def expected(version):
+@pytest.fixture(
+    params=[
+        pytest.param(QUICK, marks=pytest.mark.on_kafka, id="quick"),
+        pytest.param(ALL, marks=pytest.mark.slow, id="all"),
+    ]
+)
+def plans(request):
+    return request.param
+
+
+@pytest.fixture
+def batches(plans):
+    """One before, one for each plan, one after."""
+    return [*BATCHES[: len(plans) + 1], BATCHES[-1]]
+
+
+def expected(batches, version):
     newest, sums = {}, {}
-    for batch in BATCHES[:version]:
+    for batch in batches[:version]:
         for row in batch:
             sums[row["k"]] = {"n": sums.get(row["k"], {"n": 0})["n"] + row["n"]}
             newest[row["k"]] = {"n": row["n"]}
@@ -68,9 +80,9 @@ def expected(version):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, batches):
     (tmp_path / "input").mkdir()
-    for at, rows in enumerate(BATCHES):
+    for at, rows in enumerate(batches):
         path = tmp_path / "input" / f"{at}.json"
         path.write_text("\n".join(map(json.dumps, rows)))
         os.utime(path, (1_600_000_000 + 100 * at,) * 2)
@@ -92,22 +104,22 @@ class Notes:
         return [n for n in self._all if n["kind"] == kind and batch in (None, n.get("batch"))]
 
 
-def check_versions(folder):
+def check_versions(folder, batches):
     """Every version is exactly its batches (I1); one version for each (I2)."""
     with tidegate.connect(f"sqlite://{folder}/store", namespace="flights") as gate:
-        assert gate.version() == len(BATCHES)
-        for version in range(1, len(BATCHES) + 1):
+        assert gate.version() == len(batches)
+        for version in range(1, len(batches) + 1):
             with gate.snapshot(version=version) as snapshot:
                 found = {name: dict(snapshot.table(name).scan()) for name in ("newest", "sums")}
-            assert found == expected(version), version
+            assert found == expected(batches, version), version
 
 
-def check_decisions(log, state):
+def check_decisions(log, state, batches):
     """Each batch was decided once; not even a void record says otherwise."""
     records = [decode_record(content, "here") for _, content in log.records("flights")]
     decided = [record for record in records if isinstance(record, Decided)]
-    assert [record.version for record in decided] == list(range(1, len(BATCHES) + 1))
-    assert [fact.origin.batch_id for fact in state.recent] == list(range(len(BATCHES)))
+    assert [record.version for record in decided] == list(range(1, len(batches) + 1))
+    assert [fact.origin.batch_id for fact in state.recent] == list(range(len(batches)))
 
 
 def needed(opened, state):
@@ -121,26 +133,27 @@ def needed(opened, state):
     return found
 
 
-def check_trimmed(folder, log, opened, last):
+def check_trimmed(folder, log, opened, batches, last):
     """As the background of a driver does it: what is left are the last version's messages."""
     store = open_store(f"sqlite://{folder}/store", "flights")
     with contextlib.closing(store):
         view = fold_all(View(), opened.decisions())
-        assert retire_up_to(opened, store, view.state, KEEP_NOTHING, lambda: False) == len(BATCHES)
+        assert retire_up_to(opened, store, view.state, KEEP_NOTHING, lambda: False) == len(batches)
         Trimmer(opened, store, KEEP_NOTHING).trim(view, time.time_ns() // 1000)
     left = {(message.partition, message.offset) for message in log.messages("flights", "changelog")}
     assert left == last
     with tidegate.connect(f"sqlite://{folder}/store", namespace="flights") as gate:
-        assert {name: dict(gate.table(name).scan()) for name in ("newest", "sums")} == expected(len(BATCHES))
+        found = {name: dict(gate.table(name).scan()) for name in ("newest", "sums")}
+        assert found == expected(batches, len(batches))
 
 
-def check_orphans(log, notes, state, of_version):
+def check_orphans(log, notes, state, of_version, plans):
     """What the dead had staged is there, acknowledged, and in no version."""
     messages = list(log.messages("flights", "changelog"))
     wanted = set().union(*of_version.values())
     orphans = Counter(m.key for m in messages if (m.partition, m.offset) not in wanted)
     assert not {m.key for m in messages if (m.partition, m.offset) in wanted} & set(orphans)
-    for batch, (what, _) in PLANS.items():
+    for batch, (what, _) in plans.items():
         (dead,) = notes.of("killed", batch)
         of_batch = {key for key in orphans if key.startswith(state.recent[int(batch)].attempt)}
         if what == "staging":
@@ -152,28 +165,29 @@ def check_orphans(log, notes, state, of_version):
             assert not of_batch, "whoever applies stages nothing"
 
 
-def test_killed_while_they_stage_have_staged_and_apply_i1_i2_i3_i5_t2(folder, log, drive):
-    words = (json.dumps(log.keywords), "local-cluster[2,1,1024]", json.dumps(PLANS))
+def test_killed_while_they_stage_have_staged_and_apply_i1_i2_i3_i5_t2(folder, log, drive, plans, batches):
+    words = (json.dumps(log.keywords), "local-cluster[2,1,1024]", json.dumps(plans))
     code, told = drive("executors_driver.py", folder, *words, deadline_s=DEADLINE_S)
     assert code == 0, told
     notes = Notes(folder)
-    assert {note["batch"]: note["who"] for note in notes.of("killed")} == {b: p[1] for b, p in PLANS.items()}
-    assert len(notes.of("killed")) == len(PLANS)
-    assert [note["batch"] for note in notes.of("called")] == [str(batch) for batch in range(len(BATCHES))]
-    check_versions(folder)
+    assert {note["batch"]: note["who"] for note in notes.of("killed")} == {b: p[1] for b, p in plans.items()}
+    assert len(notes.of("killed")) == len(plans)
+    assert [note["batch"] for note in notes.of("called")] == [str(batch) for batch in range(len(batches))]
+    check_versions(folder, batches)
 
-    (dead,) = notes.of("killed", "6")
-    appliers = {note["jvm"] for note in notes.of("applied", "6")}
+    (batch,) = (batch for batch, plan in plans.items() if plan == ["applying", "executor"])
+    (dead,) = notes.of("killed", batch)
+    appliers = {note["jvm"] for note in notes.of("applied", batch)}
     assert appliers
-    assert {note["jvm"] for note in notes.of("staged", "6")} <= set(dead["jvms"])
+    assert {note["jvm"] for note in notes.of("staged", batch)} <= set(dead["jvms"])
     assert not appliers & set(dead["jvms"]), "nobody who applied it had staged any of it"
 
     where = ["--store", f"sqlite://{folder}/store", "--namespace", "flights", *log.words]
     assert json.loads(command("verify", "--json", *where))["findings"] == []
     with log.opened("flights") as opened:
         state = fold_all(View(), opened.decisions()).state
-        check_decisions(log, state)
+        check_decisions(log, state, batches)
         of_version = needed(opened, state)
-        check_orphans(log, notes, state, of_version)
-        check_trimmed(folder, log, opened, of_version[len(BATCHES)])
+        check_orphans(log, notes, state, of_version, plans)
+        check_trimmed(folder, log, opened, batches, of_version[len(batches)])
     assert notes.of("ended")[0]["outlived"] == []
