@@ -237,7 +237,8 @@ class Clients:
                 reraise=True,
             )(once)
         except KafkaException as error:
-            self.unavailable(what, error.args[0], error)
+            # Its frames hold the client that was thrown away, whose threads would live on with the error.
+            self.unavailable(what, error.args[0], error.with_traceback(None))
         except (TimeoutError, concurrent.futures.TimeoutError) as error:  # one and the same from 3.11 on
             self.unavailable(what, cause=error)
 
