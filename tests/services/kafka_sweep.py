@@ -186,7 +186,7 @@ class KafkaPlace(crash_sweep.Place):
         with self._alone:
             try:
                 yield
-                # A connection may stay whose request was lost, or a client's of before: it has nothing under way.
+                # A connection may stay whose request was lost, or a client's of before: it waits for nothing.
                 with contextlib.suppress(TimeoutError):
                     wait_until(lambda: not proxy._relay._connections, "the broker has answered all", SETTLE_S)
             finally:
