@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from kafka_query import WAIT_S, Query
@@ -42,6 +42,26 @@ class Topics:
         return {name: entry.value for name, entry in found.items()}
 
     def ends(self):
+        """Asked for until the brokers agree who leads what was just made."""
+        found = {}
+
+        def known():
+            try:
+                found.update(self._ends())
+            except KafkaException as error:
+                if error.args[0].code() not in (
+                    KafkaError.NOT_LEADER_FOR_PARTITION,
+                    KafkaError.LEADER_NOT_AVAILABLE,
+                    KafkaError.UNKNOWN_TOPIC_OR_PART,
+                ):
+                    raise
+                return False
+            return True
+
+        wait_until(known, "a leader of each partition")
+        return found
+
+    def _ends(self):
         consumer = Consumer(self._brokers.client_settings | {"group.id": "looking"})
         try:
             partitions = self._admin.list_topics(timeout=WAIT_S).topics
