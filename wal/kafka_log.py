@@ -35,15 +35,13 @@ from tidegate.wal.kafka_address import Address, parse_address, pieces
 from tidegate.wal.kafka_clients import Clients
 from tidegate.wal.kafka_producing import Receipts
 from tidegate.wal.kafka_reader import ends, read_offsets, read_range
-from tidegate.wal.kafka_settings import PIECE_BYTES_MAX, RECORD_BYTES_MAX, KafkaSettings
+from tidegate.wal.kafka_settings import MARGIN_S, PIECE_BYTES_MAX, RECORD_BYTES_MAX, KafkaSettings
 from tidegate.wal.kafka_topics import Topic, Topics
 from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
 
 SEGMENT = re.compile(r"[a-z0-9-]{1,200}")
 ENVELOPE_BYTES = 1024
 """What a record batch adds to a message at most: its header, the record's, and the key."""
-MARGIN_S = 5.0
-"""A client answers within its own time-out; so much more is for one that hangs."""
 SAMPLES = 16
 RESTORE = "restore the log's topics, then restart the query"
 

@@ -17,6 +17,8 @@ from tidegate.options import redact
 
 TIMEOUT_S = 30.0
 REQUEST_S = 3.0
+MARGIN_S = 5.0
+"""A client answers within its own time-out; so much more is for one that hangs."""
 PARTITIONS = 8
 PIECE_BYTES_MAX = 950_000
 """A message holds at most so much of a blob: brokers take 1 MiB with its envelope by default."""

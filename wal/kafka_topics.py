@@ -12,7 +12,7 @@ from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-
 from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.names import check_name, escape
 from tidegate.wal.kafka_clients import TRANSIENT, Clients
-from tidegate.wal.kafka_settings import RECORD_BYTES_MAX, KafkaSettings
+from tidegate.wal.kafka_settings import MARGIN_S, RECORD_BYTES_MAX, KafkaSettings
 
 REPLICAS_MOST = 3
 DECISIONS_SEGMENT_BYTES = 16 * 1024 * 1024
@@ -20,8 +20,6 @@ CHANGELOG_SEGMENT_BYTES = 128 * 1024 * 1024
 """Records that were trimmed take disk until their whole segment is."""
 MESSAGE_BYTES = 1_048_588
 CONFIRM_AFTER_S = 0.2
-MARGIN_S = 5.0
-"""A client answers within its own time-out; so much more is for one that hangs."""
 NOT_THERE = KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
