@@ -4,25 +4,33 @@ SHELL := /bin/sh
 RUN := tools/run
 
 # Folders that are not there (yet) are left out.
-FAST := $(wildcard tests/unit tests/conformance tests/model tests/simulation tests/crash tests/test_packaging.py)
+FAST := $(wildcard tests/unit tests/conformance tests/model tests/simulation tests/crash tests/torture tests/test_packaging.py)
 SERVICES := $(wildcard tests/services)
 SPARK := $(wildcard tests/spark)
 CODE := $(wildcard src wal committers sinks spark examples tests tools benchmarks)
 
-# For callers: make test PYTEST_ARGS="-k fold", make simulate N=10000 SEED=7, make demo WAL=kafka://localhost:9092
+# For callers: make test PYTEST_ARGS="-k fold", make simulate N=10000 SEED=7, make demo WAL=kafka STORE=redis
 PYTEST_ARGS ?=
 JOBS ?= 2
 N ?= 1000000
 SEED ?= 1
 SWEEP_ARGS ?=
+SIMULATE_ARGS ?=
+TORTURE_ARGS ?= --all
 
 # Of several calls, one may have nothing to run (5) when some tests are picked.
 OR_NONE = $(if $(PYTEST_ARGS),|| test $$? = 5)
+# The demo's servers: those that are named alone, not by a URL.
+REDIS = $(filter redis sentinel cluster,$(STORE))
+CASSANDRA = $(filter cassandra cassandra-cluster,$(STORE))
+STARTED = $(filter kafka,$(WAL)) $(REDIS) $(CASSANDRA)
+ON_SERVERS = $(if $(strip $(STARTED)),python tests/services/run.py $(strip $(STARTED)) --)
 # A single broker holds one copy, which tidegate refuses unless told otherwise.
-ON_KAFKA := python tests/services/run.py kafka --
 DEMO_WAL = $(if $(filter kafka,$(WAL)),--wal '{kafka}' --allow-unsafe,$(if $(WAL),--wal '$(WAL)'))
+STORE_URL = $(if $(REDIS),{redis},$(if $(CASSANDRA),{cassandra},$(STORE)))
+DEMO_STORE = $(if $(STORE),--store '$(STORE_URL)')
 
-.PHONY: help setup demo test full lint format types simulate sweep mutants clean
+.PHONY: help setup demo test full lint format types simulate sweep torture mutants clean
 
 help: ## Say what there is to run
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -30,8 +38,8 @@ help: ## Say what there is to run
 setup: ## Make .venv and find Java (every target below does it first; quick when nothing changed)
 	@tools/setup
 
-demo: setup ## Run the demo on real departures (WAL=kafka starts a broker; WAL=... STORE=... elsewhere)
-	$(RUN) $(if $(filter kafka,$(WAL)),$(ON_KAFKA)) tidegate demo $(DEMO_WAL) $(if $(STORE),--store '$(STORE)')
+demo: setup ## Run the demo on real departures (WAL=kafka STORE=redis or cassandra start servers; or URLs)
+	$(RUN) $(ON_SERVERS) tidegate demo $(DEMO_WAL) $(DEMO_STORE)
 
 test: setup ## Run the tests: plain ones in parallel, those with servers, then Spark's with one JVM
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" $(FAST) $(PYTEST_ARGS) $(OR_NONE)
@@ -58,11 +66,16 @@ types: setup ## Check types, strictly, through the link tree
 	$(RUN) mypy
 
 simulate: setup ## Simulate N schedules from SEED; the same seed repeats the same run
-	$(RUN) python -m tidegate.testing.simulation --schedules $(N) --workers $(JOBS) --seed $(SEED)
+	$(RUN) python -m tidegate.testing.simulation --schedules $(N) --workers $(JOBS) --seed $(SEED) $(SIMULATE_ARGS)
 
 SWEEP = $(if $(filter kafka,$(WAL)),tests/services/kafka_sweep.py,-m tidegate.testing.crash_sweep)
 sweep: setup ## Kill a driver at every I/O it does, finish in every way (WAL=kafka: at every request and reply)
 	$(RUN) python $(SWEEP) --jobs $(JOBS) $(SWEEP_ARGS)
+
+TORTURE_WAL = $(if $(filter kafka,$(WAL)),--wal '{kafka}' --allow-unsafe,--wal '$(or $(WAL),file:///tmp/tidegate-torture/wal)')
+TORTURE_STORE = --store '$(or $(STORE_URL),sqlite:///tmp/tidegate-torture/store)'
+torture: setup ## Run the whole crash table (WAL=kafka STORE=redis or cassandra start servers; or URLs)
+	$(RUN) $(ON_SERVERS) tidegate torture $(TORTURE_WAL) $(TORTURE_STORE) --jobs $(JOBS) $(TORTURE_ARGS)
 
 mutants: setup ## Break the protocol on purpose, rule by rule, and see a test notice each
 	$(RUN) python tools/mutants.py

@@ -5,7 +5,8 @@
 Each is done in turns with one bare client on a topic of its own, in the same run; the ratio is of
 the medians. Bare staging is one idempotent producer with acks=all that sends the same frames and
 waits for every delivery report; bare reading one consumer by assignment from the first offset;
-bare deciding one acked message of the same bytes. Checksums, addresses, bounds and the look at
+bare deciding one acked message of the same bytes. The bare consumer has the log's own settings for
+fetching, and asks for as many messages at a time. Checksums, addresses, bounds and the look at
 the topic's id afterwards are what the log adds.
 """
 
@@ -22,11 +23,16 @@ from functools import partial
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tidegate.wal.kafka_reader import AT_ONCE
+from tidegate.wal.kafka_settings import settings_of
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
 
 FRAME_BYTES = 900_000
 RECORD_BYTES = 1_500
+READS = 4
+WORK_S = 0.005
+"""What a reader takes for each frame, as an apply does."""
 
 
 class Bare:
@@ -48,10 +54,11 @@ class Bare:
             }
         )
         self._producer.list_topics(topic, 10)
-        # With the fetch sizes that the log uses, which suit frames better than the defaults.
-        sizes = {"fetch.message.max.bytes": 4 * 1024 * 1024, "queued.max.messages.kbytes": 16 * 1024}
+        # Fetching as the log does, which suits frames better than the defaults.
+        settings = settings_of(f"kafka://{brokers}", {}).for_consumer()
+        fetching = {name: value for name, value in settings.items() if name.startswith(("fetch", "queued"))}
         self._consumer = Consumer(
-            {**self._servers, **sizes, "group.id": "bare", "enable.auto.commit": False, "check.crcs": True}
+            {**self._servers, **fetching, "group.id": "bare", "enable.auto.commit": False, "check.crcs": True}
         )
 
     def produce(self, blobs: list[bytes]) -> None:
@@ -76,7 +83,7 @@ class Bare:
         self._consumer.assign([TopicPartition(self._topic, 0, start)])
         total = 0
         while count:
-            for message in self._consumer.consume(min(count, 16), 10):
+            for message in self._consumer.consume(min(count, AT_ONCE), 10):
                 total += len(message.value())
                 count -= 1
         self._consumer.unassign()
@@ -101,29 +108,48 @@ def quantiles(seconds: list[float]) -> tuple[float, float]:
 def bench_frames(log: Log, bare: Bare, frames: list[bytes], rounds: int) -> None:
     taken: dict[str, list[float]] = {"stage": [], "bare produce": [], "read": [], "bare consume": []}
     size = sum(map(len, frames))
+    worked: list[float] = []
     for nth in range(rounds + 1):  # the first is not counted: connections, caches
         addresses: list[str] = []
         staged = timed(partial(_stage, log, f"round-{nth}", frames, addresses))
         produced = timed(lambda: bare.produce(frames))
-        read = timed(partial(_read, log, addresses))
-        consumed = timed(partial(bare.consume, nth * len(frames), len(frames)))
         if nth:
-            for name, seconds in zip(taken, (staged, produced, read, consumed), strict=True):
-                taken[name].append(seconds)
+            taken["stage"].append(staged)
+            taken["bare produce"].append(produced)
+        for turn in range(READS):
+            pair = [
+                ("read", partial(_read, log, addresses)),
+                ("bare consume", partial(bare.consume, nth * len(frames), len(frames))),
+            ]
+            for name, work in pair if turn % 2 else reversed(pair):  # neither is always first
+                seconds = timed(work)
+                if nth:
+                    taken[name].append(seconds)
+        if nth:
+            worked.append(timed(partial(_read, log, addresses, WORK_S)))
     medians = {name: statistics.median(seconds) for name, seconds in taken.items()}
     for ours, theirs in (("stage", "bare produce"), ("read", "bare consume")):
         speeds = ", ".join(f"{name} {size / medians[name] / 1e6:.0f} MB/s" for name in (ours, theirs))
         print(
             f"{len(frames)} frames of {FRAME_BYTES:,} bytes: {speeds}; {medians[theirs] / medians[ours]:.2f}x"
         )
+    print(
+        f"with {WORK_S * 1e3:g} ms of work for each frame read back: {statistics.median(worked):.3f} s,"
+        f" {len(frames) * WORK_S:.3f} s of it the work"
+    )
 
 
 def _stage(log: Log, segment: str, frames: list[bytes], addresses: list[str]) -> None:
     addresses += log.stage(segment, iter(frames))
 
 
-def _read(log: Log, addresses: list[str]) -> int:
-    return sum(len(blob.content) for blob in log.read(addresses))
+def _read(log: Log, addresses: list[str], work_s: float = 0.0) -> int:
+    total = 0
+    for blob in log.read(addresses):
+        total += len(blob.content)
+        if work_s:
+            time.sleep(work_s)
+    return total
 
 
 def bench_decide(log: Log, bare: Bare, count: int) -> None:

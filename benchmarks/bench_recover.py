@@ -1,19 +1,23 @@
-"""``tidegate recover`` beside the normal apply of the same rows by the executors, in one run.
+"""``tidegate recover`` beside the normal apply of the same rows by the executors, in turns in one run.
 
     tools/run python tests/services/run.py kafka -- python benchmarks/bench_recover.py --wal {kafka}
 
-The log is on Kafka (or where ``--wal`` says), the store SQLite. Each round writes the same rows, so the
-same keys, as two versions, in turns: one is applied by the executors of local[2] as ever; of the other
-the driver stops right after the decision, and the command makes it visible without Spark. What is
-compared is the time from a decided version to a visible one: the driver's (apply, seal, publish),
-the command's own (the same steps, and reading the manifest), and that of the whole command, from the
-start of its process to its end. ``--profile`` shows where the command's time goes instead, in one round.
+The log is on Kafka (or where ``--wal`` says), the store SQLite (or ``--store`` {redis} or {cassandra}). In
+each round every kind has its turn, each on a namespace of its own that is new and goes after it, with what
+was written before on disk: the executors of local[2], as ever; and ``tidegate recover`` with each of
+``--jobs``, after a driver that stops right after the decision. So neither a store that grows nor another's
+writes favour one. What is compared
+is the time from a decided version to a visible one: the driver's (apply, seal, publish), the command's
+own (the same steps, and reading the manifest), and that of the whole command, from the start of its
+process to its end. Ratios are of one round; their medians are printed. ``--profile`` shows where the time of
+one process goes instead, in one round.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import logging
 import os
 import shutil
@@ -23,15 +27,18 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tidegate import failpoints
+from tidegate.sinks.open_store import open_store
+from tidegate.wal.open_log import open_log
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
-NAMESPACE, TABLE = "bench", "t"
+TABLE, EXECUTORS = "t", "executors"
 DEADLINE_S = 600.0
 INSIDE = """
 import sys, time
@@ -66,16 +73,19 @@ main()
 
 
 class Bench:
-    """A namespace whose two kinds of versions take turns."""
+    """A Spark, and the rows that every version is made of."""
 
-    def __init__(self, wal: str, folder: Path, rows: int) -> None:
+    def __init__(self, wal: str, folder: Path, rows: int, store: str) -> None:
         from pyspark.sql import SparkSession
 
-        self._where = {"namespace": NAMESPACE, "wal": wal, "store": f"sqlite://{folder}/store"}
+        self._wal, self._folder, self._store = wal, folder, store
         self._options: dict[str, Any] = {}
-        self._config = folder / "wal.conf"
         if wal.startswith("kafka:"):
             self._options = {"topic_prefix": f"bench-{uuid.uuid4().hex[:8]}"}
+        if store:
+            with contextlib.closing(open_store(store, "bench")) as elsewhere:
+                elsewhere.prepare()
+        self._config = folder / "wal.conf"
         self._config.write_text("".join(f"{name}={value}\n" for name, value in self._options.items()))
         self._spark = (
             SparkSession.builder.master("local[2]")
@@ -91,35 +101,50 @@ class Bench:
             "concat('{\"n\":', id, ',\"text\":\"', substr(sha1(cast(id as string)), 1, 36), '\"}') as value",
         )
 
-    def _sink(self) -> Any:
+    @contextlib.contextmanager
+    def _namespace(self) -> Iterator[dict[str, str]]:
+        """Where a new one is. Log and store go with it, and what they still had to write to disk."""
+        name = f"bench-{uuid.uuid4().hex[:8]}"
+        store = self._folder / name
+        try:
+            yield {"namespace": name, "wal": self._wal, "store": self._store or f"sqlite://{store}"}
+        finally:
+            with contextlib.closing(open_log(self._wal, name, self._options)) as log:
+                log.drop()
+            if self._store:
+                with contextlib.closing(open_store(self._store, name)) as elsewhere:
+                    elsewhere.drop()
+            shutil.rmtree(store, ignore_errors=True)
+            os.sync()
+
+    def _load(self, where: dict[str, str]) -> Any:
         from tidegate.spark import VersionedSink
 
-        return VersionedSink(
-            **self._where,
-            wal_options=self._options,
-            allow_unsafe=True,
-            table=TABLE,
-            key="key",
-            value="value",
+        sink = VersionedSink(
+            **where, wal_options=self._options, allow_unsafe=True, table=TABLE, key="key", value="value"
         )
+        with contextlib.closing(sink), contextlib.suppress(failpoints.FailpointError):
+            sink.load({TABLE: self._rows}, token=uuid.uuid4().hex)
+        return sink
 
     def by_executors(self) -> float:
         """Seconds from decided to visible, in a query's driver."""
-        sink = self._sink()
-        sink.load({TABLE: self._rows}, token=uuid.uuid4().hex)
-        sink.close()
+        with self._namespace() as where:
+            sink = self._load(where)
         return float(sink.last_phases["decided"] + sink.last_phases["sealed"])
 
-    def by_recover(self, program: str = INSIDE) -> tuple[float, float]:
+    def by_recover(self, jobs: int, program: str = INSIDE) -> tuple[float, float]:
         """Seconds from decided to visible in ``tidegate recover``, and of the whole command."""
-        failpoints.arm("decide.after_append=raise")
-        sink = self._sink()
-        with contextlib.suppress(failpoints.FailpointError):
-            sink.load({TABLE: self._rows}, token=uuid.uuid4().hex)
-        failpoints.arm(None)
-        sink.close()
-        words = [f"--{name}={value}" for name, value in self._where.items()]
-        words += [f"--wal-config={self._config}", "--force", "--allow-unsafe"]
+        with self._namespace() as where:
+            failpoints.arm("decide.after_append=raise")
+            self._load(where)
+            failpoints.arm(None)
+            os.sync()  # what was staged is no part of the command's time
+            return self._recover(where, jobs, program)
+
+    def _recover(self, where: dict[str, str], jobs: int, program: str) -> tuple[float, float]:
+        words = [f"--{name}={value}" for name, value in where.items()]
+        words += [f"--wal-config={self._config}", "--force", "--allow-unsafe", f"--jobs={jobs}"]
         started = time.perf_counter()
         done = subprocess.run(
             [sys.executable, "-c", program, "recover", *words],
@@ -138,60 +163,61 @@ class Bench:
         return float(told.rpartition(" ")[2]), whole
 
     def close(self) -> None:
-        """End Spark; the log and the store go."""
-        from tidegate.wal.open_log import open_log
-
+        """End Spark."""
         self._spark.stop()
-        log = open_log(self._where["wal"], NAMESPACE, self._options)
-        log.drop()
-        log.close()
 
 
 def report(seconds: dict[str, list[float]]) -> None:
-    """The medians without the warm-up, and their ratios to the executors'."""
-    medians = {name: statistics.median(all_of[1:]) for name, all_of in seconds.items()}
-    for name, all_of in seconds.items():
-        shown = " ".join(f"{one:.2f}" for one in all_of)
-        ratio = medians[name] / medians["executors"]
-        print(f"{name:16} median {medians[name]:6.2f} s   ratio {ratio:5.2f}   (all: {shown})")
+    """Medians, without the warm-up, of the seconds and of each round's ratio to the executors'."""
+    base = seconds[EXECUTORS][1:]
+    for name, (_, *all_of) in seconds.items():
+        ratios = [one / other for one, other in zip(all_of, base, strict=True)]
+        shown = " ".join(f"{one:.2f}" for one in ratios)
+        print(
+            f"{name:24} {statistics.median(all_of):6.2f} s   ratio {statistics.median(ratios):5.2f}"
+            f"   (rounds: {shown})"
+        )
 
 
-def measure(bench: Bench, rounds: int) -> None:
-    """``rounds`` and a warm-up; who comes first changes from round to round."""
-    seconds: dict[str, list[float]] = {"executors": [], "recover, inside": [], "recover, whole": []}
+def measure(bench: Bench, jobs: Sequence[int], rounds: int) -> None:
+    """``rounds`` and a warm-up; who comes first goes on by one from round to round."""
+    seconds: defaultdict[str, list[float]] = defaultdict(list)
 
     def normal() -> None:
-        seconds["executors"].append(bench.by_executors())
+        seconds[EXECUTORS].append(bench.by_executors())
 
-    def recovered() -> None:
-        inside, whole = bench.by_recover()
-        seconds["recover, inside"].append(inside)
-        seconds["recover, whole"].append(whole)
+    def recovered(count: int) -> None:
+        inside, whole = bench.by_recover(count)
+        seconds[f"recover --jobs {count}, inside"].append(inside)
+        seconds[f"recover --jobs {count}, whole"].append(whole)
 
+    turns = [normal, *(functools.partial(recovered, count) for count in jobs)]
     for number in range(rounds + 1):
-        steps: tuple[Callable[[], None], ...] = (normal, recovered)
-        for step in steps if number % 2 else reversed(steps):
-            step()
+        first = number % len(turns)
+        for turn in turns[first:] + turns[:first]:
+            turn()
     report(seconds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--wal", help="default: files beside the store")
+    parser.add_argument("--store", default="", help="default: SQLite files")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()
     logging.getLogger("tidegate").setLevel(logging.ERROR)  # one broker holds one copy: known
     folder = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
-    bench = Bench(arguments.wal or f"file://{folder}/wal", folder, arguments.rows)
+    bench = Bench(arguments.wal or f"file://{folder}/wal", folder, arguments.rows, arguments.store)
     try:
         print(f"{arguments.rows:,} changes in each version; the first round is a warm-up", flush=True)
         if arguments.profile:
             bench.by_executors()
-            bench.by_recover(PROFILED)
+            bench.by_recover(1, PROFILED)
         else:
-            measure(bench, arguments.rounds)
+            measure(bench, arguments.jobs, arguments.rounds)
     finally:
         bench.close()
         shutil.rmtree(folder)

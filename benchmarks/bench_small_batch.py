@@ -1,9 +1,12 @@
-"""What a small batch costs: tidegate beside a sink that only collects, in one run, by phase.
+r"""What a small batch costs: tidegate beside a sink that only collects, in one run, by phase.
 
     tools/run python benchmarks/bench_small_batch.py [--rows 1000] [--batches 100]
+    tools/run python tests/services/run.py kafka redis -- \
+        python benchmarks/bench_small_batch.py --wal {kafka} --store {redis}
 
 Two queries over the same kind of source, local[2]: one collects each batch to the driver and
-drops it, one commits it to file+sqlite. Printed: p50 and p99 of both foreachBatch calls, what
+drops it, one commits it, to file+sqlite unless told otherwise. Printed: p50 and p99 of both
+foreachBatch calls (when tidegate's returns, the version is visible: that is the time to visible), what
 tidegate adds, and where its time goes, from one state of the commit to the next.
 """
 
@@ -20,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-WARM_UP = 10
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -29,16 +31,9 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1_000)
-    parser.add_argument("--batches", type=int, default=100)
-    arguments = parser.parse_args()
+def session() -> Any:
     from pyspark.sql import SparkSession
 
-    from tidegate.spark import VersionedSink
-
-    folder = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -47,8 +42,51 @@ def main() -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def report(
+    seconds: dict[str, list[float]], phases: dict[str, list[float]], arguments: argparse.Namespace
+) -> None:
+    print(
+        f"{arguments.rows:,} rows a batch, {arguments.batches} batches after {arguments.warm_up} to warm up;"
+        " in ms"
+    )
+    milliseconds = {
+        name: [1000 * one for one in all_of[arguments.warm_up :]] for name, all_of in seconds.items()
+    }
+    for name, all_of in milliseconds.items():
+        print(f"{name:22} p50 {percentile(all_of, 0.5):7.1f}   p99 {percentile(all_of, 0.99):7.1f}")
+    added = [
+        percentile(milliseconds["tidegate"], p) - percentile(milliseconds["collect"], p) for p in (0.5, 0.99)
+    ]
+    print(f"{'tidegate adds':22} p50 {added[0]:7.1f}   p99 {added[1]:7.1f}")
+    for name, took in phases.items():
+        of_phase = [1000 * one for one in took[arguments.warm_up :]]
+        print(f"  {name:20} p50 {percentile(of_phase, 0.5):7.1f}   p99 {percentile(of_phase, 0.99):7.1f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1_000)
+    parser.add_argument("--batches", type=int, default=100)
+    parser.add_argument("--warm-up", type=int, default=50, help="batches before; the JVM compiles meanwhile")
+    parser.add_argument("--driver-stage-max-rows", type=int, default=5_000, help="0: by the staging job")
+    parser.add_argument("--wal")
+    parser.add_argument("--store")
+    arguments = parser.parse_args()
+    from tidegate.spark import VersionedSink
+
+    folder = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
+    spark = session()
     sink = VersionedSink(
-        namespace="bench", wal=f"file://{folder}/wal", store=f"sqlite://{folder}/store", table="t", key="id"
+        namespace=f"bench-{os.getpid()}",
+        wal=arguments.wal or f"file://{folder}/wal",
+        store=arguments.store or f"sqlite://{folder}/store",
+        table="t",
+        key="id",
+        allow_unsafe=True,
+        driver_stage_max_rows=arguments.driver_stage_max_rows,
     )
     phases: dict[str, list[float]] = {}
     seconds: dict[str, list[float]] = {"collect": [], "tidegate": []}
@@ -77,7 +115,7 @@ def main() -> None:
             .option("checkpointLocation", str(folder / f"checkpoint-{name}"))
             .start()
         )
-        while query.isActive and len(seconds[name]) < arguments.batches + WARM_UP:
+        while query.isActive and len(seconds[name]) < arguments.batches + arguments.warm_up:
             query.awaitTermination(1)
         query.stop()
         if query.exception() is not None:
@@ -85,17 +123,7 @@ def main() -> None:
     sink.close()
     spark.stop()
     shutil.rmtree(folder)
-    print(f"{arguments.rows:,} rows a batch, {arguments.batches} batches after {WARM_UP} to warm up; in ms")
-    milliseconds = {name: [1000 * one for one in all_of[WARM_UP:]] for name, all_of in seconds.items()}
-    for name, all_of in milliseconds.items():
-        print(f"{name:22} p50 {percentile(all_of, 0.5):7.1f}   p99 {percentile(all_of, 0.99):7.1f}")
-    added = [
-        percentile(milliseconds["tidegate"], p) - percentile(milliseconds["collect"], p) for p in (0.5, 0.99)
-    ]
-    print(f"{'tidegate adds':22} p50 {added[0]:7.1f}   p99 {added[1]:7.1f}")
-    for name, took in phases.items():
-        of_phase = [1000 * one for one in took[WARM_UP:]]
-        print(f"  {name:20} p50 {percentile(of_phase, 0.5):7.1f}   p99 {percentile(of_phase, 0.99):7.1f}")
+    report(seconds, phases, arguments)
 
 
 if __name__ == "__main__":

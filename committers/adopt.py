@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tidegate.committers.driver import Driver
+from tidegate.committers.insist import append_until_folded
 from tidegate.committers.open import open_namespace
-from tidegate.errors import ConfigError, FencedError, OutcomeUnknownError, WalUnavailableError
-from tidegate.wal.record import Adopted, Folded
+from tidegate.errors import ConfigError
+from tidegate.wal.record import Adopted
 
 LINEAGE_MAX = 200
 
@@ -35,12 +36,11 @@ def adopt(driver: Driver, lineage: str) -> list[int]:
         return []
     # An epoch of its own: a copy of this Adopted that lands late, behind the next Open, is void.
     recovered = open_namespace(driver, None)
-    _append_until_folded(driver, lineage)
+    _append(driver, lineage)
     return recovered
 
 
-def _append_until_folded(driver: Driver, lineage: str) -> None:
-    """The same record again and again, until the fold shows it or proves that it cannot count."""
+def _append(driver: Driver, lineage: str) -> None:
     state = driver.folded
     record = Adopted(
         namespace=state.namespace,
@@ -49,32 +49,7 @@ def _append_until_folded(driver: Driver, lineage: str) -> None:
         prev_digest=state.digest,
         lineage=lineage,
     )
-    patience = driver.patience(driver.options.decide_deadline_s)
-    while True:
-        appended = driver.append(record)
-        try:
-            state = driver.fold_through(appended)
-        except WalUnavailableError:
-            pass  # asked again below, until the deadline
-        else:
-            if state.lineage == lineage:
-                return
-            _refuse_if_fenced(driver, state, lineage)
-        if patience.over:
-            msg = (
-                f"whether namespace {driver.endpoints.namespace} follows {lineage} now is unknown:"
-                f" {driver.log.where} did not answer for {driver.options.decide_deadline_s} s; run"
-                " `tidegate status`, then `tidegate adopt` again if it does not"
-            )
-            raise OutcomeUnknownError(msg)
-        patience.pause()
-
-
-def _refuse_if_fenced(driver: Driver, state: Folded, lineage: str) -> None:
-    if (state.epoch, state.writer) == (driver.epoch, driver.writer):
-        return
-    msg = (
-        f"driver {state.writer} opened namespace {driver.endpoints.namespace} at epoch {state.epoch} before"
-        f" it could follow {lineage}; it follows {state.lineage}: stop that driver, then adopt again"
+    what = f"namespace {driver.endpoints.namespace}, which follows {state.lineage} so far, follows {lineage}"
+    append_until_folded(
+        driver, record, lambda folded: folded.lineage == lineage, what, f"tidegate adopt --lineage {lineage}"
     )
-    raise FencedError(msg)

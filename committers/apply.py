@@ -7,25 +7,27 @@ it again changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
 from tidegate import failpoints
 from tidegate.errors import CorruptError
-from tidegate.key_groups import groups_of
+from tidegate.key_groups import groups_of, task_of
 from tidegate.sinks.store import Stamp, Store
 from tidegate.wal.frame import Chunk, decode_frame
-from tidegate.wal.log import Log
+from tidegate.wal.log import Blob, Log
 from tidegate.wal.record import FrameRef, Manifest, VersionFact, decode_manifest
 
 
 class ApplyWork(msgspec.Struct, frozen=True):
     """One range of key groups of one version: frames to read, counts that the seal must find.
 
-    ``frames`` are (ordinal in the version, frame).
+    ``namespace`` is the uuid; ``frames`` are (ordinal in the version, frame).
     """
 
+    namespace: str
     attempt: str
     stamp: Stamp
     first_group: int
@@ -44,38 +46,57 @@ def read_manifest(log: Log, fact: VersionFact) -> Manifest:
 
 
 def plan(manifest: Manifest, fact: VersionFact, tasks: int) -> list[ApplyWork]:
-    """The version as works over contiguous ranges of key groups, none empty."""
-    frames = list(enumerate(manifest.frames()))
-    counts = manifest.counts()
+    """The version as works over contiguous ranges of key groups, none empty. Each run is looked at once,
+    whatever the number of tasks.
+    """
+    counts: dict[int, dict[int, dict[str, int]]] = {}
+    for group, by_table in sorted(manifest.counts().items()):
+        counts.setdefault(task_of(group, tasks, manifest.key_groups), {})[group] = by_table
+    frames: dict[int, list[tuple[int, FrameRef]]] = {task: [] for task in counts}
+    for ordinal, ref in enumerate(manifest.frames()):
+        for task in dict.fromkeys(task_of(group, tasks, manifest.key_groups) for group in ref.groups):
+            frames[task].append((ordinal, ref))
+    of = manifest.namespace, fact.attempt, Stamp(fact.version, fact.decided_at_us)
     works = []
-    for task in range(tasks):
+    for task, of_task in counts.items():
         groups = groups_of(task, tasks, manifest.key_groups)
-        mine = {group: counts[group] for group in groups if group in counts}
-        if mine:
-            touching = tuple((i, ref) for i, ref in frames if not mine.keys().isdisjoint(ref.groups))
-            stamp = Stamp(fact.version, fact.decided_at_us)
-            works.append(ApplyWork(fact.attempt, stamp, groups.start, groups.stop, touching, mine))
+        works.append(ApplyWork(*of, groups.start, groups.stop, tuple(frames[task]), of_task))
     return works
 
 
-def chunks_of(work: ApplyWork, log: Log) -> Iterator[Chunk]:
-    """The work's changes, read from the log by address and checked, a frame at a time."""
+NONE_HELD: Mapping[str, bytes] = {}
+
+
+def chunks_of(work: ApplyWork, log: Log, held: Mapping[str, bytes] = NONE_HELD) -> Iterator[Chunk]:
+    """The work's changes, a frame at a time, checked: from what is ``held``, else from the log by address."""
     wanted = {ref.address: (ordinal, ref) for ordinal, ref in work.frames}
-    for blob in log.read(list(wanted)):
+    here = (Blob(address, held[address]) for address in wanted if address in held)
+    there = [address for address in wanted if address not in held]
+    for blob in itertools.chain(here, log.read(there) if there else ()):
         ordinal, ref = wanted[blob.address]
         where = f"{log.where}, version {work.stamp.version}, frame at {blob.address}"
         runs = decode_frame(blob.content, ref, work.attempt, where)
-        yield Chunk(ordinal, [run for run in runs if work.first_group <= run.group < work.end_group])
+        yield Chunk(ordinal, [run for run in runs if run.group in work.counts])
 
 
-def do(work: ApplyWork, log: Log, store: Store) -> None:
+def do(
+    work: ApplyWork,
+    log: Log,
+    store: Store,
+    went: Callable[[], None] = lambda: None,
+    held: Mapping[str, bytes] = NONE_HELD,
+) -> None:
     """Apply and seal one work. On return its key groups are whole and durable; repeatable.
 
+    ``went`` is called after each chunk, and after the seal: a sign of progress, no more. Frames that
+    are ``held`` are durable in the log, too: they only need not be read back.
     The store's and the log's errors pass through; IncompleteError: apply again.
     """
-    for chunk in chunks_of(work, log):
+    for chunk in chunks_of(work, log, held):
         failpoints.hit("apply.before_chunk")
         store.apply(work.stamp, chunk)
         failpoints.hit("apply.after_chunk")
+        went()
     store.seal(work.stamp, work.counts)
     failpoints.hit("seal.after")
+    went()

@@ -1,16 +1,24 @@
-"""Work beside the batches: heartbeat, retirement and trimming. Never on a batch's path."""
+"""Work beside the batches: heartbeat, repair while no batch comes, retirement, trimming, and the other
+stores. Never on a batch's path.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from tidegate import observing
 from tidegate.clock import Clock
+from tidegate.committers.driver import Driver
+from tidegate.committers.follower import Follower, FollowerThread, Standing
+from tidegate.committers.levels import look_around
+from tidegate.committers.recover import recover
 from tidegate.committers.retire import retire_up_to
 from tidegate.committers.trim import Trimmer
 from tidegate.errors import TidegateError
-from tidegate.options import Options
+from tidegate.observing import At, Level, Somewhere
+from tidegate.options import Endpoints, Options
 from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View
@@ -20,9 +28,11 @@ logger = logging.getLogger("tidegate")
 
 
 class Background:
-    """Two daemon threads for one open driver; ``stop`` ends them and waits for them.
+    """Daemon threads for one open driver, two and one for each follower; ``stop`` ends them and waits.
 
-    ``alive`` is asked at every heartbeat: when the query has ended, so does the heartbeat.
+    ``alive`` is asked at every heartbeat: when the query has ended, so does the heartbeat, and the
+    followers end at the log's end. ``at`` is the namespace, and the primary's name in
+    the log's list of stores.
     """
 
     def __init__(
@@ -33,21 +43,56 @@ class Background:
         epoch: Callable[[], int],
         alive: Callable[[], bool] = lambda: True,
         clock: Clock | None = None,
+        followers: Sequence[Follower] = (),
+        at: At = At(""),  # noqa: B008 - it is frozen
     ) -> None:
         self._log, self._store, self._options, self._epoch, self._alive = log, store, options, epoch, alive
         self._clock = clock or Clock()
+        self._at = at
+        self.decided: Callable[[], int] = lambda: 0
+        """The last decided version, for whoever observes."""
+        self._name, self._others = at.store, {follower.name: follower.store for follower in followers}
         self._ending = threading.Event()
         self._work = threading.Event()
         self._threads = [
-            threading.Thread(target=target, name=f"tidegate-{target.__name__.strip('_')}", daemon=True)
+            threading.Thread(
+                target=self._inside,
+                args=(target,),
+                name=f"tidegate-{target.__name__.strip('_')}",
+                daemon=True,
+            )
             for target in (self._heartbeat, self._retire_and_trim)
         ]
+        self._followers = [FollowerThread(follower, self._ending.is_set) for follower in followers]
         for thread in self._threads:
             thread.start()
 
     def published(self) -> None:
-        """A version became visible: an older one may be retired now, and the log trimmed."""
+        """A version became visible: an older one may be retired now, the log trimmed, the others follow."""
         self._work.set()
+        for each in self._followers:
+            each.wake()
+
+    def check(self) -> None:
+        """Raise what a follower may not keep to itself: FencedError, CorruptError (I10)."""
+        for each in self._followers:
+            if each.follower.failed is not None:
+                raise each.follower.failed
+
+    @property
+    def standings(self) -> list[Standing]:
+        """How the other stores stand."""
+        return [each.follower.standing for each in self._followers]
+
+    def drain(self, timeout_s: float) -> None:
+        """No version comes any more: let the followers reach the log's end, and end everything.
+
+        A follower that meets an error ends where it is. At most so long.
+        """
+        self._end()
+        for each in self._followers:
+            each.join(timeout_s)
+        self.stop()
 
     @property
     def ended(self) -> bool:
@@ -55,29 +100,42 @@ class Background:
         return self._ending.is_set()
 
     def stop(self) -> None:
-        """End both threads and wait for them. May be repeated."""
-        self._ending.set()
-        self._work.set()
+        """End all threads and wait for them. May be repeated."""
+        self._end()
+        for each in self._followers:
+            each.stop()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
 
+    def _end(self) -> None:
+        self._ending.set()
+        self._work.set()
+        for each in self._followers:
+            each.wake()
+
+    def _inside(self, work: Callable[[], None]) -> None:
+        with observing.within(Somewhere(self._at.namespace, phase=work.__name__.strip("_"))):
+            work()
+
     def _heartbeat(self) -> None:
         while not self._ending.is_set():
             if not self._alive():
-                self._ending.set()
-                self._work.set()
+                self._end()
                 return
             try:
                 if epoch := self._epoch():  # 0: not open yet, there may be no namespace
                     self._store.heartbeat(epoch)
+                    if self._store.unverified():
+                        self._work.set()  # readers are refused until it is repaired
+                    look_around(self._at, self._store, self.standings, self.decided())
             except TidegateError as error:
                 logger.warning("heartbeat failed, tried again in %s s: %s", self._options.heartbeat_s, error)
             self._ending.wait(self._options.heartbeat_s)
 
     def _retire_and_trim(self) -> None:
         view, dropped = View(), 0
-        trimmer = Trimmer(self._log, self._store, self._options, self._clock)
+        trimmer = Trimmer(self._log, self._store, self._options, self._clock, self._others, self._name)
         while True:
             self._work.wait()
             self._work.clear()
@@ -86,10 +144,25 @@ class Background:
             try:
                 folded_at_us = self._clock.now_us()  # before the read: later decisions are not in it
                 view = catch_up(view, self._log)
-                dropped = retire_up_to(
-                    self._log, self._store, view.state, self._options, self._ending.is_set, dropped
-                )
+                observing.level(Level.VOID, At(self._at.namespace), view.void)
+                self._repair_if_changed(view)
+                with observing.timed(self._at, "retire"):
+                    dropped = retire_up_to(
+                        self._log, self._store, view.state, self._options, self._ending.is_set, dropped
+                    )
                 if not self._ending.is_set():
                     trimmer.trim(view, folded_at_us, self._ending.is_set)
             except TidegateError as error:
                 logger.warning("retiring or trimming failed, tried again after the next version: %s", error)
+
+    def _repair_if_changed(self, view: View) -> None:
+        """Put back what servers lost, though no batch may come for hours. A batch that comes meanwhile
+        does the same, and neither minds: each step may be repeated, by anyone who owns the epoch.
+        """
+        epoch, identity = self._epoch(), self._store.identity()
+        if not epoch or identity is None or not self._store.unverified():
+            return
+        where = Endpoints(identity.name, self._log.where, self._store.where)
+        driver = Driver(where, self._log, self._store, self._options, self._clock, view=view)
+        driver.epoch = driver.tried_epoch = epoch
+        recover(driver, self._ending.is_set)

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tidegate.committers.driver import Driver
+from tidegate.committers.given_rows import GivenRows
 from tidegate.errors import ConfigError
+from tidegate.names import LOCAL
+from tidegate.options import VALUE_BYTES_MAX
 from tidegate.sinks.store import CatalogEntry
 from tidegate.wal import quarantine
 from tidegate.wal.bad_rows import StageSpec
@@ -49,6 +52,10 @@ class Barrier(Protocol):
     def starts(self) -> frozenset[str]: ...
     @property
     def parallelism(self) -> int: ...
+    @property
+    def reads_state(self) -> bool:
+        """Whether its tasks read what the store holds at the base version."""
+        ...
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         """Run the tasks; the acks that count. Everything they name is durable in the log."""
@@ -56,7 +63,7 @@ class Barrier(Protocol):
 
 
 def stage_spec(driver: Driver, barrier: Barrier, attempt: str) -> StageSpec:
-    """What the tasks of this attempt must know."""
+    """What the tasks of this attempt must know; its time is now, and later than any decision."""
     return StageSpec(
         driver.folded.namespace,
         attempt,
@@ -64,9 +71,11 @@ def stage_spec(driver: Driver, barrier: Barrier, attempt: str) -> StageSpec:
         tuple(tuple(barrier.schemas[name].key_types) for name in barrier.tables),
         driver.options.frame_bytes,
         driver.options.key_bytes_max,
-        driver.options.value_bytes_max,
+        min(driver.options.value_bytes_max, *(s.value_bytes_max or VALUE_BYTES_MAX for s in driver.stores)),
         driver.folded.key_groups,
         barrier.tables.index(quarantine.TABLE) if quarantine.TABLE in barrier.tables else None,
+        max(driver.clock.now_us(), driver.folded.decided_at_us + 1),
+        tuple(map(driver.options.ttl_us, barrier.tables)),
     )
 
 
@@ -76,9 +85,11 @@ def manifest_of(driver: Driver, barrier: Barrier, attempt: str, acks: Sequence[A
     version = state.last_version + 1
     tables = dict(state.tables)
     for name in barrier.tables:
-        kept = tables[name].start if name in tables else 0
-        start = version if name in barrier.starts else kept
-        tables[name] = TableAt(barrier.schemas[name].schema_id, start)
+        before = tables.get(name, TableAt(""))
+        start = version if name in barrier.starts else before.start
+        brought = isinstance(barrier, GivenRows) and name in barrier.expiring
+        expires = True if driver.options.ttl_us(name) or brought else before.expires
+        tables[name] = TableAt(barrier.schemas[name].schema_id, start, expires)
     return Manifest(
         state.namespace,
         attempt,
@@ -87,18 +98,29 @@ def manifest_of(driver: Driver, barrier: Barrier, attempt: str, acks: Sequence[A
         barrier.tables,
         {schema.schema_id: schema for schema in barrier.schemas.values()},
         tables,
-        {state.name: {COMPONENT: Component(barrier.parallelism, {str(a.task): a.frames for a in acks})}},
+        {state.name: _components(barrier, acks)},
         barrier.source_offsets,
     )
 
 
-def decided_of(driver: Driver, barrier: Barrier, manifest: Manifest, address: str, digest: str) -> Decided:
-    """The Decided record of this attempt.
+def _components(barrier: Barrier, acks: Sequence[Ack]) -> dict[str, Component]:
+    """The sink, whose tasks staged everything, and the step of each local state, whose rows they staged."""
+    staged = Component(barrier.parallelism, {str(ack.task): ack.frames for ack in acks})
+    none = Component(barrier.parallelism, {str(instance): () for instance in range(barrier.parallelism)})
+    steps = [name.removeprefix("_") for name in barrier.tables if name.startswith(f"{LOCAL}.")]
+    return {COMPONENT: staged, **dict.fromkeys(steps, none)}
+
+
+def decided_of(
+    driver: Driver, barrier: Barrier, manifest: Manifest, address: str, digest: str, attempted_us: int = 0
+) -> Decided:
+    """The Decided record of this attempt, which began at ``attempted_us``: it is decided no earlier, even if
+    the clock went back since, so that no row lives longer than its time after the decision.
 
     ConfigError: that would be more than an hour ahead of this machine's clock, or of the log's.
     """
     state, now = driver.folded, driver.clock.now_us()
-    decided_at_us = max(now, state.decided_at_us + 1)
+    decided_at_us = max(now, state.decided_at_us + 1, attempted_us)
     of_log = driver.log.now_us()
     for whose, its_now in (("this machine's", now), ("the log's", now if of_log is None else of_log)):
         if decided_at_us > its_now + CLOCK_AHEAD_MAX_US:
@@ -109,7 +131,6 @@ def decided_of(driver: Driver, barrier: Barrier, manifest: Manifest, address: st
                 " right (time synchronisation), then restart the query"
             )
             raise ConfigError(msg)
-    short = len(barrier.source_offsets.encode()) <= OFFSETS_BYTES_MAX
     return Decided(
         namespace=state.namespace,
         writer=driver.writer,
@@ -122,18 +143,14 @@ def decided_of(driver: Driver, barrier: Barrier, manifest: Manifest, address: st
         manifest_address=address,
         manifest_digest=digest,
         tables=manifest.table_schemas,
-        parallelism={state.name: {COMPONENT: barrier.parallelism}},
-        source_offsets=barrier.source_offsets if short else "",
+        parallelism={t: {c: x.parallelism for c, x in cs.items()} for t, cs in manifest.topology.items()},
+        source_offsets=_short(barrier.source_offsets),
         decided_at_us=decided_at_us,
     )
 
 
 def catalog_entry(fact: VersionFact, manifest: Manifest) -> CatalogEntry:
     """What readers are told of the version."""
-    changes = dict.fromkeys(manifest.tables, 0)
-    for of_group in manifest.counts().values():
-        for name, rows in of_group.items():
-            changes[name] += rows
     return CatalogEntry(
         fact.version,
         fact.digest,
@@ -141,9 +158,14 @@ def catalog_entry(fact: VersionFact, manifest: Manifest) -> CatalogEntry:
         fact.origin,
         fact.decided_at_us,
         manifest.table_schemas,
-        changes,
+        manifest.changes(),
         {t: {c: x.parallelism for c, x in cs.items()} for t, cs in manifest.topology.items()},
+        source_offsets=_short(manifest.source_offsets),
     )
+
+
+def _short(source_offsets: str) -> str:
+    return source_offsets if len(source_offsets.encode()) <= OFFSETS_BYTES_MAX else ""
 
 
 def parallelism_of(manifest: Manifest) -> int:

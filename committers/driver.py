@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from tidegate.clock import Clock
 from tidegate.committers.apply import ApplyWork
+from tidegate.committers.phases import Phases
 from tidegate.committers.states import Watch
 from tidegate.errors import OutcomeUnknownError, TidegateError, WalUnavailableError
 from tidegate.options import Endpoints, Options
@@ -15,7 +16,7 @@ from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import Entry, View, fold_all
 from tidegate.wal.log import Appended, Log
-from tidegate.wal.record import AnyRecord, Folded, encode_record
+from tidegate.wal.record import AnyRecord, Folded, Manifest, encode_record
 
 logger = logging.getLogger("tidegate")
 
@@ -46,8 +47,9 @@ class Patience:
 class Driver:
     """The one writer of a namespace, from its open on. Not shared between threads.
 
-    ``epoch`` is the fencing number it owns (0: not open), ``tried_epoch`` the highest it ever
-    sent, ``view`` how far it has folded the decision log.
+    ``store`` is the primary, ``others`` are the stores that follow by themselves. ``epoch`` is the
+    fencing number it owns (0: not open), ``tried_epoch`` the highest it ever sent, ``view`` how far it
+    has folded the decision log.
     """
 
     endpoints: Endpoints
@@ -61,6 +63,11 @@ class Driver:
     epoch: int = 0
     tried_epoch: int = 0
     view: View = dataclasses.field(default_factory=View)
+    others: tuple[Store, ...] = ()
+    last_manifest: Manifest | None = None
+    """Of the version that this driver decided, or made visible, last; None: it is only in the log."""
+    held: dict[str, bytes] = dataclasses.field(default_factory=dict)
+    """Frames that it staged itself for the barrier on its way, by address: they need not be read back."""
 
     def __post_init__(self) -> None:
         self.writer = self.writer or self.clock.new_id()
@@ -72,6 +79,16 @@ class Driver:
             msg = f"namespace {self.endpoints.namespace} has no log yet at {self.log.where}"
             raise TidegateError(msg)
         return self.view.state
+
+    @property
+    def last_decided(self) -> int:
+        """The last version decided in the log as far as it was folded; 0: none."""
+        return self.view.state.last_version if self.view.state else 0
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """Every store that what this driver decides will be applied to."""
+        return (self.store, *self.others)
 
     def fold_on(self) -> Folded | None:
         """Fold every record that is there by now; the state, None for an empty log."""
@@ -88,6 +105,7 @@ class Driver:
             appended = self.log.append_decision(content)
         except (OutcomeUnknownError, WalUnavailableError) as error:
             logger.warning("an append is not proven, the fold will tell: %s", error)
+            self.waits_for(f"{type(error).__name__}: {error}")
             return None
         if appended.position == self.view.position:
             entry = Entry(appended.position, appended.next_position, content)
@@ -99,6 +117,16 @@ class Driver:
         if appended is None or self.view.position < appended.next_position:
             self.fold_on()
         return self.folded
+
+    def met(self, error: BaseException) -> None:
+        """A try of what it is at failed; it is made again. For whoever watches."""
+        if isinstance(self.watch, Phases):
+            self.watch.met(error)
+
+    def waits_for(self, reason: str) -> None:
+        """What it waits for, where the phase does not say it. For whoever watches."""
+        if isinstance(self.watch, Phases):
+            self.watch.waits_for(reason)
 
     def patience(self, seconds: float) -> Patience:
         """A deadline of so many seconds from now."""

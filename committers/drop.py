@@ -1,4 +1,4 @@
-"""Drop: a namespace goes, for ever: the store first, then the log."""
+"""Drop: a namespace goes, for ever: the stores first, then the log."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from tidegate.committers.driver import Driver
 
 
 class Dropped(NamedTuple):
-    """Where there was something."""
+    """Where there was something: in each store, in the order given, and in the log."""
 
-    store: bool
+    stores: tuple[bool, ...]
     log: bool
 
 
-def drop_namespace(driver: Driver) -> Dropped:
-    """Remove everything of the namespace from store and log; where there was anything.
+def drop_namespace(driver: Driver, *, log_too: bool = True) -> Dropped:
+    """Remove everything of the namespace from the driver's stores and, last, the log.
 
-    Readers are refused from the first step on. May be repeated: a crash between the two
-    leaves a log without its store, which is what a lost store looks like. Until it is dropped
+    Readers are refused from the first step on. May be repeated: a crash in between
+    leaves a log without a store, which is what a lost store looks like. Until it is dropped
     too, a driver that opens it writes the store anew, whole, or is refused because the log was
     trimmed. The other order would leave a store that readers trust and no driver can go on with.
     """
-    return Dropped(driver.store.drop(), driver.log.drop())
+    return Dropped(tuple(store.drop() for store in driver.stores), log_too and driver.log.drop())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tidegate.committers.driver import Driver
+from tidegate.errors import WalGapError
 from tidegate.wal.fold import View, fact_of, fold_all
 from tidegate.wal.log import Log
 from tidegate.wal.record import Folded, VersionFact
@@ -30,6 +32,26 @@ def known_facts(log: Log, state: Folded, version: int) -> Iterator[VersionFact]:
                 break
         version = kept_from
     yield from (fact for fact in state.recent if fact.version >= version)
+
+
+def facts_from(driver: Driver, version: int) -> Iterator[VersionFact]:
+    """The facts of ``version`` and all later ones, oldest first.
+
+    WalGapError: the log no longer has them.
+    """
+    state, expected = driver.folded, version
+    for fact in known_facts(driver.log, state, version):
+        if fact.version != expected:
+            break
+        yield fact
+        expected += 1
+    if expected <= state.last_version:
+        msg = (
+            f"version {expected} is not whole in {driver.store.where}, and {driver.log.where} no longer"
+            " holds its decision: it was trimmed, wal_retain_s says how far back the log reaches; restore the"
+            " store from a newer copy, or use a new namespace"
+        )
+        raise WalGapError(msg)
 
 
 def _newer(view: View, version: int) -> list[VersionFact]:

@@ -12,6 +12,7 @@ from tidegate import failpoints
 from tidegate.committers.driver import Driver
 from tidegate.committers.epoch import claim_epoch, take_epoch
 from tidegate.committers.recover import recover
+from tidegate.committers.store_list import list_stores_of_new, refuse_other_stores
 from tidegate.committers.unsafe import refuse_unsafe
 from tidegate.errors import (
     ConfigError,
@@ -33,12 +34,25 @@ WRITER_ALIVE_S = 30.0
 Check = Callable[[Folded], None]
 
 
-def open_namespace(driver: Driver, lineage: str | None, check: Check | None = None) -> list[int]:
-    """Make ``driver`` the writer, and everything decided visible; the versions recovered.
+def open_namespace(
+    driver: Driver, lineage: str | None, check: Check | None = None, *, changing: str | None = None
+) -> list[int]:
+    """Make ``driver`` the writer, and everything decided visible in its store; the versions recovered.
+
+    The same as ``take_over``, then ``recover``.
+    """
+    take_over(driver, lineage, check, changing=changing)
+    return recover(driver)
+
+
+def take_over(
+    driver: Driver, lineage: str | None, check: Check | None = None, *, changing: str | None = None
+) -> None:
+    """Make ``driver`` the writer; what was decided and is not visible waits for ``recover``.
 
     ``lineage`` None means: the current one, whatever it is. ``check`` may refuse (raise) on
     the folded state, before the append and again after it. A driver that ran before is fenced
-    at once.
+    at once. ``changing`` is a store that is being added or removed: it may be in the log's list or not.
 
     ConfigError, LineageError, WalGapError: refused, nothing appended. FencedError: another
     driver opened at the same time and won. OutcomeUnknownError: the Open's fate is unknown;
@@ -49,7 +63,9 @@ def open_namespace(driver: Driver, lineage: str | None, check: Check | None = No
     def refuse(pointer: Pointer) -> str | None:
         state = driver.folded
         taken = state.lineage if lineage is None else lineage
-        _refuse_other_history(driver, state, pointer)
+        refuse_other_stores(driver, state, changing)
+        _refuse_unfilled(driver, pointer)
+        refuse_other_history(driver, state, pointer)
         _refuse_other_lineage(driver, state, taken)
         if check is not None:
             check(state)
@@ -79,7 +95,7 @@ def open_namespace(driver: Driver, lineage: str | None, check: Check | None = No
     refuse(pointer)
     claim_epoch(driver)
     failpoints.hit("open.after_claim")
-    return recover(driver)
+    list_stores_of_new(driver)
 
 
 def _owned(driver: Driver, appended: Appended | None) -> bool:
@@ -117,9 +133,7 @@ def ensure_made(driver: Driver) -> Folded:
         refuse_unsafe(driver)
     if identity is None:
         identity = driver.store.create(Identity(state.namespace, state.name, state.key_groups))
-    if identity.uuid != state.namespace:
-        why = f"the log is of namespace {state.namespace}, the store of namespace {identity.uuid}"
-        raise _log_behind(driver, why)
+    refuse_other_uuid(driver, state, identity)
     wanted = driver.options.key_groups
     if wanted is not None and wanted != state.key_groups:
         msg = (
@@ -128,6 +142,13 @@ def ensure_made(driver: Driver) -> Folded:
         )
         raise ConfigError(msg)
     return state
+
+
+def refuse_other_uuid(driver: Driver, state: Folded, identity: Identity) -> None:
+    """WalGapError when the driver's store is of another namespace than the log."""
+    if identity.uuid != state.namespace:
+        why = f"the log is of namespace {state.namespace}, the store of namespace {identity.uuid}"
+        raise _log_behind(driver, why)
 
 
 def _append_genesis(driver: Driver) -> Folded:
@@ -141,17 +162,20 @@ def _append_genesis(driver: Driver) -> Folded:
         created_at_us=driver.clock.now_us(),
     )
     patience = driver.patience(driver.options.decide_deadline_s)
+    tried = False
     while (state := driver.fold_on()) is None:
-        if patience.over:
+        if tried and patience.over:
             msg = f"{driver.log.where} did not take the first record of namespace {genesis.name}"
             raise WalUnavailableError(msg)
         driver.append(genesis)  # a second copy, or another's, is void behind the first
         if driver.view.state is None:
             patience.pause()
+        tried = True
     return state
 
 
-def _refuse_other_history(driver: Driver, state: Folded, pointer: Pointer) -> None:
+def refuse_other_history(driver: Driver, state: Folded, pointer: Pointer) -> None:
+    """WalGapError when what is visible in the driver's store was never decided in this log."""
     if pointer.visible > state.last_version:
         why = f"version {pointer.visible} is visible, the log ends at version {state.last_version}"
         raise _log_behind(driver, why)
@@ -159,6 +183,15 @@ def _refuse_other_history(driver: Driver, state: Folded, pointer: Pointer) -> No
     if fact is not None and fact.digest != pointer.digest:
         why = f"version {pointer.visible} has digest {pointer.digest} in the store, {fact.digest} in the log"
         raise _log_behind(driver, why)
+
+
+def _refuse_unfilled(driver: Driver, pointer: Pointer) -> None:
+    if pointer.filling_at:
+        msg = (
+            f"{driver.store.where} is being filled from another store, at version {pointer.filling_at}, and"
+            " shows nothing yet: put a store that is filled first, this one after it"
+        )
+        raise ConfigError(msg)
 
 
 def log_is_empty(driver: Driver, identity: Identity) -> WalGapError:

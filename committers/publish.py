@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tidegate import failpoints
 from tidegate.committers.driver import Driver
 from tidegate.committers.states import Action, Event, Machine, State, after_read_back
-from tidegate.errors import CorruptError, FencedError, StoreUnavailableError, TidegateError
+from tidegate.errors import (
+    CorruptError,
+    FencedError,
+    StoreUnavailableError,
+    TidegateError,
+    WalUnavailableError,
+)
 from tidegate.sinks.store import CatalogEntry, Pointer
 from tidegate.wal.record import VersionFact
 
 
-def publish(driver: Driver, machine: Machine, fact: VersionFact, entry: CatalogEntry) -> None:
+def publish(
+    driver: Driver, machine: Machine, fact: VersionFact, entry: CatalogEntry, *, filled: bool = False
+) -> None:
     """Flip the visible version, reading back whenever the outcome is not a plain yes.
 
+    ``filled``: the store was filled at this version from another one, and it is the first there.
+
     A lost reply is never taken for a conflict, nor for a success that it cannot prove.
+    StoreNotVerifiedError: a server restarted or was promoted after it sealed; nothing was flipped.
     """
     patience, pointer = driver.patience(driver.options.apply_deadline_s), Pointer()
+    before = 0 if filled else fact.version - 1
+    flip = driver.store.publish_filled if filled else driver.store.publish
     while machine.state is not State.VISIBLE:
         match machine.action:
             case Action.PUBLISH:
                 failpoints.hit("publish.before")
-                machine.on(Event.FLIPPED if _flip(driver, entry) else Event.NOT_FLIPPED)
+                machine.on(Event.FLIPPED if _flip(flip, entry, driver.epoch) else Event.NOT_FLIPPED)
                 failpoints.hit("publish.after")
             case Action.READ_POINTER:
                 try:
                     pointer = driver.store.pointer()
-                    event = after_read_back(pointer, fact, driver.epoch, driver.folded)
-                except StoreUnavailableError:
+                    if pointer.epoch <= driver.epoch and pointer.visible > driver.folded.last_version:
+                        driver.fold_on()  # a repair beside us made visible what was decided since
+                    event = after_read_back(pointer, fact, driver.epoch, driver.folded, before)
+                except (StoreUnavailableError, WalUnavailableError) as error:
+                    driver.met(error)
                     event = Event.STORE_SILENT
                 if event in (Event.STORE_SILENT, Event.IS_NEXT):
                     event = Event.DEADLINE if patience.over else event
@@ -36,10 +54,10 @@ def publish(driver: Driver, machine: Machine, fact: VersionFact, entry: CatalogE
                 raise _unpublished(driver, machine, fact, pointer)
 
 
-def _flip(driver: Driver, entry: CatalogEntry) -> bool:
+def _flip(flip: Callable[[CatalogEntry, int], bool], entry: CatalogEntry, epoch: int) -> bool:
     """The one write that makes a version visible. False: no, or no one knows yet."""
     try:
-        return driver.store.publish(entry, driver.epoch)
+        return flip(entry, epoch)
     except StoreUnavailableError:
         return False
 

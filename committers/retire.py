@@ -16,23 +16,30 @@ no version that can still be read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tidegate import failpoints
 from tidegate.committers import apply
 from tidegate.committers.facts import known_facts
 from tidegate.errors import WalGapError
 from tidegate.options import Options
-from tidegate.sinks.store import Store
+from tidegate.sinks.store import Stamp, Stopped, Store
 from tidegate.wal.frame import Chunk
 from tidegate.wal.log import Log
-from tidegate.wal.record import Folded, VersionFact
+from tidegate.wal.record import Folded, Manifest, VersionFact
 
 logger = logging.getLogger("tidegate")
 
+LOOK_AT_LEAST, LOOK_PER_CHANGE, LOOK_AT_ONCE = 500, 2, 2_000
+"""How many rows each retired version looks at for those that have expired: what it costs follows its changes
+(I11), and while as many rows come as go, about a third as many as live wait to be dropped.
+"""
 
-class _Stopped(Exception):  # noqa: N818 - no error: what is left is done by the next run
-    pass
+
+def kept_by(store: Store, options: Options) -> tuple[int, int]:
+    """How many versions stay readable, and how many behind the visible one a lease may hold."""
+    kept = store.keep_versions_default if options.keep_versions is None else options.keep_versions
+    return kept, kept + store.layers_default if options.max_layers is None else options.max_layers
 
 
 def retire_up_to(
@@ -40,33 +47,35 @@ def retire_up_to(
     store: Store,
     state: Folded | None,
     options: Options,
-    stopped: Callable[[], bool],
+    stopped: Stopped,
     dropped: int = 0,
 ) -> int:
     """Move the horizon so that ``keep_versions`` stay readable, and drop what is below it.
 
     Returns the version up to which all is dropped: the horizon, unless ``stopped`` ended it
-    half-way. ``dropped`` is what an earlier call returned; else the last announced version is
-    dropped once more, since whoever announced it may have died before that.
+    half-way, or the horizon is past ``state``. ``dropped`` is what an earlier call returned; else the
+    last announced version is dropped once more, since whoever announced it may have died before that.
 
     Leases hold the horizon back, within ``max_lease_s`` and ``max_layers``. May be repeated,
     interrupted at any point, and run beside another's. A version whose decision or whose changes
     the log no longer has is left to ``Store.vacuum``.
     """
-    pointer = store.pointer()
-    horizon, target = pointer.horizon, pointer.visible - options.keep_versions + 1
-    if state is None or (horizon >= target and horizon <= dropped):
+    if state is None:
         return dropped
-    facts = known_facts(log, state, horizon)
+    pointer, last = store.pointer(), state.last_version
+    kept, layers = kept_by(store, options)
+    # Not past what was folded: who announces a version and does not know its changes leaves them for ever.
+    horizon, target = pointer.horizon, min(pointer.visible, last) - kept + 1
+    if horizon >= target and min(horizon, last) <= dropped:
+        return dropped
+    facts = known_facts(log, state, min(horizon, dropped + 1) if dropped else horizon)
     fact = next(facts, None)
     while fact is not None and fact.version <= horizon:
         if fact.version > dropped and not _drop(log, store, fact, stopped):
             return dropped
         fact = next(facts, None)
     while horizon < target and not stopped():
-        announced = store.announce(
-            horizon + 1, max_lease_s=options.max_lease_s, max_layers=options.layers_max
-        )
+        announced = store.announce(horizon + 1, max_lease_s=options.max_lease_s, max_layers=layers)
         if announced <= horizon:
             break
         failpoints.hit("retire.after_announce")
@@ -75,29 +84,38 @@ def retire_up_to(
                 return horizon
             fact = next(facts, None)
         horizon = announced
-    return horizon
+    return min(horizon, last)
 
 
-def _drop(log: Log, store: Store, fact: VersionFact, stopped: Callable[[], bool]) -> bool:
+def _drop(log: Log, store: Store, fact: VersionFact, stopped: Stopped) -> bool:
     """Drop what a version has replaced, driven by its own changes; False: stopped half-way."""
 
-    def changes() -> Iterator[Chunk]:
-        manifest = apply.read_manifest(log, fact)
+    def changes(manifest: Manifest) -> Iterator[Chunk]:
         for work in apply.plan(manifest, fact, 1):
             for chunk in apply.chunks_of(work, log):
                 yield chunk
                 failpoints.hit("retire.after_group")
-                if stopped():
-                    raise _Stopped
 
     try:
+        manifest = apply.read_manifest(log, fact)
         # One call, also for a version without changes: it may have emptied a table.
-        store.retire(fact.version, changes())
-    except _Stopped:
-        return False
+        counts = manifest.counts()
+        if not store.retire(Stamp(fact.version, fact.decided_at_us), counts, changes(manifest), stopped):
+            return False  # what is left is done by the next run
+        if any(at.expires for at in manifest.table_schemas.values()):
+            _drop_expired(store, sum(sum(tables.values()) for tables in counts.values()), stopped)
     except WalGapError as error:
         # The horizon has passed it: nobody reads what it replaced, so nothing but the disk is at stake.
         logger.warning(
             "version %s is retired, but not dropped: %s; `tidegate vacuum` drops it", fact.version, error
         )
     return True
+
+
+def _drop_expired(store: Store, changes: int, stopped: Stopped) -> None:
+    """Look at some more rows for those that had expired at the horizon, on from where it last ended."""
+    rows = LOOK_AT_LEAST + LOOK_PER_CHANGE * changes
+    for at in range(0, rows, LOOK_AT_ONCE):
+        store.drop_expired(min(LOOK_AT_ONCE, rows - at))
+        if stopped():
+            return

@@ -27,7 +27,8 @@ def seal_everywhere(
 
     The manifest is read from the log, with the same patience, unless given; it is returned.
     A small version is applied by the driver itself; a large one by the executors. FencedError:
-    its change-logs are trimmed, since a newer driver finished with it.
+    its change-logs are trimmed, since a newer driver finished with it. StoreNotVerifiedError: a
+    server restarted or was promoted; repair, then seal again.
     """
     end = driver.clock.monotonic() + driver.options.apply_deadline_s
     again = tenacity.Retrying(
@@ -35,6 +36,7 @@ def seal_everywhere(
         wait=tenacity.wait_exponential(multiplier=0.05, max=5),
         stop=lambda _: driver.clock.monotonic() >= end,
         sleep=driver.clock.sleep,
+        before_sleep=lambda tried: _again(driver, tried),
         reraise=True,
     )
     try:
@@ -52,6 +54,12 @@ def seal_everywhere(
         raise
     machine.on(Event.SEALED)
     return manifest
+
+
+def _again(driver: Driver, tried: tenacity.RetryCallState) -> None:
+    error = None if tried.outcome is None else tried.outcome.exception()
+    if error is not None:
+        driver.met(error)
 
 
 def _refuse_if_fenced(driver: Driver, fact: VersionFact, error: WalGapError) -> None:
@@ -77,8 +85,11 @@ def _seal_once(driver: Driver, fact: VersionFact, manifest: Manifest | None) -> 
     )
     if small or driver.apply_on_executors is None:
         for work in apply.plan(manifest, fact, 1):
-            apply.do(work, driver.log, driver.store)
+            apply.do(work, driver.log, driver.store, held=driver.held)
     else:
-        tasks = min(manifest.key_groups, max(parallelism_of(manifest), options.parallelism or 1))
+        tasks = min(manifest.key_groups, max(parallelism_of(manifest), options.tasks or 1))
         driver.apply_on_executors(apply.plan(manifest, fact, tasks))
+    if driver.options.wait_replicas or driver.options.wait_aof:
+        replicas, aof = driver.options.wait_replicas, driver.options.wait_aof
+        driver.store.confirm(fact.version, replicas=replicas, aof=aof)
     return manifest

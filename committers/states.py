@@ -165,7 +165,9 @@ class Machine:
 
     def __init__(self, state: State = State.READY, watch: Watch | None = None) -> None:
         self.state = state
-        self._watch = watch
+        self.watch = watch
+        if watch is not None and state is not State.READY:
+            watch(state)  # a decided version is taken up
 
     @property
     def action(self) -> Action:
@@ -179,8 +181,8 @@ class Machine:
         except KeyError:
             msg = f"event {event.name} in state {self.state.name}"
             raise IllegalTransitionError(msg) from None
-        if self._watch is not None:
-            self._watch(self.state)
+        if self.watch is not None:
+            self.watch(self.state)
         return self.state
 
 
@@ -204,8 +206,12 @@ def after_fold(folded: Folded, record: Decided, writer: str) -> tuple[Event, Ver
     return Event.NOT_THERE, None
 
 
-def after_read_back(pointer: Pointer, fact: VersionFact, epoch: int, folded: Folded) -> Event:
+def after_read_back(
+    pointer: Pointer, fact: VersionFact, epoch: int, folded: Folded, before: int | None = None
+) -> Event:
     """What the store's pointer says after a flip of unknown or false outcome (publish rules 3 to 5).
+
+    ``before`` is what has to be visible for the flip: the version before the fact's, unless given.
 
     An epoch above ours says nothing about the version: whoever owns it finishes the line. Else
     nobody after us could decide, so what is visible stands in ``folded``, read through our own
@@ -213,7 +219,7 @@ def after_read_back(pointer: Pointer, fact: VersionFact, epoch: int, folded: Fol
     """
     if pointer.epoch > epoch:
         return Event.HIGHER_EPOCH
-    if pointer.visible == fact.version - 1:
+    if pointer.visible == (fact.version - 1 if before is None else before):
         return Event.IS_NEXT
     if pointer.visible < fact.version:
         return Event.GONE_BACK

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tidegate import failpoints
 from tidegate.clock import Clock
 from tidegate.committers.apply import read_manifest
 from tidegate.committers.driver import Driver
-from tidegate.errors import CorruptError, TidegateError, WalGapError
+from tidegate.errors import CorruptError, StoreUnavailableError, TidegateError, WalGapError
 from tidegate.options import Options
 from tidegate.sinks.store import Pointer, Store
 from tidegate.wal.fold import RECENT_MAX, SummaryPlace, View
@@ -65,11 +65,23 @@ def summarise_if_due(driver: Driver) -> None:
 class Trimmer:
     """Trims one namespace's log for one driver. Not shared between threads.
 
+    ``others`` are the other stores by their names in the log, ``name`` is the first one's: the log is
+    cut only behind what all stores of the log's list have, and not at all while one cannot be asked.
+
     Nothing here asks for the epoch: whatever a stale view allows to drop is needed by nobody.
     """
 
-    def __init__(self, log: Log, store: Store, options: Options, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        log: Log,
+        store: Store,
+        options: Options,
+        clock: Clock | None = None,
+        others: Mapping[str, Store] | None = None,
+        name: str = "",
+    ) -> None:
         self._log, self._store, self._options, self._clock = log, store, options, clock or Clock()
+        self._others, self._name = dict(others or {}), name
         self._cut_at = 0
         self._addresses: dict[int, tuple[str, ...]] = {}
         self._trimmed_to: int | None = None
@@ -84,7 +96,10 @@ class Trimmer:
         state = view.state
         if state is None or not state.recent or not self._is_due(state):
             return
-        pointer = self._store.pointer()
+        pointers = self._pointers(state)
+        if pointers is None:
+            return
+        pointer = least_of(list(pointers.values()))
         if min(max(pointer.horizon, 1), pointer.visible + 1) < state.recent[0].version:
             return  # retirement is far behind, or the store went back: not all that they need is known here
         before_us = keep_from_us(state, folded_at_us, self._options.wal_retain_s)
@@ -96,11 +111,31 @@ class Trimmer:
         needed = self._needed([fact for fact in state.recent if fact.version >= pointer.horizon], stopped)
         if stopped():
             return
+        for store, its_own in pointers.items():
+            store.stamp(its_own.visible)
         dropped = self._log.trim_blobs(needed, before_us)
         failpoints.hit("trim.after_blobs")
         logger.debug("trimmed %s bytes of the change-log of %s", dropped.bytes, self._log.where)
         self._trimmed_to = state.last_version
         self._trim_again_at = self._clock.monotonic() + self._options.wal_retain_s / TRIMS_PER_RETENTION
+
+    def _pointers(self, state: Folded) -> dict[Store, Pointer] | None:
+        """The pointer of every store that follows the log; None: one of them cannot be asked."""
+        strange = {*state.stores} - {*self._others, self._name}
+        if strange:  # added by a newer driver: this one cannot know what it needs
+            logger.debug("not trimmed: store %s was not given", ", ".join(sorted(strange)))
+            return None
+        stores = [self._store, *(self._others[name] for name in state.stores if name in self._others)]
+        found = {self._store: self._store.pointer()}
+        for store in stores[1:]:
+            try:
+                if store.identity() is None:
+                    return None  # not made yet, or lost: filled first
+                found[store] = store.pointer()
+            except StoreUnavailableError as error:
+                logger.debug("not trimmed: %s", error)
+                return None
+        return found
 
     def _is_due(self, state: Folded) -> bool:
         """At a driver's start, then every so many versions or so often: a trim lists the whole log."""
@@ -139,6 +174,17 @@ def keep_from_us(state: Folded, folded_at_us: int, wal_retain_s: float) -> int:
     of drivers and log need not agree.
     """
     return min(folded_at_us, state.decided_at_us) - int(wal_retain_s * 1_000_000)
+
+
+def least_of(pointers: Sequence[Pointer]) -> Pointer:
+    """What every store has, and the oldest version that any of them may still retire.
+
+    A store that is being filled needs what comes after the version that it is filled at.
+    """
+    return Pointer(
+        visible=min(pointer.visible or pointer.filling_at for pointer in pointers),
+        horizon=min(pointer.horizon for pointer in pointers),
+    )
 
 
 def cut_place(summaries: Sequence[SummaryPlace], pointer: Pointer, before_us: int) -> SummaryPlace | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
+from tidegate.checks import Check
 from tidegate.committers.driver import Driver
 from tidegate.errors import ConfigError
 
@@ -11,12 +13,42 @@ logger = logging.getLogger("tidegate")
 
 
 def refuse_unsafe(driver: Driver) -> None:
-    """ConfigError when a check of the log fails, naming each; only warnings with ``allow_unsafe``."""
-    found = [check for check in driver.log.checks() if check.outcome != "pass"]
+    """ConfigError when a check of the log or the store fails, naming each; only warnings with
+    ``allow_unsafe``.
+
+    What cannot work at all is refused either way. The same finding at several places is told once.
+    """
+    for part in (driver.log, driver.store):
+        _refuse(part.where, part.checks(), allow=driver.options.allow_unsafe)
+
+
+def refuse_unsafe_store(driver: Driver) -> None:
+    """The same for the driver's store alone."""
+    _refuse(driver.store.where, driver.store.checks(), allow=driver.options.allow_unsafe)
+
+
+def _refuse(where: str, checks: Sequence[Check], *, allow: bool) -> None:
+    found = [check for check in checks if check.outcome != "pass"]
     failed = [check for check in found if check.outcome == "fail"]
-    if failed and not driver.options.allow_unsafe:
-        why = "; ".join(f"{check.check}: {check.found} (at stake: {check.promise})" for check in failed)
-        msg = f"{driver.log.where} is not set up safely: {why}. Mend it, or set allow_unsafe (--allow-unsafe)"
+    refused = [check for check in failed if not (allow and check.may_be_allowed)]
+    if refused:
+        way_out = ", or set allow_unsafe (--allow-unsafe)" * all(check.may_be_allowed for check in failed)
+        msg = f"{where} is not set up safely: {'; '.join(_told(refused))}. Mend it{way_out}"
         raise ConfigError(msg)
-    for check in found:
-        logger.warning("%s: %s: %s (at stake: %s)", driver.log.where, check.check, check.found, check.promise)
+    for line in _told(found):
+        logger.warning("%s: %s", where, line)
+
+
+def _told(checks: Sequence[Check]) -> list[str]:
+    """A line for each finding, with all the places where it is the same."""
+    alike: dict[tuple[str, str, str], list[Check]] = {}
+    for check in checks:
+        what = check.check.rpartition(": ")[2] if check.at else check.check
+        alike.setdefault((what, check.found, check.promise), []).append(check)
+    lines = []
+    for (what, found, promise), same in alike.items():
+        parts = " and ".join(check.check.removesuffix(what).removesuffix(": ") for check in same)
+        at = "; ".join(check.at for check in same if check.at)
+        whose, where = f"{parts}: " * bool(parts), f"{at}; " * bool(at)
+        lines.append(f"{whose}{what}: {found} ({where}at stake: {promise})")
+    return lines

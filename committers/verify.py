@@ -17,6 +17,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import msgspec
+
 from tidegate.committers import apply
 from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.facts import known_facts
@@ -140,7 +142,9 @@ def _check_pointer(store: Store, state: Folded, pointer: Pointer, report: Report
         report.add(
             Finding(where, f"digest {fact.digest} of version {pointer.visible}", f"digest {pointer.digest}")
         )
-    if pointer.horizon > pointer.visible:
+    if pointer.filling_at:
+        report.note(f"{store.where} is being filled at version {pointer.filling_at}; it shows nothing yet")
+    elif pointer.horizon > pointer.visible:
         report.add(Finding(where, f"a horizon up to {pointer.visible}", f"horizon {pointer.horizon}"))
 
 
@@ -218,9 +222,7 @@ class _Check:
         """The version's frames one by one; one that cannot be read is a finding, the others follow."""
         for work in apply.plan(manifest, fact, 1):
             for ordinal, ref in work.frames:
-                one = apply.ApplyWork(
-                    work.attempt, work.stamp, work.first_group, work.end_group, ((ordinal, ref),), work.counts
-                )
+                one = msgspec.structs.replace(work, frames=((ordinal, ref),))
                 where = f"{self.log.where}, version {fact.version}, frame at {ref.address}"
                 try:
                     yield from apply.chunks_of(one, self.log)

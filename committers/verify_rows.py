@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidegate.sinks.layout import unpack
+from tidegate.sinks.layout import payload
 from tidegate.sinks.store import CatalogEntry, Finding, Store
 from tidegate.wal.frame import Chunk, Run
 
@@ -75,17 +75,17 @@ class Horizon:
         for run in chunk.runs:
             if run.group not in groups or run.table not in self._entry.tables:
                 continue
-            start = self._entry.tables[run.table].start
+            start, at_us = self._entry.tables[run.table].start, self._entry.decided_at_us
             seen = self._seen.setdefault((run.group, run.table), {})
             wanted = {}
             for key, stored in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
                 if key not in seen:
-                    wanted[key] = unpack(stored).value if version >= start else None
+                    wanted[key] = payload(stored, at_us) if version >= start else None
                     seen[key] = wanted[key] is not None
             keys, wrong = list(wanted), []
             for at in range(0, len(keys), KEYS_AT_ONCE):
                 some = keys[at : at + KEYS_AT_ONCE]
-                found = self._store.get_many(run.table, some, self._entry.version, start).to_pylist()
+                found = self._store.get_many(run.table, some, self._entry.version, start, at_us).to_pylist()
                 wrong += [
                     (key, wanted[key], there)
                     for key, there in zip(some, found, strict=True)
@@ -100,7 +100,8 @@ class Horizon:
         for group in groups:
             for table, at in sorted(self._entry.tables.items()):
                 wanted = sum(self._seen.get((group, table), {}).values())
-                batches = self._store.scan(table, group, self._entry.version, at.start)
+                entry = self._entry
+                batches = self._store.scan(table, group, entry.version, at.start, entry.decided_at_us)
                 found = sum(batch.num_rows for batch in batches)
                 if wanted != found:
                     place = f"{self._store.part_of(group)}, version {self._entry.version}, key group {group}"

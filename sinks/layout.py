@@ -26,6 +26,9 @@ from tidegate.errors import CorruptError
 
 VALUE = b"+"
 DELETE = b"-"
+EXPIRING = b"e"
+EXPIRY_END = 9
+BEFORE_1970 = b"\x80"
 FLAGS = frozenset(b"+-esxd")
 FEW = 16
 VALUE_END = 2**31 - 1
@@ -76,21 +79,55 @@ def unpack(content: bytes) -> Stored:
     raise CorruptError(msg)
 
 
-def payloads(stored: Any) -> Any:
-    """Values of an Arrow binary array of stored values: null where null or deleted.
+def payload(content: bytes | None, at_us: int | None = None) -> bytes | None:
+    """What a reader gets for one stored value at a time: None where there is no row, where it is
+    deleted, and where it has expired. ``at_us``: ``payloads``.
+    """
+    if content is None:
+        return None
+    stored = unpack(content)
+    if stored.value is None or stored.expiry_us is None:
+        return stored.value
+    if at_us is None:
+        raise _no_time()
+    return stored.value if at_us < stored.expiry_us else None
 
-    Plain values take one vectorised pass; the other forms, and few values, are taken apart one
-    by one (an Arrow kernel costs some 6 us to call).
+
+def payloads(stored: Any, at_us: int | None = None) -> Any:
+    """Values of an Arrow binary array of stored values: null where null, deleted or expired.
+
+    ``at_us`` is the time to read at: ``decided_at_us`` of the version that is read, never a clock's,
+    so that every reader of a version gets the same. ValueError: it is missing, and a value expires.
+
+    Plain values, and those that expire, take one vectorised pass; the other forms, and few values,
+    are taken apart one by one (an Arrow kernel costs some 6 us to call).
     """
     if len(stored) <= FEW:
-        return _one_by_one(stored)
+        return _one_by_one(stored, at_us)
     flags = pc.binary_slice(stored, 0, 1)
-    plain = pc.equal(flags, VALUE)
-    rest = pc.binary_slice(stored, 1, VALUE_END)
-    values = pc.if_else(pc.fill_null(plain, False), rest, pa.scalar(None, pa.binary()))  # noqa: FBT003
-    special = pc.and_(pc.is_valid(stored), pc.invert(pc.or_(plain, pc.equal(flags, DELETE))))
-    return _one_by_one(stored) if pc.any(special).as_py() else values
+    plain, expiring = pc.equal(flags, VALUE), pc.equal(flags, EXPIRING)
+    known = pc.or_(pc.or_(plain, pc.equal(flags, DELETE)), expiring)
+    if pc.any(pc.and_(pc.is_valid(stored), pc.invert(known))).as_py():
+        return _one_by_one(stored, at_us)
+    nothing = pa.scalar(None, pa.binary())
+    values = pc.if_else(pc.fill_null(plain, False), pc.binary_slice(stored, 1, VALUE_END), nothing)  # noqa: FBT003
+    if not pc.any(expiring).as_py():
+        return values
+    short = pc.less(pc.binary_length(stored), EXPIRY_END)
+    if at_us is None or at_us < 0 or pc.any(pc.and_(expiring, short)).as_py():
+        return _one_by_one(stored, at_us)
+    # Big-endian: times from 1970 on compare as bytes. The highest bit: before.
+    expiry = pc.binary_slice(stored, 1, EXPIRY_END)
+    later = pc.and_(pc.greater(expiry, struct.pack(">q", at_us)), pc.less(expiry, BEFORE_1970))
+    live = pc.fill_null(pc.and_(expiring, later), False)  # noqa: FBT003
+    return pc.if_else(live, pc.binary_slice(stored, EXPIRY_END, VALUE_END), values)
 
 
-def _one_by_one(stored: Any) -> Any:
-    return pa.array([None if one is None else unpack(one).value for one in stored.to_pylist()], pa.binary())
+def _one_by_one(stored: Any, at_us: int | None) -> Any:
+    return pa.array([payload(one, at_us) for one in stored.to_pylist()], pa.binary())
+
+
+def _no_time() -> ValueError:
+    return ValueError(
+        "a stored value expires, and no time to read it at was given: pass at_us, the version's decided_at_us"
+    )

@@ -15,10 +15,19 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.clock import Clock
-from tidegate.errors import ConfigError, IncompleteError, SnapshotExpiredError, VersionRegressedError
+from tidegate.errors import IncompleteError
 from tidegate.key_groups import key_group
 from tidegate.names import check_name
-from tidegate.sinks.layout import payloads, unpack
+from tidegate.sinks.expired import Looked, Sweep, is_hidden
+from tidegate.sinks.memory_rows import drop_replaced, drop_up_to, newest_of, without_zeros
+from tidegate.sinks.reads import (
+    batch_of,
+    check_fillable,
+    check_kept,
+    check_leasable,
+    check_visible,
+    nothing_here,
+)
 from tidegate.sinks.store import (
     CatalogEntry,
     Counts,
@@ -28,14 +37,16 @@ from tidegate.sinks.store import (
     LeaseInfo,
     Pointer,
     Stamp,
+    Stopped,
     Store,
     Vacuumed,
+    never,
 )
+from tidegate.sinks.unreachable import unreachable
 from tidegate.wal.frame import Chunk
 from tidegate.wal.record import TableSchema
 
 SCAN_ROWS = 1_000
-BATCH = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
 
 
 class _Held(NamedTuple):
@@ -81,10 +92,13 @@ def forget(name: str) -> None:
 class MemoryStore(Store):
     """A namespace in this process's memory, shared by all instances of the same name."""
 
+    can_be_filled = True
+
     def __init__(self, name: str, namespace: str, clock: Clock | None = None) -> None:
         check_name("namespace", namespace)
         self.where = f"store memory://{name}, namespace {namespace}"
         self._clock = clock or Clock()
+        self._sweep = Sweep()
         with _spaces_lock:
             self._found = _spaces.setdefault((name, namespace), _Space())
 
@@ -102,10 +116,7 @@ class MemoryStore(Store):
     @property
     def _space(self) -> _Space:
         if self._found.identity is None:
-            raise ConfigError(
-                f"{self.where}: there is no namespace here yet; start a query that writes to it, or run"
-                " `tidegate init`"
-            )
+            raise nothing_here(self.where)
         return self._found
 
     # -- the pointer ---------------------------------------------------------------------------
@@ -176,7 +187,7 @@ class MemoryStore(Store):
                 if (group, version) in space.sealed or space.floors.get(group, 0) >= version:
                     continue
                 found = self._counted(space, group, version)
-                if found == _without_zeros(expected):
+                if found == without_zeros(expected):
                     space.sealed.add((group, version))
                 else:
                     wrong.append(f"key group {group}: {found} instead of {dict(expected)}")
@@ -186,7 +197,7 @@ class MemoryStore(Store):
     @staticmethod
     def _counted(space: _Space, group: int, version: int) -> dict[str, int]:
         applied = space.applied.get((group, version), {})
-        return _without_zeros({table: sum(chunks.values()) for table, chunks in applied.items()})
+        return without_zeros({table: sum(chunks.values()) for table, chunks in applied.items()})
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -205,19 +216,19 @@ class MemoryStore(Store):
         with space.lock:
             return dict(space.schemas)
 
-    def get_many(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+    def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
         space = self._space
         key_groups = space.identity.key_groups if space.identity else 1
         with space.lock:
             groups = [key_group(key, key_groups) for key in keys]
             self._check_readable(space, version, set(groups))
             found = [
-                _newest(space.rows[table, group].get(key, {}), version, start)
+                newest_of(space.rows[table, group].get(key, {}), version, start)
                 for group, key in zip(groups, keys, strict=True)
             ]
-        return payloads(pa.array(found, pa.binary()))
+        return pa.array(found, pa.binary())
 
-    def scan(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
         space = self._space
         with space.lock:
             # Keys that come later belong to later versions; keys that go take the floor with them.
@@ -227,35 +238,23 @@ class MemoryStore(Store):
             with space.lock:
                 self._check_readable(space, version, {group})
                 rows = space.rows[table, group]
-                stored = [_newest(rows.get(key, {}), version, start) for key in page]
-            values = payloads(pa.array(stored, pa.binary()))
-            batch = pa.record_batch([pa.array(page, pa.binary()), values], schema=BATCH)
-            live = batch.filter(values.is_valid())
-            if live.num_rows:
-                yield live
+                newest = {key: newest_of(rows.get(key, {}), version, start) for key in page}
+            found = {key: stored for key, stored in newest.items() if stored is not None}
+            if found:
+                yield batch_of(list(found), list(found.values()))
 
     def _check_readable(self, space: _Space, version: int, groups: set[int]) -> None:
         """I8, T28: refuse rather than mix. In other stores the order of these reads matters."""
-        if version > space.pointer.visible:
-            raise VersionRegressedError(
-                f"{self.where}: version {version} was asked for, the visible one is {space.pointer.visible}"
-            )
+        check_visible(self.where, version, space.pointer.visible)
         oldest = max([space.pointer.horizon, *(space.floors.get(group, 0) for group in groups)])
-        if version < oldest:
-            raise SnapshotExpiredError(
-                f"{self.where}: version {version} was retired, the oldest that can be read is {oldest}"
-            )
+        check_kept(self.where, version, oldest)
 
     # -- leases and retirement -----------------------------------------------------------------------
 
     def lease(self, lease: Lease, ttl_s: float) -> None:
         space = self._space
         with space.lock:
-            if lease.version < space.pointer.horizon:
-                raise SnapshotExpiredError(
-                    f"{self.where}: no lease on version {lease.version}, the oldest that can be read is"
-                    f" {space.pointer.horizon}"
-                )
+            check_leasable(self.where, lease.version, space.pointer.horizon)
             now_us = self._clock.now_us()
             known = space.leases.get(lease.lease_id)
             same = known is not None and known.version == lease.version
@@ -304,20 +303,47 @@ class MemoryStore(Store):
             }
             return moved
 
-    def retire(self, version: int, changes: Iterable[Chunk]) -> None:
-        space = self._space
+    def retire(
+        self, stamp: Stamp, counts: Counts, changes: Iterable[Chunk], stopped: Stopped = never
+    ) -> bool:
+        space, version = self._space, stamp.version
         for chunk in changes:
+            if stopped():
+                return False
             with space.lock:
                 for run in chunk.runs:
                     self._raise_floor(space, run.group, version)
                     rows = space.rows[run.table, run.group]
                     for key in run.keys.to_pylist():
-                        _drop_replaced(rows, key, version)
+                        drop_replaced(rows, key, version)
         with space.lock:
             self._retire_replaced_tables(space, version)
             last = min(version, space.pointer.horizon - 1)  # later ones still say which tables they emptied
             for old in [old for old in space.catalog if old <= last]:
                 del space.catalog[old]
+        return True
+
+    def drop_expired(self, rows: int) -> int:
+        space = self._space
+        with space.lock:
+            entry = space.catalog.get(space.pointer.horizon)
+        if entry is None or space.identity is None:
+            return 0
+        version, at_us = entry.version, entry.decided_at_us
+
+        def look(table: str, group: int, following: bytes | None, most: int) -> Looked:
+            with space.lock:
+                held, gone = space.rows[table, group], 0
+                page = sorted(key for key in held if key >= (following or b""))[: most + 1]
+                for key in page[:most]:
+                    newest = max((v for v in held[key] if v <= version), default=None)
+                    if newest is not None and is_hidden(held[key][newest], at_us):
+                        space.floors[group] = max(space.floors.get(group, 0), version)
+                        drop_up_to(held, key, newest)
+                        gone += 1
+                return Looked(len(page[:most]), gone, page[most] if len(page) > most else None)
+
+        return self._sweep.run(rows, entry, space.identity.key_groups, look)
 
     def _retire_replaced_tables(self, space: _Space, version: int) -> None:
         """A table that ``version`` emptied: its older rows go, whichever keys came back."""
@@ -336,6 +362,47 @@ class MemoryStore(Store):
         space.floors[group] = max(space.floors.get(group, 0), version)
         space.applied.pop((group, version), None)
         space.sealed.discard((group, version))
+
+    # -- filling a new store from another one ---------------------------------------------------------
+
+    def begin_fill(self, entry: CatalogEntry, epoch: int) -> int:
+        check_fillable(self.where, entry.version)
+        space = self._space
+        with space.lock:
+            if space.pointer.visible or space.pointer.epoch > epoch:
+                return 0
+            stands = max(space.pointer.horizon, entry.version)
+            space.pointer = msgspec.structs.replace(space.pointer, horizon=stands)
+            self._raise_floors(space, stands - 1)
+            for at, of_group in space.rows.items():
+                space.rows[at] = {
+                    key: {v: value for v, value in versions.items() if v >= stands}
+                    for key, versions in of_group.items()
+                    if max(versions) >= stands
+                }
+            return stands
+
+    def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
+        space = self._space
+        with space.lock:
+            pointer = space.pointer
+            if pointer.visible or pointer.horizon != entry.version or pointer.epoch > epoch:
+                return False
+            self._raise_floors(space, entry.version)
+            space.catalog[entry.version] = msgspec.structs.replace(
+                entry, published_at_us=self._clock.now_us()
+            )
+            space.pointer = msgspec.structs.replace(
+                pointer, visible=entry.version, digest=entry.digest, epoch=epoch
+            )
+            return True
+
+    @staticmethod
+    def _raise_floors(space: _Space, floor: int) -> None:
+        for group in range(space.identity.key_groups if space.identity else 0):
+            space.floors[group] = max(space.floors.get(group, 0), floor)
+        space.applied = {at: counts for at, counts in space.applied.items() if at[1] > floor}
+        space.sealed = {at for at in space.sealed if at[1] > floor}
 
     # -- checking ---------------------------------------------------------------------------------------
 
@@ -379,9 +446,7 @@ class MemoryStore(Store):
         space = self._space
         key_groups = space.identity.key_groups if space.identity else 1
         with space.lock:
-            rows = [
-                (table, group, key) for (table, group), of_group in space.rows.items() for key in of_group
-            ]
+            rows = [(*at, key) for at, of_group in space.rows.items() for key in of_group]
         for table, group, key in rows:
             if key_group(key, key_groups) != group:
                 where = f"{self.where}, table {table}, key group {group}"
@@ -392,13 +457,17 @@ class MemoryStore(Store):
     def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
         space = self._space
         with space.lock:
+            if space.pointer.filling_at:
+                return Vacuumed()  # the floors must stay below the version that is being written
             now_us, horizon = self._clock.now_us(), space.pointer.horizon
-            tables = space.catalog[horizon].tables if horizon in space.catalog else {}
+            entry = space.catalog.get(horizon)
+            starts = {table: at.start for table, at in entry.tables.items()} if entry else {}
+            at_us = entry.decided_at_us if entry else 0
             rows = [
                 (at, key, version)
                 for at, of_group in space.rows.items()
                 for key, versions in of_group.items()
-                for version in _unreachable(versions, horizon, tables[at[0]].start if at[0] in tables else 0)
+                for version in unreachable(versions, horizon, starts.get(at[0], 0), at_us)
             ]
             notes = {at for at in {*space.applied, *space.sealed} if at[1] <= horizon}
             leases = [name for name, held in space.leases.items() if held.expires_us <= now_us]
@@ -427,30 +496,3 @@ class MemoryStore(Store):
 
     def close(self) -> None:
         pass
-
-
-def _newest(versions: dict[int, bytes], version: int, start: int) -> bytes | None:
-    """T26: the newest row at or below the version, never the one of exactly this version."""
-    readable = [v for v in versions if start <= v <= version]
-    return versions[max(readable)] if readable else None
-
-
-def _drop_replaced(rows: dict[bytes, dict[int, bytes]], key: bytes, version: int) -> None:
-    kept = {v: value for v, value in rows.get(key, {}).items() if v >= version}
-    if version in kept and unpack(kept[version]).value is None:
-        del kept[version]  # T27: nothing is left below that it would have to hide
-    if kept:
-        rows[key] = kept
-    else:
-        rows.pop(key, None)
-
-
-def _unreachable(versions: dict[int, bytes], horizon: int, start: int) -> list[int]:
-    """Which rows of one key no reader at or above the horizon can reach."""
-    old = sorted(version for version in versions if version <= horizon)
-    newest_hides = bool(old) and unpack(versions[old[-1]]).value is None
-    return old if old and (newest_hides or old[-1] < start) else old[:-1]
-
-
-def _without_zeros(counts: Any) -> dict[str, int]:
-    return {table: rows for table, rows in counts.items() if rows}

@@ -14,9 +14,6 @@ from tidegate.errors import ConfigError
 from tidegate.options import redact
 from tidegate.sinks.store import Store
 
-LATER = ("cassandra", "redis", "redis+cluster", "redis+sentinel", "rediss")
-"""Schemes that are reserved for releases to come."""
-
 
 def open_store(
     url: str, namespace: str, options: Mapping[str, Any] | None = None, clock: Clock | None = None
@@ -24,19 +21,19 @@ def open_store(
     """The store that a URL names. Opens no connection and writes nothing.
 
     ``memory://name``: this process's memory. ``sqlite:///path``: a folder of SQLite files.
+    ``redis://host:port/db`` and its kin: ``redis_settings.py``. ``cassandra://hosts/keyspace``:
+    ``cassandra_settings.py``.
     ``options`` are the backend's own. ``clock`` is the time of leases and heartbeat where the
     backend has no clock of its own.
 
     ConfigError: the scheme or an option is not known, or the URL cannot be read.
     """
     scheme = url.partition(":")[0]
-    if scheme in LATER:
-        raise ConfigError(f"store {redact(url)}: {scheme} is not available in this release; use sqlite")
     if scheme not in OPENERS:
         raise ConfigError(f"store {redact(url)}: unknown scheme; known are {', '.join(sorted(OPENERS))}")
     opener = OPENERS[scheme]
     known = _options_of(opener)
-    unknown = sorted(set(options or {}) - set(known))
+    unknown = [] if _takes_any(opener) else sorted(set(options or {}) - set(known))
     if unknown:
         there = f"there are {', '.join(known)}" if known else "it has none"
         raise ConfigError(f"store {redact(url)}: unknown option {', '.join(unknown)}; {there}")
@@ -46,6 +43,11 @@ def open_store(
 def _options_of(opener: Callable[..., Store]) -> list[str]:
     parameters = inspect.signature(opener).parameters.values()
     return sorted(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
+
+
+def _takes_any(opener: Callable[..., Store]) -> bool:
+    """Whether it checks its options itself."""
+    return any(each.kind is each.VAR_KEYWORD for each in inspect.signature(opener).parameters.values())
 
 
 def _open_memory(url: str, namespace: str, clock: Clock | None) -> Store:
@@ -69,7 +71,34 @@ def _open_sqlite(url: str, namespace: str, clock: Clock | None, *, timeout_s: An
     return SqliteStore(path, namespace, clock, timeout_s=timeout_s)
 
 
-OPENERS: dict[str, Callable[..., Store]] = {"memory": _open_memory, "sqlite": _open_sqlite}
+def _open_redis(url: str, namespace: str, _clock: Clock | None, **options: Any) -> Store:
+    try:
+        from tidegate.sinks.redis_store import RedisStore
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        raise ConfigError(f"store {redact(url)} needs redis-py: pip install 'tidegate[redis]'") from error
+    return RedisStore(url, namespace, **options)
+
+
+def _open_cassandra(url: str, namespace: str, _: Clock | None, **options: Any) -> Store:
+    try:
+        from tidegate.sinks.cassandra_store import CassandraStore
+    except ModuleNotFoundError as error:
+        if error.name != "cassandra":
+            raise
+        needs = "cassandra-driver: pip install 'tidegate[cassandra]'"
+        raise ConfigError(f"store {redact(url)} needs {needs}") from error
+    return CassandraStore(url, namespace, **options)
+
+
+REDIS = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
+OPENERS: dict[str, Callable[..., Store]] = {
+    "memory": _open_memory,
+    "sqlite": _open_sqlite,
+    "cassandra": _open_cassandra,
+    **dict.fromkeys(REDIS, _open_redis),
+}
 
 
 # -- stores shared within a process -----------------------------------------------------------
@@ -79,17 +108,28 @@ _shared: dict[tuple[Any, ...], Store] = {}
 _shared_lock = threading.Lock()
 
 
-def shared_store(url: str, namespace: str, options: Mapping[str, Any] | None = None) -> Store:
+def shared_store(url: str, namespace: str, uuid: str, options: Mapping[str, Any] | None = None) -> Store:
     """The process's one store for these arguments, opened at the first call; never close it.
 
     For tasks: Spark's workers run many tasks in one process, and are forked, so that what is
-    shared is keyed by process id (T13): nothing opened before a fork is used after it.
+    shared is keyed by process id (T13): nothing opened before a fork is used after it. Nor is
+    what was opened for a namespace that was dropped and made anew under the same name: its
+    ``uuid`` is another. ConfigError: the store holds another namespace than that one.
     """
-    key = (os.getpid(), url, namespace, repr(sorted((options or {}).items())))
+    key = (os.getpid(), url, namespace, uuid, repr(sorted((options or {}).items())))
     with _shared_lock:
         if key not in _shared:
-            _shared[key] = open_store(url, namespace, options)
+            _shared[key] = _checked(open_store(url, namespace, options), uuid)
         return _shared[key]
+
+
+def _checked(store: Store, uuid: str) -> Store:
+    identity = store.identity()
+    if identity is None or identity.uuid != uuid:
+        store.close()
+        there = "nothing" if identity is None else f"namespace {identity.uuid}"
+        raise ConfigError(f"{store.where}: this task is for namespace {uuid}, and there is {there}")
+    return store
 
 
 def _after_fork() -> None:

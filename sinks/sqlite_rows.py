@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 from tidegate.errors import CorruptError, SnapshotExpiredError
 from tidegate.key_groups import groups_of, task_of
 from tidegate.names import escape
+from tidegate.sinks.expired import HEAD_BYTES, Looked, is_hidden
 from tidegate.sinks.sqlite_files import SHARD, SHARDS_MAX, TABLE, Files, has_table
-from tidegate.sinks.store import Counts, Finding, Identity
+from tidegate.sinks.store import Counts, Finding, Identity, Stopped
 from tidegate.wal.frame import Chunk, Run
 
 INSERT = "INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)"
@@ -45,6 +46,10 @@ DROP_OLDER = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version < ?"
 DROP_MARKER = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version = ?"
 REPLACED = """SELECT key, version FROM {table} WHERE kg = ? AND key >= ? AND version < ?
     ORDER BY key, version LIMIT ?"""
+# The newest row of each key up to the version, as much of it as says whether it is live.
+HEADS = """SELECT key, MAX(version), substr(value, 1, {head}) FROM {table}
+    WHERE kg = ? AND key >= ? AND version <= ? GROUP BY key ORDER BY key LIMIT ?"""
+DROP_UNTIL = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version <= ?"
 COUNT_ROWS = "SELECT kg, COUNT(*) FROM {table} WHERE version = ? GROUP BY kg"
 
 LOOK_UP_KEYS = 64
@@ -204,8 +209,10 @@ class Shards:
 
     # -- retirement ----------------------------------------------------------------------------
 
-    def retire(self, version: int, changes: Iterable[Chunk]) -> None:
+    def retire(self, version: int, changes: Iterable[Chunk], stopped: Stopped) -> bool:
         for chunk in changes:
+            if stopped():
+                return False
             for shard, runs in self._by_shard(chunk.runs):
                 for some in _at_most(runs, RETIRE_ROWS):
                     with self._files.writing(self._name(shard), durable=False) as connection:
@@ -214,6 +221,7 @@ class Shards:
                             self._raise_floor(connection, run.group, version)
                             if self._has_table(connection, shard, sql_name(run.table)):
                                 self._drop_replaced(connection, version, run)
+        return True
 
     @staticmethod
     def _drop_replaced(connection: sqlite3.Connection, version: int, run: Run) -> None:
@@ -223,13 +231,15 @@ class Shards:
             rows = zip(itertools.repeat(run.group), keys.to_pylist(), itertools.repeat(version))
             connection.executemany(sql.format(table=sql_name(run.table)), rows)
 
-    def retire_replaced(self, version: int, table: str) -> None:
-        """A table that ``version`` emptied: its older rows go, whichever keys came back."""
+    def retire_replaced(self, version: int, table: str, stopped: Stopped) -> bool:
+        """A table that ``version`` emptied: its older rows go, whichever keys came back. False: stopped."""
         name = sql_name(table)
         for shard in range(self.count):
             for group in self.groups_in(shard):
                 first: bytes | None = b""
                 while first is not None:
+                    if stopped():
+                        return False
                     with self._files.writing(self._name(shard), durable=False) as connection:
                         if not self._has_table(connection, shard, name):
                             break
@@ -242,6 +252,25 @@ class Shards:
                             DROP_MARKER.format(table=name), [(group, key, older) for key, older in old]
                         )
                     first = old[-1][0] if len(old) == RETIRE_ROWS else None
+        return True
+
+    def drop_expired(
+        self, table: str, group: int, first: bytes, rows: int, version: int, at_us: int
+    ) -> Looked:
+        """Drop what has expired at that time, the version's, of some keys from ``first`` on."""
+        shard, name = self._shard_of(group), sql_name(table)
+        with self._files.reading(self._name(shard)) as connection:
+            if not self._has_table(connection, shard, name):
+                return Looked(0, 0, None)
+            sql = HEADS.format(table=name, head=HEAD_BYTES)
+            found = connection.execute(sql, (group, first, version, rows)).fetchall()
+        old = [(group, key, newest) for key, newest, head in found if is_hidden(head, at_us)]
+        if old:
+            with self._files.writing(self._name(shard), durable=False) as connection:
+                # One transaction: who sees a row gone sees the floor that says so (T28).
+                connection.execute(RAISE_FLOOR, (group, version))
+                connection.executemany(DROP_UNTIL.format(table=name), old)
+        return Looked(len(found), len(old), found[-1][0] + b"\0" if len(found) == rows else None)
 
     @staticmethod
     def _raise_floor(connection: sqlite3.Connection, group: int, version: int) -> None:

@@ -22,14 +22,23 @@ import pyarrow as pa
 from tidegate.clock import Clock
 from tidegate.errors import (
     ConfigError,
-    CorruptError,
     IncompleteError,
-    SnapshotExpiredError,
-    VersionRegressedError,
 )
 from tidegate.key_groups import key_group
 from tidegate.names import check_name, escape
-from tidegate.sinks.layout import payloads
+from tidegate.sinks import sqlite_fill
+from tidegate.sinks.expired import Looked, Sweep
+from tidegate.sinks.reads import (
+    batch_of,
+    check_fillable,
+    check_kept,
+    check_leasable,
+    check_visible,
+    decode,
+    dropped,
+    encode,
+    nothing_here,
+)
 from tidegate.sinks.sqlite_drop import drop_folder
 from tidegate.sinks.sqlite_files import META, META_FILE, Files, creation_lock, has_table, make_folder
 from tidegate.sinks.sqlite_rows import Asked, Shards
@@ -43,13 +52,13 @@ from tidegate.sinks.store import (
     LeaseInfo,
     Pointer,
     Stamp,
+    Stopped,
     Store,
     Vacuumed,
+    never,
 )
 from tidegate.wal.frame import Chunk
 from tidegate.wal.record import TableSchema
-
-BATCH = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
 
 CLAIM = "UPDATE pointer SET epoch = ?, writer = ? WHERE epoch < ?"
 PUBLISH = """UPDATE pointer SET visible = :version, digest = :digest, epoch = :epoch
@@ -68,7 +77,6 @@ ANNOUNCE = """UPDATE pointer SET horizon = max(horizon, min(:horizon, visible, c
 NO_LIMIT = 2**62
 
 Kind = TypeVar("Kind")
-_json = msgspec.json.Encoder(order="deterministic")
 
 
 class SqliteStore(Store):
@@ -76,6 +84,8 @@ class SqliteStore(Store):
 
     ``timeout_s``: how long to wait for another process's lock before StoreUnavailableError.
     """
+
+    can_be_filled = True
 
     def __init__(
         self, path: str, namespace: str, clock: Clock | None = None, *, timeout_s: float = 30.0
@@ -89,6 +99,7 @@ class SqliteStore(Store):
         self._files = Files(Path(path) / escape(namespace), self.where, timeout_s)
         self._opened: Shards | None = None
         self._visible_seen = 0
+        self._sweep = Sweep()
 
     # -- identity ------------------------------------------------------------------------------
 
@@ -106,9 +117,7 @@ class SqliteStore(Store):
         with creation_lock(self._files.folder, self.where, self._timeout_s):
             self._files.make(META_FILE, META)
             with self._files.writing(META_FILE, durable=True) as meta:
-                meta.execute(
-                    "INSERT OR IGNORE INTO namespace VALUES (1, ?, 0)", (_json.encode(identity).decode(),)
-                )
+                meta.execute("INSERT OR IGNORE INTO namespace VALUES (1, ?, 0)", (encode(identity).decode(),))
                 content, ready = meta.execute("SELECT identity, ready FROM namespace").fetchone()
             stands = self._decode(content, Identity)
             if not ready:  # a shard that is missing later is a loss (I10), never made anew
@@ -118,21 +127,14 @@ class SqliteStore(Store):
         return stands
 
     def _decode(self, content: str, kind: type[Kind]) -> Kind:
-        try:
-            return msgspec.json.decode(content, type=kind)
-        except msgspec.DecodeError as error:
-            path = self._files.folder / META_FILE
-            raise CorruptError(f"{self.where}: {path}: a {kind.__name__} cannot be read: {error}") from error
+        return decode(f"{self.where}: {self._files.folder / META_FILE}", content, kind)
 
     @property
     def _shards(self) -> Shards:
         if self._opened is None:
             identity = self.identity()
             if identity is None:
-                raise ConfigError(
-                    f"{self.where}: there is no namespace here yet; start a query that writes to it, or run"
-                    " `tidegate init`"
-                )
+                raise nothing_here(self.where)
             self._key_groups = identity.key_groups
             self._opened = Shards(self._files, identity)
         return self._opened
@@ -146,7 +148,7 @@ class SqliteStore(Store):
                 "SELECT visible, digest, epoch, writer, horizon, heartbeat_us FROM pointer"
             ).fetchone()
         if row is None:
-            raise self._dropped()
+            raise dropped(self.where)
         visible, digest, epoch, writer, horizon, heartbeat_us = row
         age_s = None if heartbeat_us is None else max(0.0, (self._clock.now_us() - heartbeat_us) / 1e6)
         pointer = Pointer(visible, digest, epoch, writer, horizon, age_s)
@@ -162,11 +164,8 @@ class SqliteStore(Store):
     def _one_of(self, meta: sqlite3.Connection, column: str) -> int:
         row = meta.execute(f"SELECT {column} FROM pointer").fetchone()
         if row is None:
-            raise self._dropped()
+            raise dropped(self.where)
         return int(row[0])
-
-    def _dropped(self) -> ConfigError:
-        return ConfigError(f"{self.where}: the namespace was dropped while it was open here; open it again")
 
     def heartbeat(self, epoch: int) -> None:
         _ = self._shards
@@ -175,10 +174,13 @@ class SqliteStore(Store):
 
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         _ = self._shards
-        content = _json.encode(msgspec.structs.replace(entry, published_at_us=self._clock.now_us()))
+        return self._flip(PUBLISH, entry, epoch)
+
+    def _flip(self, update: str, entry: CatalogEntry, epoch: int) -> bool:
+        content = encode(msgspec.structs.replace(entry, published_at_us=self._clock.now_us()))
         with self._files.writing(META_FILE, durable=True) as meta:
             flipped = meta.execute(
-                PUBLISH, {"version": entry.version, "digest": entry.digest, "epoch": epoch}
+                update, {"version": entry.version, "digest": entry.digest, "epoch": epoch}
             ).rowcount
             if flipped:
                 meta.execute(
@@ -190,7 +192,7 @@ class SqliteStore(Store):
 
     def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
         _ = self._shards
-        rows = [(schema.schema_id, _json.encode(schema).decode()) for schema in schemas]
+        rows = [(schema.schema_id, encode(schema).decode()) for schema in schemas]
         with self._files.writing(META_FILE, durable=True) as meta:
             meta.executemany("INSERT OR REPLACE INTO schemas VALUES (?, ?)", rows)
 
@@ -219,7 +221,7 @@ class SqliteStore(Store):
             rows = meta.execute("SELECT schema_id, schema FROM schemas").fetchall()
         return {schema_id: self._decode(content, TableSchema) for schema_id, content in rows}
 
-    def get_many(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+    def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
         shards = self._shards
         self._check_visible(version)
         found: list[bytes | None] = [None] * len(keys)
@@ -227,42 +229,28 @@ class SqliteStore(Store):
         for place, value in shards.look_up(table, asked, version, start):
             found[place] = value
         self._check_horizon(version)
-        return payloads(pa.array(found, pa.binary()))
+        return pa.array(found, pa.binary())
 
-    def scan(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
         shards = self._shards
         self._check_visible(version)
         following: bytes | None = b""
         while following is not None:
             keys, stored, following = shards.page(table, group, following, version, start)
             self._check_horizon(version)
-            values = payloads(pa.array(stored, pa.binary()))
-            live = pa.record_batch([pa.array(keys, pa.binary()), values], schema=BATCH).filter(
-                values.is_valid()
-            )
-            if live.num_rows:
-                yield live
+            if keys:
+                yield batch_of(keys, stored)
 
     def _check_visible(self, version: int) -> None:
         """Before the rows."""
         if version > self._visible_seen:
-            self._check_not_regressed(self.pointer(), version)
+            check_visible(self.where, version, self.pointer().visible)
 
     def _check_horizon(self, version: int) -> None:
         """After the rows."""
         pointer = self.pointer()
-        self._check_not_regressed(pointer, version)
-        if version < pointer.horizon:
-            raise SnapshotExpiredError(
-                f"{self.where}: version {version} was retired, the oldest that can be read is"
-                f" {pointer.horizon}"
-            )
-
-    def _check_not_regressed(self, pointer: Pointer, version: int) -> None:
-        if version > pointer.visible:
-            raise VersionRegressedError(
-                f"{self.where}: version {version} was asked for, the visible one is {pointer.visible}"
-            )
+        check_visible(self.where, version, pointer.visible)
+        check_kept(self.where, version, pointer.horizon)
 
     # -- leases and retirement -----------------------------------------------------------------------
 
@@ -270,11 +258,7 @@ class SqliteStore(Store):
         _ = self._shards
         with self._files.writing(META_FILE, durable=True) as meta:
             horizon = self._one_of(meta, "horizon")
-            if lease.version < horizon:
-                raise SnapshotExpiredError(
-                    f"{self.where}: no lease on version {lease.version}, the oldest that can be read is"
-                    f" {horizon}"
-                )
+            check_leasable(self.where, lease.version, horizon)
             of_lease = {"id": lease.lease_id, "version": lease.version}
             meta.execute(LEASE, {**of_lease, "now": self._clock.now_us(), "ttl": int(ttl_s * 1e6)})
 
@@ -305,20 +289,58 @@ class SqliteStore(Store):
             meta.execute("DELETE FROM leases WHERE version < ?", (stands,))  # revoked: the horizon passed
         return stands
 
-    def retire(self, version: int, changes: Iterable[Chunk]) -> None:
-        self._shards.retire(version, changes)
+    def retire(
+        self, stamp: Stamp, counts: Counts, changes: Iterable[Chunk], stopped: Stopped = never
+    ) -> bool:
+        version = stamp.version
+        if not self._shards.retire(version, changes, stopped):
+            return False
         with self._files.connection(META_FILE) as meta:
             row = meta.execute("SELECT entry FROM catalog WHERE version = ?", (version,)).fetchone()
         if row is not None:
             for table, at in sorted(self._decode(row[0], CatalogEntry).tables.items()):
-                if at.start == version:
-                    self._shards.retire_replaced(version, table)
+                if at.start == version and not self._shards.retire_replaced(version, table, stopped):
+                    return False
         with self._files.writing(META_FILE, durable=False) as meta:
             # Later entries still say which tables they emptied.
             meta.execute(
                 "DELETE FROM catalog WHERE version <= ? AND version < (SELECT horizon FROM pointer)",
                 (version,),
             )
+        return True
+
+    def drop_expired(self, rows: int) -> int:
+        shards, entry = self._shards, self._horizon_entry()
+        if entry is None:
+            return 0
+        version, at_us = entry.version, entry.decided_at_us
+
+        def look(table: str, group: int, following: bytes | None, most: int) -> Looked:
+            return shards.drop_expired(table, group, following or b"", most, version, at_us)
+
+        return self._sweep.run(rows, entry, self._key_groups, look)
+
+    def _horizon_entry(self) -> CatalogEntry | None:
+        horizon = self.pointer().horizon
+        return next(iter(self.catalog(horizon, horizon)), None)
+
+    # -- filling a new store from another one ---------------------------------------------------------
+
+    def begin_fill(self, entry: CatalogEntry, epoch: int) -> int:
+        check_fillable(self.where, entry.version)
+        shards = self._shards
+        stands = sqlite_fill.mark(self._files, entry.version, epoch)
+        if stands:
+            sqlite_fill.raise_floors(self._files, shards, stands - 1)
+            sqlite_fill.drop_up_to(self._files, shards, stands - 1)
+        return stands
+
+    def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
+        shards, pointer = self._shards, self.pointer()
+        if pointer.filling_at != entry.version or pointer.epoch > epoch:
+            return False
+        sqlite_fill.raise_floors(self._files, shards, entry.version)
+        return self._flip(sqlite_fill.PUBLISH_FILLED, entry, epoch)
 
     # -- checking ---------------------------------------------------------------------------------------
 
@@ -348,13 +370,15 @@ class SqliteStore(Store):
     # -- mending and ending -----------------------------------------------------------------------------
 
     def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
-        shards, horizon = self._shards, self.pointer().horizon
-        starts = {
-            table: at.start for entry in self.catalog(horizon, horizon) for table, at in entry.tables.items()
-        }
+        shards, pointer = self._shards, self.pointer()
+        if pointer.filling_at:
+            return Vacuumed()  # the floors must stay below the version that is being written
+        horizon, entry = pointer.horizon, self._horizon_entry()
+        starts = {table: at.start for table, at in entry.tables.items()} if entry else {}
+        at_us = entry.decided_at_us if entry else 0
         rows = notes = 0
         for shard in range(shards.count if horizon else 0):
-            gone_here = Vacuum(self._files, shards, shard, horizon, dry_run=dry_run).run(starts)
+            gone_here = Vacuum(self._files, shards, shard, horizon, at_us, dry_run=dry_run).run(starts)
             rows, notes = rows + gone_here.rows, notes + gone_here.notes
         # Only now: until here a retirement that starts over would still ask which tables were emptied.
         gone = []

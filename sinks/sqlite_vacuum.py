@@ -10,14 +10,15 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tidegate.errors import TidegateError
+from tidegate.sinks.expired import HEAD_BYTES, is_hidden
 from tidegate.sinks.sqlite_files import Files
 from tidegate.sinks.sqlite_rows import RAISE_FLOOR, RETIRE_ROWS, Shards, sql_name
 from tidegate.sinks.store import Finding, Vacuumed
 
 TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 2) = 't_' ORDER BY name"
-FIRST_ROWS = """SELECT key, version, substr(value, 1, 1) IN (x'2d', x'64') FROM {table}
+FIRST_ROWS = """SELECT key, version, substr(value, 1, {head}) FROM {table}
     WHERE kg = ? AND version <= ? ORDER BY key, version LIMIT ?"""
-NEXT_ROWS = """SELECT key, version, substr(value, 1, 1) IN (x'2d', x'64') FROM {table}
+NEXT_ROWS = """SELECT key, version, substr(value, 1, {head}) FROM {table}
     WHERE kg = ? AND (key, version) > (?, ?) AND version <= ? ORDER BY key, version LIMIT ?"""
 DROP_ROW = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version = ?"
 NOTES = ("applied", "sealed")
@@ -28,14 +29,16 @@ FINDINGS_MAX = 20
 class _Row(NamedTuple):
     key: bytes
     version: int
-    is_marker: bool
+    hides: bool
 
 
 class Vacuum:
-    """The vacuum of one shard file up to one horizon."""
+    """The vacuum of one shard file up to one horizon, which was decided at ``at_us``."""
 
-    def __init__(self, files: Files, shards: Shards, shard: int, horizon: int, *, dry_run: bool) -> None:
-        self._files, self._horizon, self._dry_run = files, horizon, dry_run
+    def __init__(
+        self, files: Files, shards: Shards, shard: int, horizon: int, at_us: int, *, dry_run: bool
+    ) -> None:
+        self._files, self._horizon, self._at_us, self._dry_run = files, horizon, at_us, dry_run
         self._groups = shards.groups_in(shard)
         self._name = shards.file_of(self._groups.start)
 
@@ -78,8 +81,8 @@ class Vacuum:
                 sql, place = FIRST_ROWS, (group, self._horizon, RETIRE_ROWS)
             else:
                 sql, place = NEXT_ROWS, (group, after.key, after.version, self._horizon, RETIRE_ROWS)  # type: ignore[assignment]
-            found = connection.execute(sql.format(table=table), place).fetchall()
-        return [_Row(key, version, bool(is_marker)) for key, version, is_marker in found]
+            found = connection.execute(sql.format(table=table, head=HEAD_BYTES), place).fetchall()
+        return [_Row(key, version, is_hidden(head, self._at_us)) for key, version, head in found]
 
     def _drop(self, table: str, group: int, rows: list[_Row]) -> None:
         if rows and not self._dry_run:
@@ -108,8 +111,10 @@ class Vacuum:
 
 
 def _is_hidden(newest: _Row, start: int) -> bool:
-    """Whether no reader needs even the newest row of its key: it hides nothing, or its table started anew."""
-    return newest.is_marker or newest.version < start
+    """Whether no reader needs even the newest row of its key: what it hides is gone, or
+    its table started anew.
+    """
+    return newest.hides or newest.version < start
 
 
 def check_file(files: Files, name: str) -> Iterator[Finding]:

@@ -16,11 +16,17 @@ repeated.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from tidegate.checks import Check
+from tidegate.errors import ConfigError
+from tidegate.sinks.fillable import Fillable
+from tidegate.sinks.layout import payload, payloads
+from tidegate.sinks.reads import live_rows
 from tidegate.wal.frame import Chunk
 from tidegate.wal.record import Origin, TableAt, TableSchema
 
@@ -50,12 +56,18 @@ class Pointer(msgspec.Struct, frozen=True):
     horizon: int = 0
     heartbeat_age_s: float | None = None
 
+    @property
+    def filling_at(self) -> int:
+        """The version that the store is being filled at, from another store; 0: it is not."""
+        return 0 if self.visible else self.horizon
+
 
 class CatalogEntry(msgspec.Struct, frozen=True):
     """What a store tells readers of one visible version (readers have no log).
 
     ``tables`` holds every table that exists at this version; ``changes`` counts this
     version's upserts and deletes per table. ``published_at_us`` is set by the store's clock.
+    ``source_offsets`` are a batch's, as Spark prints them; '' where it has none, or they are long.
     """
 
     version: int
@@ -67,6 +79,7 @@ class CatalogEntry(msgspec.Struct, frozen=True):
     changes: dict[str, int]
     parallelism: dict[str, dict[str, int]] = {}
     published_at_us: int = 0
+    source_offsets: str = ""
 
 
 class Stamp(msgspec.Struct, frozen=True):
@@ -111,23 +124,54 @@ class Finding(msgspec.Struct, frozen=True):
     found: str
 
 
+ABOVE_ALL = 2**52
+"""A version above any that there will be."""
+
 Counts = Mapping[int, Mapping[str, int]]
 """Changes per key group and table."""
 
+Stopped = Callable[[], bool]
+"""Asked between two steps of long work: True, and it ends there."""
 
-class Store(abc.ABC):
+
+def never() -> bool:
+    """Go on to the end."""
+    return False
+
+
+class Store(Fillable, abc.ABC):
     """One namespace in one store. An instance may be used by several threads.
 
     ``where`` names the store in messages; it never shows a password.
     """
 
     where: str
+    keep_versions_default = 100
+    """So many versions stay readable unless ``keep_versions`` says otherwise."""
+    value_bytes_max: int | None = None
+    """The largest value that the store takes; None: any that the options allow."""
+    size_counts = ""
+    """Whose bytes ``size`` counts, in words, where they are not this namespace's alone."""
+    layers_default = 1_000
+    """So many versions beyond those may leases hold, unless ``max_layers`` says otherwise: where what a
+    version costs grows with its rows only, the limit is there for the disk, not for the reads.
+    """
 
     # -- identity ------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def identity(self) -> Identity | None:
         """Which namespace is here; None when nothing was made. Writes nothing."""
+
+    def prepare(self) -> list[str]:
+        """Make what all namespaces of the place share, where there is such a thing, as far as it is
+        missing; what was made, in words. Called by `tidegate init` and `tidegate store add`, never by
+        a query.
+
+        Durable on return. May be repeated and raced. ConfigError: it cannot be made here, or what
+        is there is made otherwise.
+        """
+        return []
 
     @abc.abstractmethod
     def create(self, identity: Identity) -> Identity:
@@ -203,22 +247,53 @@ class Store(abc.ABC):
         """All schemas by id."""
 
     @abc.abstractmethod
-    def get_many(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
-        """Values of keys at a version: an Arrow binary array aligned with ``keys``.
+    def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+        """Stored values of keys at a version, with their flags byte: an Arrow binary array aligned with
+        ``keys``, null where there is no row. What is deleted or has expired is given as it lies, or null.
 
-        Null where the key is absent or deleted; no flags byte. The newest row with
-        ``start <= its version <= version`` counts, ``start`` being the table's start at that
-        version. SnapshotExpiredError: the version is below the horizon or a floor (T28).
+        The newest row with ``start <= its version <= version`` counts, ``start`` being the table's
+        start at that version. SnapshotExpiredError: the version is below the horizon or a floor (T28).
         VersionRegressedError: it is above the visible version; nothing half applied is shown.
         """
 
-    @abc.abstractmethod
-    def scan(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
-        """Live rows of one key group at a version, by key: record batches (key, value).
+    def get_stored_one(self, table: str, key: bytes, version: int, start: int = 0) -> bytes | None:
+        """The stored value of one key, as ``get_stored`` gives it."""
+        found: bytes | None = self.get_stored(table, [key], version, start)[0].as_py()
+        return found
 
-        Values have no flags byte. Nothing is held open in the store between batches.
-        SnapshotExpiredError, VersionRegressedError: as ``get_many``, also in the middle of the scan.
+    def get_many(
+        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+    ) -> Any:
+        """Values of keys at a version: an Arrow binary array aligned with ``keys``, without flags byte.
+
+        Null where the key is absent, deleted, or expired at ``at_us``, the version's ``decided_at_us``.
+        Errors as ``get_stored``; ValueError: a value expires and no time was given.
         """
+        return payloads(self.get_stored(table, keys, version, start), at_us)
+
+    def get(
+        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+    ) -> bytes | None:
+        """The value of one key, as ``get_many`` gives it."""
+        return payload(self.get_stored_one(table, key, version, start), at_us)
+
+    @abc.abstractmethod
+    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+        """Rows of one key group at a version, by key: record batches (key, value) of stored values, and
+        errors as ``get_stored`` has them. Nothing is held open in the store between batches.
+        """
+
+    def scan(
+        self, table: str, group: int, version: int, start: int = 0, at_us: int | None = None
+    ) -> Iterator[Any]:
+        """Live rows of one key group at a version, by key: record batches (key, value), none empty.
+
+        Values have no flags byte. What is live, and errors: as ``get_many``.
+        """
+        for batch in self.scan_stored(table, group, version, start):
+            live = live_rows(batch, at_us)
+            if live.num_rows:
+                yield live
 
     # -- leases and retirement -----------------------------------------------------------------------
 
@@ -264,19 +339,90 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def retire(self, version: int, changes: Iterable[Chunk]) -> None:
-        """Drop what ``version`` has replaced; ``changes`` are all of that version's own changes,
-        consumed one by one.
+    def retire(
+        self, stamp: Stamp, counts: Counts, changes: Iterable[Chunk], stopped: Stopped = never
+    ) -> bool:
+        """Drop what this version has replaced; ``changes`` are all of that version's own changes,
+        consumed one by one, or not at all where ``counts`` of them say enough. True: all is dropped.
+        False: ``stopped`` ended it half-way, which harms nobody. It is asked between steps that each take
+        a second at most while the store answers.
 
         Called in version order, only for versions at or below the horizon. In every key group
-        that ``changes`` touch the floor becomes at least ``version``, before or together with
+        that ``changes`` touch the floor becomes at least that version, before or together with
         the deletes; rows that a row of ``changes`` replaced are dropped, and its delete
-        markers too. A table that ``version`` emptied loses all its older rows, whichever keys
-        ``changes`` name. Catalog entries up to ``version`` and below the horizon go.
+        markers too. A table that the version emptied loses all its older rows, whichever keys
+        ``changes`` name. Catalog entries up to it and below the horizon go.
 
         May be repeated, also with a part of the changes, and may land late: what no reader at
         or above the horizon needs is all it ever drops.
         """
+
+    @abc.abstractmethod
+    def drop_expired(self, rows: int) -> int:
+        """Look at about so many rows of tables whose rows expire, from where this instance's last call
+        ended, round and round, and drop those that had expired when the horizon's version was
+        decided, with all older rows of their keys; how many keys lost a row.
+
+        No reader at or above the horizon gets them. Where something goes the floor becomes at
+        least the horizon, before or together with it. Costs what ``rows`` says, however
+        much the tables hold. May be repeated and interrupted, run beside another's, and land late.
+        """
+
+    # -- servers that lose what they acknowledged ----------------------------------------------------
+
+    def unverified(self) -> bool:
+        """Whether a server restarted or was promoted since it was last compared with the log: it may
+        have lost its last writes. Writes nothing. Stores that lose nothing: never.
+        """
+        return False
+
+    @contextlib.contextmanager
+    def comparing(self, epoch: int) -> Iterator[int]:
+        """Rely on the servers as they are now, for as long as the context lasts, while the caller
+        compares every version from the one given on with the log, and applies what is ``missing``.
+
+        Of a store that is being filled no version is to be compared: what it lost is filled again.
+        Left without an error: they count as verified from now on, unless a higher epoch is claimed
+        (FencedError). StoreNotVerifiedError: they changed again meanwhile, nothing counts.
+        WalGapError: they lost what no log has, of what the store was filled with.
+        """
+        pointer = self.pointer()
+        yield ABOVE_ALL if pointer.filling_at else max(pointer.horizon, 1)
+
+    def missing(self, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:
+        """The part of ``counts`` whose key groups do not hold the version whole. Writes nothing.
+
+        A key group whose floor is at or above the version is not named: it is merged there.
+        """
+        return {group: counts[group] for group in counts if self.verify(stamp, {group: counts[group]})}
+
+    def stamp(self, version: int) -> None:
+        """Note beside the data that every version up to this one is sealed everywhere, for
+        ``comparing``: what a server that shows this note has lost can only be later. Called
+        before the log is trimmed. May be repeated and may be lost.
+        """
+
+    def confirm(self, version: int, *, replicas: int, aof: bool) -> None:
+        """Wait until everything sealed so far is on so many replicas of every server, and fsynced
+        where ``aof``. StoreUnavailableError: it is not, within the store's time-out; repeat.
+        ConfigError: the store has no such thing.
+        """
+        if replicas or aof:
+            raise ConfigError(f"{self.where}: wait_replicas and wait_aof are for Redis; leave them out")
+
+    def checks(self, *, thorough: bool = False) -> list[Check]:
+        """How the store is set up, as far as promises rest on it. Writes nothing.
+
+        A driver that opens asks for what a round trip or two can tell; ``thorough`` is for
+        `tidegate doctor`. What the servers do not tell is a warning, never an error.
+        """
+        return []
+
+    def await_newer(self, version: int, timeout_s: float) -> bool:
+        """Sleep until a version above this one may be visible, at most so long. False, at once: this
+        store cannot tell, look now and then.
+        """
+        return False
 
     # -- checking ---------------------------------------------------------------------------------------
 
@@ -313,11 +459,11 @@ class Store(abc.ABC):
         """Drop what no reader at or above the horizon can reach and retirement has missed; what
         went. With ``dry_run`` nothing is written, and the answer is what would go.
 
-        Rows that another row at or below the horizon has replaced, delete markers with nothing
-        left to hide, rows from before their table's start; notes of versions at or below the
-        horizon; leases that ran out; catalog entries below the horizon. Floors go up to the
-        horizon before anything is dropped. In small steps, beside readers and a writer; may be
-        repeated and interrupted.
+        Rows that another row at or below the horizon has replaced, delete markers with nothing left to
+        hide, rows that have expired there, rows from before their table's start; notes of versions at or
+        below the horizon; leases that ran out; catalog entries below the horizon. Floors go up to the
+        horizon before anything is dropped. In small steps, beside readers and a writer; may be repeated
+        and interrupted.
         """
 
     @abc.abstractmethod

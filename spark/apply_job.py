@@ -12,15 +12,19 @@ from tidegate.committers.apply import ApplyWork
 from tidegate.options import Endpoints
 from tidegate.sinks.open_store import shared_store
 from tidegate.spark.errors import typed
+from tidegate.spark.placement import Places, map_at
 from tidegate.wal.open_log import shared_log
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 def apply_on_executors(
-    context: Callable[[], SparkContext], endpoints: Endpoints
+    context: Callable[[], SparkContext],
+    endpoints: Endpoints,
+    places: Callable[[], Places | None] = lambda: None,
 ) -> Callable[[Sequence[ApplyWork]], None]:
-    """What a driver calls for a large version. ``context`` gives the SparkContext in use.
+    """What a driver calls for a large version. ``context`` gives the SparkContext in use, ``places`` where
+    the tasks of key groups were asked to run last: there they are asked to run again.
 
     Spark retries a failed task on another executor: any task can apply any change-log, it
     reads it from the log. A work's error is raised as itself.
@@ -28,18 +32,24 @@ def apply_on_executors(
 
     def run(works: Sequence[ApplyWork]) -> None:
         parts = [_encoder.encode(work) for work in works]
+        at = places()
         with typed():
-            context().parallelize(parts, len(parts)).mapPartitions(_tasks(endpoints)).collect()
+            if at is None or any(work.end_group > at.key_groups for work in works):
+                context().parallelize(parts, len(parts)).mapPartitions(_tasks(endpoints)).collect()
+            else:
+                wanted = [at.location_of(work.first_group) for work in works]
+                map_at(context(), list(zip(parts, wanted, strict=True)), _tasks(endpoints))
 
     return run
 
 
 def _tasks(endpoints: Endpoints) -> Callable[[Iterable[bytes]], Iterable[int]]:
     def run(parts: Iterable[bytes]) -> Iterator[int]:
-        log = shared_log(endpoints.wal, endpoints.namespace, endpoints.wal_options)
-        store = shared_store(endpoints.store, endpoints.namespace, endpoints.store_options)
         for part in parts:
             work = msgspec.msgpack.decode(part, type=ApplyWork)
+            named = endpoints.namespace, work.namespace
+            log = shared_log(endpoints.wal, *named, endpoints.wal_options)
+            store = shared_store(endpoints.store, *named, endpoints.store_options)
             apply.do(work, log, store)
             yield work.first_group
 

@@ -11,6 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
 from tidegate.errors import ConfigError
+from tidegate.source_offsets import offsets_in
 
 NOTE_BYTES = 64 * 1024
 """So much of a file source's note is read at first; more when one batch took more files."""
@@ -71,7 +72,7 @@ def _files_behind(session: Any, query: Any, offsets: str) -> Iterator[str]:
     A file source's offset is a number that it counts up, the same for other files (T5); which
     files it stands for, it has noted in ``sources/<place>/<offset>`` of the checkpoint.
     """
-    for place, offset in enumerate(_offsets(offsets)):
+    for place, offset in enumerate(offsets_in(offsets)):
         if not isinstance(offset, dict) or list(offset) != ["logOffset"]:
             continue
         number = offset["logOffset"]
@@ -100,21 +101,6 @@ def _noted(session: Any, system: Any, path: Any, number: int) -> list[str]:
         if start == 0 or len(mine) < len(lines):
             return mine
         window *= 4
-
-
-def _offsets(text: str) -> Iterator[Any]:
-    """The sources' offsets in ``[{...}, -, 7]``, in order; None where a source has none yet."""
-    decoder, rest = json.JSONDecoder(), text.strip().removeprefix("[")
-    while rest and not rest.startswith("]"):
-        if rest.startswith("-") and not rest[1:2].isdigit():
-            offset, end = None, 1
-        else:
-            try:
-                offset, end = decoder.raw_decode(rest)
-            except ValueError:
-                return  # not JSON: no file source has such offsets
-        yield offset
-        rest = rest[end:].lstrip(", ")
 
 
 def is_running(session: Any, query_id: str) -> bool:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, functions, types
+from pyspark.sql import Column, DataFrame, functions, types
 
 from tidegate.errors import ConfigError
+from tidegate.spark.kept_columns import kept
 from tidegate.values import kind_of
 from tidegate.wal.record import Column as SchemaColumn
 
@@ -37,7 +38,7 @@ _KEY_TYPES = (
 
 def column(name: str) -> Column:
     """The column of exactly this name, dots and all."""
-    return functions.col("`" + name.replace("`", "``") + "`")
+    return kept(functions.col, "`" + name.replace("`", "``") + "`")
 
 
 def schema_column(field: types.StructField) -> SchemaColumn:
@@ -76,6 +77,10 @@ def check_value_type(table: str, field: types.StructField) -> None:
 
 def key_bytes(fields: Sequence[types.StructField]) -> Column:
     """The key's bytes; null when any key column is null (refused while staging)."""
+    return kept(_key_bytes, *fields)
+
+
+def _key_bytes(*fields: types.StructField) -> Column:
     parts = [_part(field) for field in fields]
     if len(parts) == 1:
         return parts[0]
@@ -105,25 +110,63 @@ def key_group(key: Column, key_groups: int) -> Column:
     return group.cast("int")
 
 
+def place() -> Column:
+    """Key group, table and the key's hash as one bigint: what rows are sorted by, before the key itself.
+
+    Spark compares the first column of a sort as a number, without looking at the row; rows of one key
+    group, 8,000 and more, would all be equal there.
+    """
+    group, table = functions.col("g").cast("bigint"), functions.col("t").cast("bigint")
+    low = functions.xxhash64("k").bitwiseAND(functions.lit(0xFFFF_FFFF).cast("bigint"))
+    return functions.shiftleft(group, 48).bitwiseOR(functions.shiftleft(table, 32)).bitwiseOR(low)
+
+
+def made_changes(made: DataFrame, call: int, key_groups: int) -> DataFrame:
+    """What users' functions made (``MADE_DDL``), as the rows of one call that staging takes."""
+    return made.select(
+        "k",
+        "t",
+        functions.lit(call).alias("c"),
+        functions.col("a").alias(f"o{call}_0"),
+        functions.col("n").alias(f"o{call}_1"),
+        "v",
+        functions.coalesce("g", key_group(functions.col("k"), key_groups)).alias("g"),
+    )
+
+
 def task_of(group: Column, parallelism: int, key_groups: int) -> Column:
     """The task that owns a key group: ``group * parallelism // key_groups``."""
     owner = functions.floor(group.cast("bigint") * parallelism / functions.lit(key_groups))
     return owner.cast("int")
 
 
-def json_value(names: Sequence[str]) -> Column:
-    """A stored value: ``+`` and the JSON object of these columns."""
+def json_value(names: Sequence[str], flags: bytes = b"+") -> Column:
+    """A stored value: ``+`` (or other flags) and the JSON object of these columns."""
+    return kept(_json_value, flags, *names)
+
+
+def _json_value(flags: bytes, *names: str) -> Column:
     if not names:
-        return functions.lit(b"+{}")
+        return functions.lit(flags + b"{}")
     text = functions.to_json(functions.struct(*map(column, names)), JSON_OPTIONS)
-    return functions.concat(functions.lit(b"+"), text.cast("binary"))
+    return functions.concat(functions.lit(flags), text.cast("binary"))
 
 
 def bytes_value(name: str) -> Column:
     """A stored value: ``+`` and the column's bytes."""
+    return kept(_bytes_value, name)
+
+
+def _bytes_value(name: str) -> Column:
     return functions.concat(functions.lit(b"+"), column(name).cast("binary"))
 
 
 def delete_marker() -> Column:
     """A stored delete marker."""
-    return functions.lit(b"-")
+    return kept(functions.lit, b"-")
+
+
+def unless_deleted(deletes: Column, stored: Column) -> Column:
+    """A stored value, or a delete marker where ``deletes`` is true."""
+    true = functions.coalesce(deletes, functions.lit(False))  # noqa: FBT003
+    return functions.when(true, delete_marker()).otherwise(stored)

@@ -4,31 +4,51 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.committers.background import Background
 from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
+from tidegate.committers.finish import finish_decided
+from tidegate.committers.follower import Follower, Standing, followers_of
 from tidegate.committers.open import open_namespace
-from tidegate.committers.states import State
-from tidegate.errors import ConfigError
+from tidegate.committers.phases import Phases
+from tidegate.committers.pipeline_thread import PipelineThread
+from tidegate.committers.state_links import StateLinks
+from tidegate.errors import ConfigError, TidegateError
 from tidegate.names import check_name
-from tidegate.options import Endpoints, Options
+from tidegate.observing import Commit
+from tidegate.options import PIPELINED, Endpoints, Options, StoreAt
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.apply_job import apply_on_executors
 from tidegate.spark.batch import BatchContext, batch_context, is_running
+from tidegate.spark.cached_state import CachePlace, cache_place, together
+from tidegate.spark.driver_stage import DriverStage
+from tidegate.spark.locality import Locality
+from tidegate.spark.parallelism import tasks_for
+from tidegate.spark.placement import Placement, Places, placement_for
+from tidegate.spark.small_batches import SmallBatches
 from tidegate.spark.stage import SparkBarrier
 from tidegate.spark.stopped import stopped
+from tidegate.spark.telling import Teller
 from tidegate.spark.transaction import Names, Transaction
 from tidegate.wal import quarantine
 from tidegate.wal.fold import decided_for, once_key, replay_of
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import BatchOrigin, Folded, LoadOrigin, Origin, TableSchema, VersionFact
+from tidegate.wal.record import (
+    BatchOrigin,
+    Folded,
+    LoadOrigin,
+    Manifest,
+    Origin,
+    StateReads,
+    TableSchema,
+    VersionFact,
+)
 
 logger = logging.getLogger("tidegate")
 
@@ -50,6 +70,13 @@ class VersionedSink:
     the namespace is opened, and made if missing, at the first batch. One sink serves one
     query at a time. Further keywords are ``tidegate.options.Options``.
 
+    ``ttl``, by table or for the one, is how long rows live after they were last written. ``locality``
+    says where tasks run, and where that is remembered (docs/state.md).
+
+    ``store`` may be a list, each item a URL or ``name=URL``: the first is the primary, from which
+    state is read and which alone a batch waits for; the others follow by themselves. Then
+    ``store_options`` are by the store's name.
+
     ConfigError: an option, a URL or a name is wrong; nothing was written.
     """
 
@@ -58,7 +85,7 @@ class VersionedSink:
         *,
         namespace: str,
         wal: str,
-        store: str,
+        store: str | Sequence[str | StoreAt],
         table: str | None = None,
         key: Names | None = None,
         order_by: Names | None = None,
@@ -66,9 +93,12 @@ class VersionedSink:
         value: str | None = None,
         wal_options: dict[str, Any] | None = None,
         store_options: dict[str, Any] | None = None,
+        locality: Locality | None = None,
         **options: Any,
     ) -> None:
-        self._endpoints = Endpoints(namespace, wal, store, wal_options or {}, store_options or {})
+        self._endpoints = Endpoints.of(namespace, wal, store, wal_options, store_options)
+        if table is not None and not isinstance(options.get("ttl"), Mapping | None):
+            options["ttl"] = {table: options["ttl"]}
         self._options = Options.of(options)
         if (table is None) != (key is None):
             msg = "table and key go together: give both, or neither and use sink.each(write)"
@@ -81,17 +111,29 @@ class VersionedSink:
         self._table, self._key = table, key
         self._order_by, self._delete_when, self._value = order_by, delete_when, value
         open_log(wal, namespace, self._endpoints.wal_options).close()
-        open_store(store, namespace, self._endpoints.store_options).close()
+        for at in self._endpoints.stores:
+            open_store(at.url, namespace, at.options).close()
+        self._teller = Teller(self._endpoints, self._options)
         self._lock = threading.Lock()
         self._driver: Driver | None = None
+        self._links: StateLinks | None = None
+        self._followers: list[Follower] = []
         self._background: Background | None = None
         self._session: Any = None
+        self._locality = locality or Locality()
+        self._placement: Placement | None = None
         self._done: tuple[str, int] | None = None
-        self._entered = (State.READY, 0.0)
-        self.last_commit: VersionFact | None = None
-        """The last version this sink made visible, None before the first."""
+        self._small = SmallBatches(self._options.driver_stage_max_rows, self._options.driver_stage_max_bytes)
+        self._pipeline: PipelineThread | None = None
+        self._writer = ""
+        self.last_decided: VersionFact | None = None
+        """The version of the last batch that ended; with ``commit="pipelined"`` not visible yet, maybe."""
+        self.last_commit: Commit | None = None
+        """The last version this sink made visible, what it took, None before the first."""
         self.last_phases: dict[str, float] = {}
-        """Where the last commit's time went: seconds per state, by the state's name, in order."""
+        """Where ``last_commit``'s time went: seconds per state, by the state's name, in order."""
+        self.last_state = StateReads()
+        """How the tasks of ``last_decided`` read their state: from the hosts' caches, or from the store."""
         self.recovered: list[int] = []
         """Versions an earlier driver had decided and this sink made visible when it opened."""
 
@@ -140,6 +182,7 @@ class VersionedSink:
 
         ``key`` is one for all tables, or one per table; without it the sink's own. With
         ``replace`` the tables hold exactly these rows afterwards, else the rows are upserted.
+        On return the version is visible, also with ``commit="pipelined"``.
         May be repeated: a token that was decided before writes nothing and returns its version
         (None when that is too long ago for the log to say which). Do not run it beside a query
         of another process on the same namespace: the later of the two fences the earlier.
@@ -161,7 +204,7 @@ class VersionedSink:
                 raise
             finally:
                 if self._background is not None and not streaming:
-                    self._background.stop()
+                    self._background.drain(self._options.apply_deadline_s)
 
     def _load(
         self,
@@ -184,13 +227,74 @@ class VersionedSink:
                 msg = f"table {name}: which column is its key? pass key=, or key={{{name!r}: column}}"
                 raise ConfigError(msg)
             (txn.replace if replace else txn.upsert)(name, of_table, named)
-        self.last_commit = fact = self._committed(driver, txn, origin, "", rows)
+        fact = self._committed(driver, txn, origin, "", rows)
+        if self._pipeline is not None:
+            self._pipeline.drain(self._options.apply_deadline_s)
         return fact.version
 
-    def close(self) -> None:
-        """Stop the background work and release handles. The next batch opens again."""
+    @property
+    def affinity(self) -> tuple[int, int]:
+        """(tasks of the last batch that ran on the executor they were asked to, tasks that were asked).
+
+        (0, 0) where there is nothing to choose: on one executor, or without the option ``affinity``.
+        """
+        return (0, 0) if self._placement is None else self._placement.met
+
+    @property
+    def standings(self) -> list[Standing]:
+        """How the stores besides the primary stand: what is visible there, how long they have been
+        behind, the error they met last. Empty before the first batch.
+        """
+        background = self._background
+        return [] if background is None else background.standings
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until every version that this sink decided is visible. For ``commit="pipelined"``.
+
+        Call it before ``spark.stop()``: large versions are applied by executors. StoreUnavailableError:
+        not within this time; it stays decided, and is still worked on. What ended an earlier version in
+        the background is raised with its cause. May be repeated, from any thread, during a batch too.
+        """
+        pipeline = self._pipeline
+        if pipeline is not None:
+            pipeline.drain(timeout_s)
+
+    def recover(self, *, force: bool = False) -> list[int]:
+        """Finish what an earlier driver decided, now, without waiting for a batch; the versions made visible.
+
+        For before a query is started: it opens the namespace at its first batch, and there may be none for
+        long. Once this sink is open it only drains. Writes nothing when all is visible. May be repeated.
+
+        ConfigError: another writer gave a sign of life within the last 30 s; ``force`` fences it.
+        """
         with self._lock:
+            pipeline = self._pipeline
+            if self._driver is not None and (pipeline is None or pipeline.failed is None):
+                self.drain(self._options.apply_deadline_s)
+                return []
             self._release()
+            self._session = SparkSession.getActiveSession()
+            self._driver = driver = self._new_driver()
+            try:
+                known = driver.store.identity() is not None
+                mine = known and driver.store.pointer().writer == self._writer
+                done = finish_decided(driver, self._followers, "sink.recover()", force=force or mine)
+                self.recovered, self._writer = done.recovered, driver.writer
+            finally:
+                self._release()
+        return self.recovered
+
+    def close(self) -> None:
+        """Stop the background work and release handles. The next batch opens again.
+
+        What is in flight is drained first, at most ``apply_deadline_s``; what stays so is raised, as by
+        ``drain``, once all is released.
+        """
+        with self._lock:
+            problem = self._release()
+            self._teller.closed()
+        if problem is not None:
+            raise problem
 
     # -- one batch ------------------------------------------------------------------------------
 
@@ -206,14 +310,22 @@ class VersionedSink:
             try:
                 fact = self._commit(batch_df, batch, write)
             except BaseException as error:
+                self._teller.failed(batch_id, error)
                 self._release()  # open again, and recover, before anything else is written
                 if (stop := stopped(error, batch_id)) is not None:
                     raise stop from None
                 raise
-            self._done, self.last_commit = (batch.run_id, batch_id), fact
+            self._done, self.last_decided = (batch.run_id, batch_id), fact
+            skipped = self.last_commit is None or self.last_commit.version != fact.version
+            if self._pipeline is None and skipped:
+                self.last_commit = self._teller.skipped(fact, batch_id)
 
     def _commit(self, batch_df: DataFrame, batch: BatchContext, write: Write) -> VersionFact:
         driver = self._opened(batch_df, batch)
+        if self._background is not None:
+            self._background.check()
+        if self._pipeline is not None:
+            self._pipeline.check()
         origin = _origin(driver.folded, batch)
         fact = replay_of(driver.folded, origin)
         if fact is not None:
@@ -238,16 +350,39 @@ class VersionedSink:
             schemas,
             origin,
             source_offsets,
-            self._endpoints,
+            self._endpoints.only(),
             state.key_groups,
-            self._parallelism(rows, state),
+            tasks_for(self._options, rows.sparkSession.sparkContext, state.key_groups),
             state.tables,
             txn.starts,
+            self._placement,
+            self._options.function_deadline_s,
+            cache=self._cache(driver),
+            alone=DriverStage(driver, self._small) if isinstance(origin, BatchOrigin) else None,
         )
-        fact = commit(driver, barrier)
+        with self._teller.watching(driver, origin) as phases:
+            if self._pipeline is None:
+                fact = commit(driver, barrier)
+                self._published(fact, driver.last_manifest, phases)
+            else:
+                fact = self._pipeline.commit(barrier)
+        driver.held = {}
+        self.last_state = together(barrier.reads)
+        self._teller.decided(driver, fact, self.last_state, barrier.spilled_bytes)
+        return fact
+
+    def _published(self, fact: VersionFact, manifest: Manifest | None, phases: object) -> None:
+        if isinstance(phases, Phases):
+            self.last_commit = self._teller.published(fact, manifest, phases)
+            self.last_phases = phases.seconds
         if self._background is not None:
             self._background.published()
-        return fact
+
+    def _cache(self, driver: Driver) -> CachePlace | None:
+        if self._links is None:
+            return None
+        links = self._links.at_last() if self._options.state_cache_bytes else ()
+        return cache_place(driver.folded, links, self._options)
 
     def _opened(self, batch_df: DataFrame, batch: BatchContext) -> Driver:
         self._session = session = batch_df.sparkSession
@@ -266,8 +401,17 @@ class VersionedSink:
         self._session = rows.sparkSession
         self._driver = driver = self._new_driver()
         self._keep_alive(alive)  # a long recovery gives signs of life too
-        self.recovered = open_namespace(driver, lineage, check)
+        with self._teller.watching(driver, None):
+            self.recovered = open_namespace(driver, lineage, check)
+        self._writer, self._links = driver.writer, StateLinks(driver)
+        if self._options.commit == PIPELINED:
+            self._pipeline = PipelineThread(
+                driver, lambda on: self._published(on.fact, on.manifest, on.machine.watch), self._ended
+            )
         driver.store.heartbeat(driver.epoch)
+        if self._options.affinity:
+            named = self._endpoints.namespace, driver.folded.namespace
+            self._placement = placement_for(self._options, *named, self._locality)
         if self.recovered:
             logger.info("recovered versions %s of %s", self.recovered, self._endpoints.namespace)
         return driver
@@ -277,49 +421,67 @@ class VersionedSink:
         if self._driver is not None and (self._background is None or self._background.ended):
             driver = self._driver
             self._background = Background(
-                driver.log, driver.store, self._options, lambda: driver.epoch, alive
+                driver.log,
+                driver.store,
+                self._options,
+                lambda: driver.epoch,
+                lambda: alive() or self._in_flight,
+                followers=self._followers,
+                at=self._teller.at,
             )
+            self._background.decided = lambda: driver.last_decided
 
     def _new_driver(self) -> Driver:
         where = self._endpoints
-        return Driver(
+        apply = {
+            at.name: apply_on_executors(lambda: self._session.sparkContext, where.only(at), self._places)
+            for at in (where.stores if self._session is not None else ())
+        }
+        driver = Driver(
             where,
             open_log(where.wal, where.namespace, where.wal_options),
             open_store(where.store, where.namespace, where.store_options),
             self._options,
-            apply_on_executors=apply_on_executors(lambda: self._session.sparkContext, where),
-            watch=self._watch,
+            apply_on_executors=apply.get(where.stores[0].name),
         )
+        self._followers = followers_of(driver, apply)
+        return driver
 
-    def _watch(self, state: State) -> None:
-        """Add the time since the state before to it: what took so long was to leave it."""
-        now = time.perf_counter()
-        if state is State.STAGING:
-            self.last_phases = {}
-        else:
-            before, since = self._entered
-            self.last_phases[before.value] = self.last_phases.get(before.value, 0.0) + now - since
-        self._entered = (state, now)
+    def _places(self) -> Places | None:
+        return None if self._placement is None else self._placement.current
 
-    def _release(self) -> None:
+    def _ended(self) -> bool:
+        return self._background is None or self._background.ended
+
+    @property
+    def _in_flight(self) -> bool:
+        pipeline = self._pipeline
+        return pipeline is not None and not pipeline.stopped and pipeline.in_flight > 0
+
+    def _release(self) -> TidegateError | None:
+        """End what runs, then close what it used; why versions stay in flight, if any do."""
+        problem = None if self._pipeline is None else self._pipeline.close()
+        if problem is not None:
+            logger.warning("versions stay decided, and are recovered at the next open: %s", problem)
         if self._background is not None:
             self._background.stop()
         if self._driver is not None:
             self._driver.log.close()
             self._driver.store.close()
-        self._driver = self._background = None
+        for follower in self._followers:
+            follower.store.close()
+        self._driver, self._background, self._followers = None, None, []
+        self._placement, self._links, self._pipeline = None, None, None
+        return problem
 
     def _known(self, driver: Driver) -> dict[str, TableSchema]:
-        """The schemas of the tables as they stand. Read from the store: it is never behind here."""
+        """The schemas of the tables as they stand: the store's, and of what is decided and not there yet."""
         tables = driver.folded.tables
         if not tables:
             return {}
-        schemas = driver.store.schemas()
+        in_flight = {} if self._pipeline is None else self._pipeline.schemas()
+        schemas = {**driver.store.schemas(), **in_flight}
         return {name: schemas[at.schema_id] for name, at in tables.items()}
-
-    def _parallelism(self, batch_df: DataFrame, state: Folded) -> int:
-        asked = self._options.parallelism or batch_df.sparkSession.sparkContext.defaultParallelism
-        return min(asked, state.key_groups)
 
 
 def _origin(state: Folded, batch: BatchContext) -> BatchOrigin:

@@ -6,15 +6,16 @@ All calls of a transaction are staged together, as one Spark job, when the funct
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, functions
-from pyspark.sql.types import BinaryType, BooleanType, MapType, StringType, StructField
+from pyspark.sql.types import BinaryType, MapType, StringType, StructField
 
 from tidegate.errors import ConfigError
-from tidegate.names import check_name
+from tidegate.names import LOCAL, check_name
+from tidegate.spark.call_checks import compatible, did_you_mean, first_line, predicate, same_key
+from tidegate.spark.changes_call import changes_call
 from tidegate.spark.encoding import (
     bytes_value,
     check_key_type,
@@ -24,14 +25,22 @@ from tidegate.spark.encoding import (
     json_value,
     key_bytes,
     schema_column,
+    unless_deleted,
 )
-from tidegate.spark.keyed_state import OVERFLOW, ReducedColumn, reduced_column
+from tidegate.spark.kept_columns import analyse, kept
+from tidegate.spark.keyed_changes import deleted_table
+from tidegate.spark.keyed_state import ReducedColumn, reduced_column
+from tidegate.spark.keyed_update import StateFunction
+from tidegate.spark.local_state import INSTANCES_SCHEMA, Redistribute, Step
+from tidegate.spark.local_step import Local, check_local, check_rows, items_schema
+from tidegate.spark.reduce_call import reduced_rows
+from tidegate.spark.update_call import Ddl, Outputs, Update, check_function, output_schemas, table_schema
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
 
 Names = str | Sequence[str]
 
-MIXING = frozenset({"upsert", "delete"})
+MIXING = frozenset({"upsert", "delete", "emit"})
 """Calls that may touch one table in one transaction: they act in the order they are made."""
 
 
@@ -52,6 +61,19 @@ class Call:
     schema: TableSchema | None
     key_columns: tuple[SchemaColumn, ...]
     reduced: tuple[ReducedColumn, ...] = ()
+    update: Update | None = None
+    local: Local | None = None
+    changed: tuple[ReducedColumn, ...] = ()
+
+    @property
+    def touches(self) -> dict[str, str]:
+        """The tables that it writes, each with what it does there."""
+        outputs = () if self.update is None else self.update.outputs
+        if self.changed:
+            outputs = (deleted_table(self.table),)
+        if self.local is not None:
+            outputs = (LOCAL, *self.local.outputs)
+        return {self.table: self.kind, **dict.fromkeys(outputs, "emit")}
 
 
 class Transaction:
@@ -140,21 +162,140 @@ class Transaction:
         if clash:
             msg = f"table {table}: {clash[0]} is a key column and cannot be reduced"
             raise ConfigError(msg)
-        order = functions.struct(*self._order(table, rows, order_by))
-        ordered = rows.select(
-            key_bytes(keys).alias(_KEY), order.alias(_ORDER), *(column(c.name).alias(c.name) for c in reduced)
-        )
-        overflows = [_overflows(c).alias(f"{_KEY}{n}") for n, c in enumerate(reduced) if c.reducer == "sum"]
-        grouped = ordered.groupBy(_KEY).agg(*(_aggregate(c) for c in reduced), *overflows)
+        order = self._order(table, rows, order_by)
+        grouped, key_column, stored = reduced_rows(rows, key_bytes(keys), order, reduced)
         schema = TableSchema(_columns(keys), tuple(SchemaColumn(c.name, c.type) for c in reduced))
-        stored = json_value([c.name for c in reduced])
-        for place, reduced_by in enumerate(reduced):
-            if reduced_by.reducer == "sum":
-                mark = functions.lit(OVERFLOW + reduced_by.name.encode())
-                stored = functions.when(functions.col(f"{_KEY}{place}"), mark).otherwise(stored)
-        key_column = functions.col(_KEY)
         none = (functions.lit(0).cast("bigint"),)
         self._add(Call("reduce", table, grouped, key_column, stored, none, schema, _columns(keys), reduced))
+
+    def update(
+        self,
+        table: str,
+        rows: DataFrame,
+        key: Names,
+        fn: StateFunction,
+        *,
+        schema: Ddl | None = None,
+        outputs: Outputs = (),
+        order_by: Names | None = None,
+    ) -> None:
+        """Call ``fn(key, rows, state, emit)`` for each key of these rows; it returns the new state.
+
+        ``key`` and ``state`` are what a reader of the table gets (``state`` None: there is none at
+        ``base_version``), ``rows`` iterates the key's rows as dicts, by ``order_by`` (default: the
+        rows' order), and streams: a key may have any number of them. None deletes the key; a
+        state that equals the given one writes nothing. ``emit(table, key, value)`` writes into
+        another table of the same version, a value of None deletes there; of several emits of one
+        key the last one counts, by the keys' key group, key and order of emits.
+
+        ``schema`` is the value's columns as DDL, ``"count bigint, last timestamp"``, or
+        ``"bytes"``; ``outputs`` are the tables for ``emit``: ``{"alerts": ("user string", "level
+        int, at timestamp")}``, key and value. Both may be left out, and outputs be names alone,
+        for tables that exist. ``fn`` must be deterministic: Spark may run it more than once.
+
+        While staging: FunctionError, it raises, is too slow, or gave other results when it ran
+        again; BadRecordError, what it returns or emits does not fit its table. Nothing is decided.
+        """
+        keys = self._keys(table, rows, key)
+        check_function(table, fn)
+        _check_unique(table, rows.columns)
+        for field in rows.schema.fields:
+            check_value_type(table, field)
+        if schema is None and table not in self._known:
+            msg = f'table {table} is not known yet: pass schema=, as in schema="count bigint, last timestamp"'
+            raise ConfigError(msg)
+        settled = self._known[table] if schema is None else table_schema(table, keys, schema)
+        emits = output_schemas(table, outputs, self._known)
+        order = self._order(table, rows, order_by)
+        update = Update(fn, _columns(rows.schema.fields), tuple(emits))
+        stored = json_value(rows.columns, flags=b"")
+        call = Call(
+            "update", table, rows, key_bytes(keys), stored, order, settled, _columns(keys), (), update
+        )
+        self._add(call, emits)
+
+    def patch(self, table: str, rows: DataFrame, key: Names, *, order_by: Names | None = None) -> None:
+        """Set the columns that these rows have, null too; the key's other columns stay as they are.
+
+        They keep what they hold at ``base_version``; of a key that is absent there they are null.
+        Of several rows of one key the last by ``order_by`` counts, whole, as in ``upsert``.
+        Columns that the table does not have are added to it.
+        """
+        call = self._rows_call("patch", table, rows, key, order_by, None, None)
+        known = self._known.get(table)
+        if known is not None and call.schema is not None:
+            given = {column.name: column for column in call.schema.value}
+            kept = [given.pop(column.name, column) for column in known.value]
+            call = dataclasses.replace(call, schema=TableSchema(call.key_columns, (*kept, *given.values())))
+        self._add(call)
+
+    def apply_changes(
+        self,
+        table: str,
+        rows: DataFrame,
+        key: Names,
+        *,
+        sequence_by: Names,
+        op_column: str | None = None,
+        delete_values: Sequence[str] = ("d", "D", "delete", "DELETE"),
+    ) -> None:
+        """Apply captured changes, whatever order they come in: of each key the newest stays.
+
+        ``sequence_by`` are the columns that order a key's changes at their source (a log position, a
+        commit time); they are stored with the row. A row whose ``op_column`` is one of ``delete_values``
+        deletes its key, any other sets it to the row without ``op_column``. A change that is older than
+        what the key holds, or than the key's last delete, writes nothing. Deletes are remembered in the
+        table ``_deleted.<table>`` for 7 days (``ttl={"_deleted.<table>": ...}`` for longer): a change that
+        comes later than that after its key was deleted brings the row back. Of equal sequences a delete
+        wins, then the larger value bytes. While staging: BadRecordError, a sequence or operation is null.
+        """
+        keys = self._keys(table, rows, key)
+        _check_unique(table, rows.columns)
+        sequence = [sequence_by] if isinstance(sequence_by, str) else list(sequence_by)
+        fields = [self._field(table, rows, name) for name in sequence]
+        op = None if op_column is None else self._field(table, rows, op_column)
+        made = changes_call(table, rows, keys, fields, op, delete_values)
+        beside = TableSchema(_columns(keys), _columns(fields))
+        call = Call(
+            "apply_changes", table, rows, key_bytes(keys), made.value, made.order, made.schema,
+            _columns(keys), changed=made.sequence,
+        )  # fmt: skip
+        self._add(call, {deleted_table(table): beside})
+
+    def local_state(
+        self,
+        name: str,
+        rows: DataFrame,
+        fn: Step,
+        *,
+        by: Names = (),
+        order_by: Names = (),
+        schema: Ddl | None = None,
+        redistribute: Redistribute = "split",
+        outputs: Outputs = (),
+    ) -> None:
+        """Keep a list of items per instance of this step; it has as many as the batch's ``parallelism``.
+
+        ``fn(instance, rows, state, emit)`` is called once per instance for every batch, also without
+        rows, and returns the list that the instance (``index``, ``parallelism``, ``before``) holds from
+        now on. Its ``rows`` are those whose hash of ``by`` (default: all columns) is its index, by
+        ``order_by``, then by all columns. Items are bytes, or with a ``schema`` dicts. ``emit``,
+        ``outputs`` and errors are as in ``update``. Items are read as table ``_local.<name>``.
+
+        When the parallelism changes: "split" deals all items out evenly, in order; "union" gives all to
+        each; of ``(split, merge)`` the one makes n lists of ``split(state, n)`` for an instance and its new
+        relatives, the other one list of ``merge(states)`` (docs/state.md).
+        """
+        table = check_rows(name, rows)
+        _check_unique(table, rows.columns)
+        columns = [(one,) if isinstance(one, str) else tuple(one) for one in (by, order_by)]
+        emits = output_schemas(table, outputs, self._known)
+        local = Local(name, fn, columns[0], columns[1], redistribute, tuple(emits))
+        check_local(local, rows)
+        items = items_schema(table, schema)
+        none = functions.lit(b"")
+        call = Call("local_state", table, rows, none, none, (), items, items.key, (), None, local)
+        self._add(call, {LOCAL: INSTANCES_SCHEMA, **emits})
 
     @property
     def starts(self) -> frozenset[str]:
@@ -170,7 +311,7 @@ class Transaction:
             if call.schema is None and call.table not in self._known:
                 msg = (
                     f"table {call.table} is not known: a delete needs a table that has rows; tables are"
-                    f" {', '.join(sorted(self._known)) or 'none yet'}{_did_you_mean(call.table, self._known)}"
+                    f" {', '.join(sorted(self._known)) or 'none yet'}{did_you_mean(call.table, self._known)}"
                 )
                 raise ConfigError(msg)
             _same_key(call, self._known[call.table])  # a delete may stand before the table's first rows
@@ -179,7 +320,7 @@ class Transaction:
     @property
     def schemas(self) -> dict[str, TableSchema]:
         """The schema of every table that a call touches."""
-        return {call.table: self._known[call.table] for call in self._calls}
+        return {table: self._known[table] for call in self._calls for table in call.touches}
 
     def _rows_call(
         self,
@@ -208,34 +349,33 @@ class Transaction:
             schema = TableSchema(_columns(keys), _columns([field]), "bytes")
             stored = bytes_value(value)
         if delete_when is not None:
-            deletes = functions.coalesce(_predicate(table, rows, delete_when), functions.lit(False))  # noqa: FBT003
-            stored = functions.when(deletes, delete_marker()).otherwise(stored)
+            stored = kept(unless_deleted, predicate(table, rows, delete_when), stored)
         order = self._order(table, rows, order_by)
         return Call(kind, table, rows, key_bytes(keys), stored, order, schema, _columns(keys))
 
-    def _add(self, call: Call) -> None:
+    def _add(self, call: Call, emits: Mapping[str, TableSchema] | None = None) -> None:
         if not self._open:
             msg = f"table {call.table}: the transaction of batch {self.batch_id} has ended"
             raise ConfigError(msg)
         for earlier in self._calls:
-            if earlier.table == call.table and not {earlier.kind, call.kind} <= MIXING:
-                msg = (
-                    f"table {call.table}: {earlier.kind} and {call.kind} of one table do not mix in one"
-                    " transaction: use two tables, or combine the rows into one call"
-                )
-                raise ConfigError(msg)
+            _check_mixing(earlier, call)
         try:
-            call.rows.select(call.key, call.value, *call.order)  # only analysed, not run
+            analyse(call.rows, call.key, call.value, *call.order)
         except PySparkException as error:
-            msg = f"table {call.table}: Spark cannot make this {call.kind}'s columns: {_first_line(error)}"
+            msg = f"table {call.table}: Spark cannot make this {call.kind}'s columns: {first_line(error)}"
             raise ConfigError(msg) from error
-        known = self._known.get(call.table)
-        if known is not None:
-            _same_key(call, known)
-        if call.schema is not None:
-            if known is not None and call.kind != "replace":
-                _compatible(call.table, known, call.schema)
-            self._known[call.table] = call.schema
+        writes = [call]
+        for name, schema in (emits or {}).items():
+            writes.append(
+                dataclasses.replace(call, kind="emit", table=name, schema=schema, key_columns=schema.key)
+            )
+        for write in writes:
+            known = self._known.get(write.table)
+            if known is not None:
+                _same_key(write, known)
+                if write.schema is not None and write.kind != "replace":
+                    compatible(write.table, known, write.schema)
+        self._known.update({write.table: write.schema for write in writes if write.schema is not None})
         self._calls.append(call)
 
     def _keys(self, table: str, rows: DataFrame, key: Names) -> list[StructField]:
@@ -265,13 +405,13 @@ class Transaction:
         problem = "is missing" if not found else "stands twice"
         msg = (
             f"table {table}: column {name!r} {problem}; the columns are {', '.join(rows.columns)}"
-            f"{_did_you_mean(name, rows.columns)}"
+            f"{did_you_mean(name, rows.columns)}"
         )
         raise ConfigError(msg)
 
     def _order(self, table: str, rows: DataFrame, order_by: Names | None) -> tuple[Column, ...]:
         if order_by is None:
-            return (functions.monotonically_increasing_id(),)
+            return (kept(functions.monotonically_increasing_id),)
         names = [order_by] if isinstance(order_by, str) else list(order_by)
         fields = [self._field(table, rows, name) for name in names]
         for field in fields:
@@ -281,8 +421,20 @@ class Transaction:
         return tuple(column(name) for name in names)
 
 
-_KEY, _ORDER = "tidegate key", "tidegate order"
-"""Columns beside a user's own while rows are grouped."""
+def _check_mixing(earlier: Call, call: Call) -> None:
+    for table in earlier.touches.keys() & call.touches.keys():
+        one, other = earlier.touches[table], call.touches[table]
+        if not {one, other} <= MIXING:
+            msg = (
+                f"table {table}: {one} and {other} of one table do not mix in one"
+                " transaction: use two tables, or combine the rows into one call"
+            )
+            raise ConfigError(msg)
+
+
+def _same_key(call: Call, known: TableSchema) -> None:
+    """A delete may name its key columns otherwise."""
+    same_key(call.kind, call.table, call.key_columns, known, names=call.schema is not None)
 
 
 def _columns(fields: Sequence[StructField]) -> tuple[SchemaColumn, ...]:
@@ -294,81 +446,3 @@ def _check_unique(table: str, names: Sequence[str]) -> None:
     if twice:
         msg = f"table {table}: column {twice[0]!r} stands twice; rename or drop one before writing"
         raise ConfigError(msg)
-
-
-def _aggregate(reduced: ReducedColumn) -> Column:
-    """The batch's own aggregate of a column, nulls skipped, named as the column."""
-    source = column(reduced.name)
-    # equal order is settled by the value, so that any replay agrees (T44)
-    ordered = functions.when(source.isNotNull(), functions.struct(functions.col(_ORDER), source))
-    match reduced.reducer:
-        case "sum":
-            result = functions.try_sum(source)
-        case "count":
-            result = functions.count(source)
-        case "min":
-            result = functions.min(source)
-        case "max":
-            result = functions.max(source)
-        case "first":
-            result = functions.min_by(source, ordered)
-        case _:
-            result = functions.max_by(source, ordered)
-    return result.cast(reduced.type).alias(reduced.name)
-
-
-def _overflows(reduced: ReducedColumn) -> Column:
-    """Whether the batch's own sum of this column does not fit: with ANSI or without, never a wrong sum."""
-    source = column(reduced.name)
-    return (functions.count(source) > 0) & functions.try_sum(source).isNull()
-
-
-def _predicate(table: str, rows: DataFrame, delete_when: str) -> Column:
-    try:
-        predicate = functions.expr(delete_when)
-        kind = rows.select(predicate).schema.fields[0].dataType
-    except PySparkException as error:
-        msg = f"table {table}: delete_when={delete_when!r} cannot be read: {_first_line(error)}"
-        raise ConfigError(msg) from error
-    if not isinstance(kind, BooleanType):
-        msg = f"table {table}: delete_when={delete_when!r} is {kind.simpleString()}; it must be boolean"
-        raise ConfigError(msg)
-    return predicate
-
-
-def _first_line(error: PySparkException) -> str:
-    return next(filter(None, (line.strip() for line in str(error).splitlines())), type(error).__name__)
-
-
-def _same_key(call: Call, known: TableSchema) -> None:
-    """A delete may name its key columns otherwise; the types must be the table's."""
-    types = [c.type for c in call.key_columns]
-    if types != known.key_types or (call.schema is not None and call.key_columns != known.key):
-        msg = (
-            f"table {call.table} has the key {_shown(known.key)}, this {call.kind} has"
-            f" {_shown(call.key_columns)}: a table's key is fixed for life; cast or rename the columns, or"
-            " use another table"
-        )
-        raise ConfigError(msg)
-
-
-def _compatible(table: str, known: TableSchema, schema: TableSchema) -> None:
-    """Columns may be added; what is there keeps its type (T45)."""
-    types = {c.name: c.type for c in schema.value}
-    lost = [c for c in known.value if types.get(c.name) != c.type]
-    if known.value_format != schema.value_format or lost:
-        msg = (
-            f"table {table} holds {known.value_format} values of {_shown(known.value)}, this call writes"
-            f" {schema.value_format} values of {_shown(schema.value)}: columns may be added, not dropped or"
-            " changed; keep the others (null where unknown), or use another table"
-        )
-        raise ConfigError(msg)
-
-
-def _shown(columns: Sequence[SchemaColumn]) -> str:
-    return "(" + ", ".join(f"{c.name} {c.type}" for c in columns) + ")"
-
-
-def _did_you_mean(name: str, names: Sequence[str] | Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, list(names), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""

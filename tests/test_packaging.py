@@ -122,6 +122,40 @@ print(json.dumps([tidegate.__file__, sorted({{name.split(".")[0] for name in sys
     assert not {"pyspark", "confluent_kafka", "redis", "cassandra", "pandas"} & set(modules)
 
 
+def test_a_store_whose_client_is_not_installed_says_what_to_install(clean):
+    python, site = clean
+    code = f"""
+sys.path.append({sysconfig.get_path("purelib")!r})
+from tidegate.errors import ConfigError
+from tidegate.sinks.open_store import open_store
+told = {{}}
+for client, url in (("redis", "redis://u:secret@h"), ("cassandra", "cassandra://u:secret@h/k")):
+    sys.modules[client] = None
+    sys.modules.pop(f"tidegate.sinks.{{client}}_store", None)
+    try:
+        open_store(url, "n")
+    except ConfigError as error:
+        told[client] = str(error)
+print(json.dumps(told))
+"""
+    told = ask(python, code, cwd=site)
+    assert "pip install 'tidegate[redis]'" in told["redis"]
+    assert "pip install 'tidegate[cassandra]'" in told["cassandra"]
+    assert "secret" not in str(told)
+
+
+def test_the_statements_of_cassandra_come_with_it(clean):
+    python, site = clean
+    code = f"""
+sys.path.append({sysconfig.get_path("purelib")!r})
+from tidegate.sinks.cassandra_cql import statements, tables
+print(json.dumps([sorted(tables()), "flip" in statements()]))
+"""
+    tables, flips = ask(python, code, cwd=site)
+    assert "tidegate_rows" in tables
+    assert flips
+
+
 def test_the_command_is_installed(clean):
     python, _ = clean
     assert (python.parent / "tidegate").exists()

@@ -1,7 +1,7 @@
 """Break the protocol on purpose, one rule at a time, and see that a test notices.
 
     make mutants            all of them, and docs/mutants.md written from what happened
-    tools/run python tools/mutants.py --only flip-before-seal
+    tools/run python tools/mutants.py --only flip-before-seal,no-claim      these, and their lines in it
 
 Each mutant is one edit in a copy of the tree; its tests run there until the first failure. A
 mutant that no test notices survives, and this command fails.
@@ -18,8 +18,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
+
+from broken_pipeline_rules import RULES as PIPELINE_RULES
+from broken_rules import RULES
+from broken_state_rules import RULES as STATE_RULES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "mutants.md"
@@ -44,187 +51,7 @@ class Mutant(NamedTuple):
     tests: str
 
 
-SIMULATION = "tests/simulation/test_simulation.py::test_schedules_keep_every_invariant"
-
-MUTANTS = [
-    Mutant(
-        "flip-before-seal",
-        "I1: nothing is visible before every key group is sealed",
-        "committers/apply.py",
-        "        store.apply(work.stamp, chunk)\n",
-        "        pass\n",
-        SIMULATION,
-    ),
-    Mutant(
-        "ack-before-durable",
-        "I3: a task acks after the log has everything",
-        "wal/file_log.py",
-        "            os.fsync(fd)\n            sync_folder(path.parent)\n",
-        "            pass\n",
-        "tests/unit/test_file_log.py",
-    ),
-    Mutant(
-        "ignore-epoch-in-fold",
-        "I6: a record of an older epoch is void",
-        "wal/fold.py",
-        "case _ if record.epoch != state.epoch or record.writer != state.writer:",
-        "case _ if False:",
-        "tests/unit/test_fold.py",
-    ),
-    Mutant(
-        "ignore-epoch-in-store",
-        "I6: the store refuses a flip of a lower epoch",
-        "sinks/sqlite_store.py",
-        "    WHERE visible = :version - 1 AND epoch <= :epoch",
-        "    WHERE visible = :version - 1",
-        "tests/conformance/test_stores.py",
-    ),
-    Mutant(
-        "flip-from-anywhere",
-        "I7: only the exact predecessor gives way to a version",
-        "sinks/sqlite_store.py",
-        "    WHERE visible = :version - 1 AND epoch <= :epoch",
-        "    WHERE visible < :version AND epoch <= :epoch",
-        "tests/conformance/test_stores.py",
-    ),
-    Mutant(
-        "dedupe-without-fingerprint",
-        "T5: a replanned batch of the same id is refused",
-        "wal/fold.py",
-        "fact.origin.fingerprint != origin.fingerprint",
-        "False",
-        "tests/unit/test_fold.py",
-    ),
-    Mutant(
-        "every-batch-is-new",
-        "I2: a batch is decided once",
-        "wal/fold.py",
-        "if state.last_batch is not None and (generation, batch_id) <= state.last_batch:",
-        "if False:",
-        "tests/unit/test_fold.py",
-    ),
-    Mutant(
-        "own-record-instead-of-winner",
-        "append rule 3: ask which attempt won",
-        "committers/states.py",
-        "        return (Event.WON if fact.attempt == record.attempt else Event.OTHER_WON), fact\n",
-        "        return (Event.WON, fact) if fact.attempt == record.attempt else (Event.NOT_THERE, None)\n",
-        "tests/model",
-    ),
-    Mutant(
-        "absence-is-proof",
-        "append rule 5: not being there proves nothing",
-        "committers/states.py",
-        "        Event.DEADLINE: State.FENCING,\n",
-        "        Event.DEADLINE: State.UNDECIDED,\n",
-        "tests/unit/test_states.py tests/simulation",
-    ),
-    Mutant(
-        "skip-the-read-back",
-        "publish rule 2: a flip that was not confirmed is read back",
-        "committers/states.py",
-        "    State.SEALED: {Event.FLIPPED: State.VISIBLE, Event.NOT_FLIPPED: State.READING_BACK},\n",
-        "    State.SEALED: {Event.FLIPPED: State.VISIBLE, Event.NOT_FLIPPED: State.VISIBLE},\n",
-        "tests/unit/test_states.py tests/simulation",
-    ),
-    Mutant(
-        "state-before-own-open",
-        "append rule 1: state is the fold through the own Open",
-        "committers/open.py",
-        "        if _owned(driver, appended):\n            break\n",
-        "        driver.epoch = driver.tried_epoch\n        break\n",
-        "tests/simulation tests/unit/test_commit_races.py",
-    ),
-    Mutant(
-        "no-claim",
-        "I6: the epoch is claimed in the store at open",
-        "committers/open.py",
-        "    claim_epoch(driver)\n",
-        "",
-        SIMULATION,
-    ),
-    Mutant(
-        "no-recovery",
-        "I4: an opening driver makes visible what was decided",
-        "committers/open.py",
-        "    return recover(driver)\n",
-        "    return []\n",
-        "tests/crash",
-    ),
-    Mutant(
-        "first-change-wins",
-        "of a key's changes the last one counts",
-        "wal/changelog.py",
-        "        here, following = rows.slice(0, end), rows.slice(1)\n",
-        "        here, following = rows.slice(0, end), rows.slice(1)\n        here = here.slice(0)\n"
-        "        following = following if end % 7 else here\n",
-        "tests/unit/test_changelog.py",
-    ),
-    Mutant(
-        "trust-any-frame",
-        "I10: a frame is the one that was acked, or an error",
-        "wal/frame.py",
-        "    if stamp.hex() != expected.checksum or checksum(memoryview(content)[HEADER_AT:]) != stamp:\n",
-        "    if False:\n",
-        "tests/unit/test_frame.py",
-    ),
-    Mutant(
-        "seal-without-counting",
-        "a seal finds what the manifest promises, or refuses",
-        "sinks/sqlite_rows.py",
-        "                    if _without_zeros(found) == _without_zeros(counts[group]):\n",
-        "                    if True:\n",
-        "tests/conformance/test_stores.py",
-    ),
-    Mutant(
-        "read-without-floor",
-        "T28: who fetched a version before it was retired is refused, never answered from a mix",
-        "sinks/sqlite_rows.py",
-        "            if group in groups:\n",
-        "            if False:\n",
-        "tests/unit/test_sqlite_store.py",
-    ),
-    Mutant(
-        "missing-ack",
-        "every task acks, once",
-        "committers/acks.py",
-        "    if tasks != list(range(parallelism)):\n",
-        "    if False:\n",
-        "tests/unit/test_acks.py",
-    ),
-    Mutant(
-        "refuse-after-append",
-        "I10: another checkpoint is refused before anything is appended",
-        "committers/open.py",
-        "        _refuse_other_lineage(driver, state, taken)\n",
-        "",
-        "tests/unit tests/crash",
-    ),
-    Mutant(
-        "write-the-log-in-place",
-        "a decision log is there whole or not at all",
-        "wal/file_log.py",
-        '        fresh = self._decisions.with_suffix(".new")\n',
-        "        fresh = self._decisions\n",
-        "tests/crash/test_sweep.py",
-    ),
-    Mutant(
-        "retire-once",
-        "I11: what a crash left of a retirement is dropped by the next one",
-        "committers/retire.py",
-        "        if fact.version > dropped and not _drop(log, store, fact, stopped):\n",
-        "        if fact.version < dropped and not _drop(log, store, fact, stopped):\n",
-        "tests/crash/test_sweep.py",
-    ),
-    Mutant(
-        "cut-without-sparing",
-        "trimming keeps what the versions from the horizon on need",
-        "committers/trim.py",
-        "[fact for fact in state.recent if fact.version >= pointer.horizon]",
-        "[fact for fact in state.recent if fact.version > pointer.horizon + 1]",
-        "tests/crash/test_sweep.py",
-    ),
-]
+MUTANTS = [Mutant(*rule) for rule in (*RULES, *STATE_RULES, *PIPELINE_RULES)]
 
 
 def tree(folder: Path) -> None:
@@ -249,6 +76,8 @@ def run(mutant: Mutant) -> tuple[Mutant, str, float]:
     with tempfile.TemporaryDirectory(prefix="tidegate-mutant-") as name:
         folder = Path(name)
         tree(folder)
+        if (ROOT / ".services").is_dir():
+            (folder / ".services").symlink_to(ROOT / ".services")  # the servers' jars, once fetched
         join(folder)
         path = folder / mutant.file
         text = path.read_text()
@@ -270,7 +99,7 @@ def run(mutant: Mutant) -> tuple[Mutant, str, float]:
             "-p",
             "no:cacheprovider",
             "-m",
-            "not slow and not spark",
+            "not slow" if "tests/spark" in mutant.tests else "not slow and not spark",
         ]
         done = subprocess.run(
             [*command, *mutant.tests.split()],
@@ -289,36 +118,51 @@ def run(mutant: Mutant) -> tuple[Mutant, str, float]:
     return mutant, f"STALE: pytest ended with {done.returncode}: {done.stdout[-500:]}", 0.0
 
 
-def page(results: list[tuple[Mutant, str, float]]) -> str:
-    """The table for the docs."""
+def recorded() -> dict[str, str]:
+    """What noticed each mutant, as the page has it."""
+    return dict(re.findall(r"^\| (\S+) \|.*\| `([^`]+)` \|$", PAGE.read_text(), re.MULTILINE))
+
+
+def page(noticed: Mapping[str, str]) -> str:
+    """The table for the docs: a line for each mutant that was run, those that were not by their names."""
+    left = [mutant.name for mutant in MUTANTS if mutant.name not in noticed]
     lines = [
         "# Mutants",
         "",
         "The protocol broken on purpose, one rule at a time, and the test that noticed first. Made by",
-        "`make mutants`; the simulation and the model break further rules by themselves",
-        "(`tests/simulation/test_seeded_mutations.py`, `tests/model`).",
+        "`make mutants`, or a part by `tools/run python tools/mutants.py --only NAME,NAME`; the simulation",
+        "and the model break further rules by themselves (`tests/simulation/test_seeded_mutations.py`,",
+        "`tests/model`), and [torture](reliability.md#torture) ten more.",
+        "",
+        f"{len(MUTANTS)} mutants, {len(MUTANTS) - len(left)} of them noticed.",
+        *([f"Not run since they were written: {', '.join(left)}."] if left else []),
         "",
         "| mutant | rule | in | noticed by |",
         "|---|---|---|---|",
     ]
-    lines += [f"| {m.name} | {m.rule} | `{m.file}` | `{by or 'NOTHING'}` |" for m, by, _ in results]
+    lines += [
+        f"| {m.name} | {m.rule} | `{m.file}` | `{noticed[m.name]}` |" for m in MUTANTS if m.name in noticed
+    ]
     return "\n".join(lines) + "\n"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", help="one mutant, by its name")
+    parser.add_argument("--only", metavar="NAMES", help="these mutants, by their names, with commas")
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
-    chosen = [m for m in MUTANTS if arguments.only in (None, m.name)]
+    names = arguments.only.split(",") if arguments.only else [m.name for m in MUTANTS]
+    chosen = [m for m in MUTANTS if m.name in names]
+    noticed = recorded() if arguments.only else {}
     results = []
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         for mutant, by, seconds in pool.map(run, chosen):
             print(f"{mutant.name:30} {by or 'SURVIVED'}   ({seconds:.0f} s)", flush=True)
             results.append((mutant, by, seconds))
     bad = [m.name for m, by, _ in results if not by or by.startswith("STALE")]
-    if arguments.only is None and not bad:
-        PAGE.write_text(page(results))
+    noticed |= {mutant.name: by for mutant, by, _ in results}
+    if not bad:
+        PAGE.write_text(page(noticed))
     surviving = f"; not: {', '.join(bad)}" if bad else ""
     print(f"{len(results) - len(bad)} of {len(results)} mutants were noticed{surviving}")
     return 1 if bad else 0

@@ -21,7 +21,7 @@ CHANGES = pa.schema(
         pa.field("v", pa.binary()),  # stored value with its flags byte
     ]
 )
-"""The columns of a batch of changes, sorted by g, t, k and then by what decides who wins."""
+"""The columns of a batch of changes: by g and t, the rows of a k side by side, the last one wins."""
 
 
 class StageSpec(msgspec.Struct, frozen=True):
@@ -29,6 +29,9 @@ class StageSpec(msgspec.Struct, frozen=True):
 
     ``key_types`` holds, per table, the types of its key columns. ``quarantine`` is the index of
     the table that takes refused rows, None when a refused row fails the batch.
+
+    ``at_us`` is the attempt's time: after the last decision's, not after its own decision's. State
+    is read at it. ``ttls_us`` holds per table how long after it the rows expire, 0 for never.
     """
 
     namespace: str
@@ -40,6 +43,8 @@ class StageSpec(msgspec.Struct, frozen=True):
     value_bytes_max: int
     key_groups: int
     quarantine: int | None = None
+    at_us: int = 0
+    ttls_us: tuple[int, ...] = ()
 
 
 class BadRow(NamedTuple):

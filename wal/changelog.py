@@ -1,4 +1,4 @@
-"""One task's change-log: sorted Arrow batches in, frames to the log, an ack out.
+"""One task's change-log: Arrow batches in, frames to the log, an ack out.
 
 The same code runs in a Spark task and in a driver without Spark. It streams: a batch, the
 rows of one unfinished frame, and the index are all it holds (I11). No Python runs per row.
@@ -7,7 +7,7 @@ rows of one unfinished frame, and the index are all it holds (I11). No Python ru
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate import failpoints
-from tidegate.errors import BadRecordError
+from tidegate.errors import BadRecordError, FunctionError
 from tidegate.wal.bad_rows import CHANGES, StageSpec, refused
+from tidegate.wal.expiring import expiring
 from tidegate.wal.frame import FrameHeader, encode_frame, frame_ref
-from tidegate.wal.log import Log
 from tidegate.wal.quarantine import accepted
 from tidegate.wal.record import Ack, FrameRef, Refusal
 
@@ -29,29 +29,45 @@ Merge = Callable[[Any], Any]
 """Replaces values of a batch of changes (one row per key) after reading state."""
 
 
+class Staging(Protocol):
+    """A log, as far as a task needs it."""
+
+    def stage(self, segment: str, blobs: Iterable[bytes]) -> list[str]:
+        """See ``Log.stage``."""
+        ...
+
+
+Watch = Callable[[Any], None]
+"""Is shown each batch of changes as it goes into frames."""
+
+
 def stage_task(
     batches: Iterable[Any],
     spec: StageSpec,
-    log: Log,
+    log: Staging,
     *,
     task: int,
     task_attempt: str,
     host: str,
     merge: Merge | None = None,
+    watch: Watch | None = None,
 ) -> Ack:
     """Write one task's changes to the log; its ack once every frame is durable (I3).
 
-    ``batches`` iterates record batches of ``CHANGES`` in sort order; of each key's changes
-    the last row wins. A bad row does not raise: it comes back as the ack's refusal, so that
-    Spark does not retry what cannot succeed. Errors of the log are raised.
+    ``batches`` iterates record batches of ``CHANGES``, key group by key group and table by table, each
+    key's changes side by side: the last one wins. A frame's rows are sorted by key. A bad row does not
+    raise: it comes back as the ack's refusal, so that Spark does not retry what cannot succeed. Errors
+    of the log are raised.
     """
     refs: list[FrameRef] = []
 
     def blobs() -> Iterator[bytes]:
         changes = last_per_key(accepted(as_changes(batches), spec))
         # What a merge makes is checked again: a null or a value over its limit must not be decided.
-        merged = refused(map(merge, changes), spec) if merge else changes
-        for header, keys, values in cut(merged, spec):
+        # It may leave rows out, all of a batch too: they change nothing.
+        merged = refused(filter(len, map(merge, changes)), spec) if merge else changes
+        changes = expiring(merged, spec)
+        for header, keys, values in cut(watched(changes, watch) if watch else changes, spec):
             content = encode_frame(header, keys, values)
             refs.append(frame_ref("", content, header))
             yield content
@@ -59,7 +75,7 @@ def stage_task(
     failpoints.hit("stage.before_write")
     try:
         addresses = log.stage(f"{spec.attempt}-{task}-{task_attempt}", blobs())
-    except BadRecordError as error:
+    except (BadRecordError, FunctionError) as error:
         refusal = Refusal(type(error).__name__, str(error))
         return Ack(spec.attempt, task, task_attempt, host, (), 0, refusal)
     frames = tuple(
@@ -77,6 +93,13 @@ def as_changes(batches: Iterable[Any]) -> Iterator[Any]:
     for batch in batches:
         if batch.num_rows:
             yield batch if batch.schema == CHANGES else batch.cast(CHANGES)
+
+
+def watched(batches: Iterable[Any], watch: Watch) -> Iterator[Any]:
+    """The batches as they are, each shown first."""
+    for batch in batches:
+        watch(batch)
+        yield batch
 
 
 def last_per_key(batches: Iterable[Any]) -> Iterator[Any]:
@@ -124,6 +147,7 @@ def cut(batches: Iterable[Any], spec: StageSpec) -> Iterator[tuple[FrameHeader, 
 
 def _frame(pieces: list[Any], spec: StageSpec) -> tuple[FrameHeader, Any, Any]:
     rows = pa.concat_batches(pieces) if len(pieces) > 1 else pieces[0]
+    rows = rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in "gtk"]))
     groups, tables = rows["g"].to_numpy(), rows["t"].to_numpy()
     starts = np.flatnonzero((np.diff(groups) != 0) | (np.diff(tables) != 0)) + 1
     starts = np.concatenate(([0], starts))

@@ -298,7 +298,9 @@ def replay_of(state: Folded, origin: BatchOrigin) -> VersionFact | None:
     source offsets (a checkpoint restored from an older copy was replanned), or from before
     the facts that are kept.
     """
-    if state.last_batch is None or (origin.generation, origin.batch_id) > state.last_batch:
+    if state.last_batch is None or origin.generation > state.last_batch[0]:
+        return _still_held(state, origin)
+    if (origin.generation, origin.batch_id) > state.last_batch:
         return None
     fact = decided_for(state, origin)
     last = state.last_batch[1]
@@ -321,3 +323,52 @@ def replay_of(state: Folded, origin: BatchOrigin) -> VersionFact | None:
         )
         raise LineageError(msg)
     return fact
+
+
+def _still_held(state: Folded, origin: BatchOrigin) -> VersionFact | None:
+    """The first batch after a Rewound: the version that holds it, when the restored state still does (I2).
+
+    LineageError: the state holds it, but not from these source offsets, or from before the facts.
+    """
+    kept = last_batch_within(state, state.last_version, origin.lineage)
+    if kept is None or origin.batch_id > kept.batch_id:
+        return None
+    fact = next(
+        (
+            fact
+            for fact in reversed(state.recent)
+            if isinstance(fact.origin, BatchOrigin)
+            and fact.origin.generation <= kept.generation
+            and (fact.origin.lineage, fact.origin.batch_id) == (origin.lineage, origin.batch_id)
+        ),
+        None,
+    )
+    if (
+        fact is None
+        or not isinstance(fact.origin, BatchOrigin)
+        or fact.origin.fingerprint != origin.fingerprint
+    ):
+        msg = (
+            f"batch {origin.batch_id} of query {origin.lineage} comes again, and the restored state already"
+            f" holds batches up to {kept.batch_id}: the checkpoint was set back too far, or is another one;"
+            f" set it back to right behind batch {kept.batch_id}"
+        )
+        raise LineageError(msg)
+    return fact
+
+
+def last_batch_within(state: Folded, version: int, lineage: str | None = None) -> BatchOrigin | None:
+    """The last batch (of a lineage) whose changes a version holds: restored versions hold what theirs held.
+
+    None: there is none among the facts that are kept.
+    """
+    at = version
+    while (fact := fact_of(state, at)) is not None:
+        match fact.origin:
+            case RestoreOrigin(version=restored):
+                at = restored
+            case BatchOrigin() as origin if lineage in (None, origin.lineage):
+                return origin
+            case _:
+                at -= 1
+    return None

@@ -31,6 +31,8 @@ SCHEMA = pa.schema(
 HEADER_AT = len(MAGIC) + CHECKSUM_BYTES
 BODY_AT = HEADER_AT + 4
 HEADER_BYTES_MAX = 16 * 1024 * 1024
+HEADER_SLOT, COMPRESSION_SLOT = 2, 3
+"""The header of Arrow's Message, and the compression of its RecordBatch (Message.fbs)."""
 
 
 class FrameHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,7 +103,7 @@ def decode_frame(content: bytes, expected: FrameRef, attempt: str, where: str) -
     try:
         header = _decoder.decode(memoryview(content)[BODY_AT : BODY_AT + length])
         batch = _read_batch(pa.py_buffer(content)[BODY_AT + length :])
-    except (*UNREADABLE, pa.ArrowException, OSError, MemoryError) as error:
+    except (*UNREADABLE, pa.ArrowException, OSError, MemoryError, struct.error) as error:
         raise refuse(f"the frame cannot be read: {error}") from error
     if header.attempt != attempt:
         raise refuse(f"the frame is of attempt {header.attempt}, not {attempt}")
@@ -128,7 +130,36 @@ def _is_index(header: FrameHeader) -> bool:
     )
 
 
+def _compressed(body: Any) -> bool:
+    """Whether a record batch of the stream is compressed, by its metadata alone (a flatbuffer)."""
+    messages = pa.ipc.MessageReader.open_stream(body)
+    return any(
+        _has_compression(message.metadata.to_pybytes())
+        for message in messages
+        if message.type == "record batch"
+    )
+
+
+def _has_compression(metadata: bytes) -> bool:
+    def number(form: str, at: int) -> int:
+        found: int = struct.unpack_from(form, metadata, at)[0]
+        return found
+
+    def field(table: int, slot: int) -> int:
+        """Where a field of a table is; 0: the table has none."""
+        fields = table - number("<i", table)
+        at = 4 + 2 * slot
+        offset = number("<H", fields + at) if at < number("<H", fields) else 0
+        return table + offset if offset else 0
+
+    header = field(number("<I", 0), HEADER_SLOT)
+    return field(header + number("<I", header), COMPRESSION_SLOT) > 0
+
+
 def _read_batch(body: Any) -> Any:
+    if _compressed(body):
+        msg = "it is compressed, which frames never are: it may claim any size"
+        raise pa.ArrowInvalid(msg)
     with pa.ipc.open_stream(body) as reader:
         if reader.schema != SCHEMA:
             msg = f"its schema is {reader.schema}"

@@ -30,8 +30,8 @@ def checks(names: Names, topics: Mapping[str, Topic], settings: TopicSettings) -
             continue
         of = settings[name]
         found += [
-            check._replace(check=f"{_short(names, name)}: {check.check}")
-            for check in (*_copies(topic, of), *_keeping(of), *_rest(names, topic, of), _rights(topic))
+            check._replace(check=f"{_short(names, name)}: {check.check}", at=f"topic {name}")
+            for check in (*_copies(topic, of), *_keeping(names, topic, of), *_rest(names, topic, of))
         ]
     return found
 
@@ -73,13 +73,15 @@ def _deletes(of: Mapping[str, str]) -> bool:
     return "delete" in of["cleanup.policy"]
 
 
-def _keeping(of: Mapping[str, str]) -> Iterator[Check]:
+def _keeping(names: Names, topic: Topic, of: Mapping[str, str]) -> Iterator[Check]:
     policy = of["cleanup.policy"]
     if policy == "delete":
         yield Check("cleanup", "pass", "delete", LOUD)
     else:
         wrong = f"cleanup.policy is {policy or 'empty'}: compaction drops records; set delete"
-        yield Check("cleanup", "fail", wrong, LOUD)
+        # A compacted topic takes no record without a key: no decision could ever be appended.
+        writable = topic.name != names.decisions or "compact" not in policy
+        yield Check("cleanup", "fail", wrong, LOUD, may_be_allowed=writable)
     limits = [name for name in ("retention.ms", "retention.bytes") if int(of[name]) >= 0]
     if limits:
         finite = ", ".join(f"{name} {of[name]}" for name in limits)
@@ -110,6 +112,7 @@ def _rest(names: Names, topic: Topic, of: Mapping[str, str]) -> Iterator[Check]:
         order = f"{topic.partitions} partitions: only the first is used; the topic was not made by tidegate"
         one = topic.partitions == 1
         yield Check("partitions", "pass" if one else "warn", "1" if one else order, "one order of decisions")
+    yield _rights(topic)
 
 
 def _rights(topic: Topic) -> Check:
@@ -118,5 +121,5 @@ def _rights(topic: Topic) -> Check:
         known = "read, write, trim" if topic.may else "the brokers do not say"
         return Check("rights", "pass", known, "the writer can write")
     worst = "fail" if any(NEEDED[name] == "fail" for name in missing) else "warn"
-    lack = f"this user lacks {', '.join(missing)} on topic {topic.name}"
+    lack = f"this user lacks {', '.join(missing)} on the topic"
     return Check("rights", "fail" if worst == "fail" else "warn", lack, "the writer can write, and trim")

@@ -25,6 +25,7 @@ from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.wal.kafka_settings import KafkaSettings
 
 logger = logging.getLogger("tidegate.kafka")
+logger.addHandler(logging.NullHandler())  # else Python prints what nobody listens to on standard error
 
 T = TypeVar("T")
 

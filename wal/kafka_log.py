@@ -44,6 +44,9 @@ ENVELOPE_BYTES = 1024
 """What a record batch adds to a message at most: its header, the record's, and the key."""
 SAMPLES = 16
 RESTORE = "restore the log's topics, then restart the query"
+LOOKED_S = 5.0
+"""A look at the topics serves so long for what is only asked before blobs are staged: that nobody writes into
+a log that was removed. Which topic took them is asked anew behind every write."""
 
 
 class KafkaLog(Log):
@@ -62,16 +65,22 @@ class KafkaLog(Log):
         """The ids of the topics that this instance works on, by name: another one is another log (T20)."""
         self._remade: set[str] = set()
         """Topics that were seen to be others since; this instance writes to them no more."""
+        self._seen: dict[str, tuple[Topic, float]] = {}
+        """The topics as they were when they were looked at last, and when that was."""
 
     # -- making it ----------------------------------------------------------------------------------
 
     def create(self) -> None:
         self._topics.create()
+        self._forget()
+
+    def _forget(self) -> None:
         self._known.clear()
         self._remade.clear()
+        self._seen.clear()
 
     def checks(self) -> list[Check]:
-        found = self._topics.look(*self._topics.names)
+        found = self._topics.look(*self._topics.names, rights=True)
         if not found:
             return []
         return kafka_checks.checks(self._topics.names, found, self._topics.settings_of(*found))
@@ -82,8 +91,7 @@ class KafkaLog(Log):
 
     def drop(self) -> bool:
         there = self._topics.remove()
-        self._known.clear()
-        self._remade.clear()
+        self._forget()
         return there
 
     def close(self) -> None:
@@ -171,7 +179,7 @@ class KafkaLog(Log):
         waiting = iter(blobs)
         if (first := next(waiting, None)) is None:
             return []
-        topic = self._there(self._changelog, self._decisions)
+        topic = self._lately_there(self._changelog, self._decisions)
         # One partition for a segment: what one task wrote is read back in one run.
         partition = zlib.crc32(segment.encode()) % topic.partitions
         counts: list[tuple[int, int]] = []
@@ -295,9 +303,23 @@ class KafkaLog(Log):
         found = self._topics.look(name, *more)
         for wanted in (name, *more):
             if wanted not in found:
+                self._seen.clear()
                 raise self._missing(wanted)
+            self._note(found[wanted])
         self._same(name, self._known.setdefault(name, found[name].topic_id), found[name])
         return found[name]
+
+    def _lately_there(self, name: str, *more: str) -> Topic:
+        """As ``_there``, but for a while what was seen last will do. Whoever writes by it looks behind it."""
+        self._refuse_remade(name)
+        since = self._clock.monotonic() - LOOKED_S
+        seen = [self._seen.get(wanted) for wanted in (name, *more)]
+        if seen[0] is not None and all(one is not None and one[1] >= since for one in seen):
+            return seen[0][0]
+        return self._there(name, *more)
+
+    def _note(self, topic: Topic) -> None:
+        self._seen[topic.name] = topic, self._clock.monotonic()
 
     def _missing(self, name: str) -> WalUnavailableError:
         return WalUnavailableError(
@@ -318,11 +340,13 @@ class KafkaLog(Log):
         """WalGapError: the topic is not there, or another one than when it had this id."""
         now = topic or self._topics.look(name).get(name)
         if now is None:
+            self._seen.clear()
             msg = f"{self.where}: topic {name} was deleted while it was in use; {RESTORE}"
             raise WalGapError(msg)
         if now.topic_id != topic_id:
             self._remade.add(name)
             self._refuse_remade(name)
+        self._note(now)
 
     def _refuse_remade(self, name: str) -> None:
         """WalGapError: the topic was seen to be another one. A new instance may take it for the log."""

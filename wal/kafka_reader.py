@@ -12,7 +12,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from tidegate.errors import CorruptError, WalGapError
 from tidegate.wal.kafka_clients import TRANSIENT, Clients
 
-AT_ONCE = 16
+AT_ONCE = 4
+"""Few, since it waits for as many; their memory, still in the cache, serves for the next."""
 RECORDS_AT_ONCE = 500
 SKIP_MAX = 16
 """Up to so many messages that nobody asked for are read and dropped; beyond that it seeks."""
@@ -152,11 +153,8 @@ def _polled(
     """
     silent_since = time.monotonic()
     while (at_once := count()) > 0:
-        try:
-            messages = consumer.consume(at_once, POLL_S)
-        except KafkaException as error:
-            clients.unavailable(f"reading {topic}", error.args[0], error)
-        for message in messages:
+        # The list is not kept: its memory serves for the next messages.
+        for message in _consumed(clients, consumer, topic, at_once):
             told = message.error()
             if told is not None and told.code() in (*TRANSIENT, KafkaError.GROUP_AUTHORIZATION_FAILED):
                 continue  # the client goes on by itself, and no group is used
@@ -173,6 +171,14 @@ def _polled(
             silent_since = time.monotonic()
         if time.monotonic() - silent_since > clients.settings.timeout_s:
             clients.unavailable(f"reading {topic}")
+
+
+def _consumed(clients: Clients, consumer: Any, topic: str, at_once: int) -> list[Any]:
+    try:
+        found: list[Any] = consumer.consume(at_once, POLL_S)
+    except KafkaException as error:
+        clients.unavailable(f"reading {topic}", error.args[0], error)
+    return found
 
 
 def _refuse(clients: Clients, topic: str, message: Any, error: KafkaError) -> None:

@@ -111,6 +111,9 @@ class KafkaSettings:
         defaults = {
             # An answer at once, also at the end: what is asked for is there, or the partition ends.
             "fetch.wait.max.ms": 0,
+            # A full queue is looked at again after so long; by default a reader that does something with
+            # each frame empties it at once, and then waits for the rest of a second.
+            "fetch.queue.backoff.ms": 5,
             "fetch.message.max.bytes": 4 * 1024 * 1024,
             "queued.max.messages.kbytes": 16 * 1024,
         }

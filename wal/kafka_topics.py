@@ -11,7 +11,7 @@ from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-
 
 from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.names import check_name, escape
-from tidegate.wal.kafka_clients import TRANSIENT, Clients
+from tidegate.wal.kafka_clients import Clients
 from tidegate.wal.kafka_settings import MARGIN_S, RECORD_BYTES_MAX, KafkaSettings
 
 REPLICAS_MOST = 3
@@ -20,11 +20,27 @@ CHANGELOG_SEGMENT_BYTES = 128 * 1024 * 1024
 """Records that were trimmed take disk until their whole segment is."""
 MESSAGE_BYTES = 1_048_588
 CONFIRM_AFTER_S = 0.2
+FEW_BROKERS = frozenset({KafkaError.INVALID_REPLICATION_FACTOR})
+"""Also what the brokers say while one of them is away."""
+REFUSED_TOPICS = frozenset(
+    {
+        KafkaError.INVALID_CONFIG,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_REQUEST,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError._INVALID_ARG,  # noqa: SLF001
+    }
+)
+"""The brokers will not take such topics later either."""
 NOT_THERE = KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 class Topic(NamedTuple):
-    """A topic as it is: ``replicas`` and ``in_sync`` of its weakest partition, ``may`` do what with it."""
+    """A topic as it is: ``replicas`` and ``in_sync`` of its weakest partition.
+
+    ``may``: what this user may do with it; empty when it was not asked for, or the brokers do not say.
+    """
 
     name: str
     topic_id: str
@@ -53,12 +69,12 @@ class Topics:
 
     # -- looking ------------------------------------------------------------------------------------
 
-    def look(self, *names: str) -> dict[str, Topic]:
-        """Those of these topics that are there.
+    def look(self, *names: str, rights: bool = False) -> dict[str, Topic]:
+        """Those of these topics that are there; with ``rights`` their ``may``, which costs the broker more.
 
         A broker that was just started may not know yet of a topic, so a No is asked for twice.
         """
-        found = self._described(*names)
+        found = self._described(*names, rights=rights)
         if len(found) < len(names):
             again = tenacity.Retrying(
                 stop=tenacity.stop_after_attempt(2),
@@ -66,14 +82,14 @@ class Topics:
                 retry=tenacity.retry_if_result(lambda topics: len(topics) < len(names)),
                 retry_error_callback=lambda state: state.outcome.result() if state.outcome else {},
             )
-            found = again(self._described, *names)
+            found = again(self._described, *names, rights=rights)
         return found
 
-    def _described(self, *names: str) -> dict[str, Topic]:
+    def _described(self, *names: str, rights: bool = False) -> dict[str, Topic]:
         def describe(admin: Any) -> dict[str, Topic]:
             futures = admin.describe_topics(
                 TopicCollection(list(names)),
-                include_authorized_operations=True,
+                include_authorized_operations=rights,
                 request_timeout=self._request_s,
             )
             answers = {name: self._result(future, NOT_THERE) for name, future in futures.items()}
@@ -101,7 +117,8 @@ class Topics:
     def create(self) -> None:
         """Make the topics that are missing, with the settings the log needs.
 
-        ConfigError: the brokers refuse such topics.
+        ConfigError: the brokers refuse such topics. WalUnavailableError: nobody made them in time, or
+        fewer brokers were there than replicas are wanted. May be repeated.
         """
 
         def make(admin: Any) -> None:
@@ -113,10 +130,13 @@ class Topics:
                 self._result(future, KafkaError.TOPIC_ALREADY_EXISTS)
 
         try:
-            self._clients.ask(self._clients.admin, "making its topics", make)
+            self._clients.ask(self._clients.admin, "making its topics", make, FEW_BROKERS)
         except WalUnavailableError as error:
             said = error.__cause__
-            if not isinstance(said, KafkaException) or said.args[0].code() in TRANSIENT:
+            if not isinstance(said, KafkaException) or said.args[0].code() not in REFUSED_TOPICS:
+                if isinstance(said, KafkaException) and said.args[0].code() in FEW_BROKERS:
+                    msg = f"{error}, or set a smaller replication_factor"
+                    raise WalUnavailableError(msg) from said
                 raise
             msg = f"{error}: the brokers do not take such topics; change the option that is meant"
             raise ConfigError(msg) from said

@@ -83,13 +83,14 @@ def _check_options(scheme: str, given: Mapping[str, Any], known: tuple[str, ...]
 _shared: dict[tuple[object, ...], Log] = {}
 
 
-def shared_log(url: str, namespace: str, options: Mapping[str, Any] | None = None) -> Log:
+def shared_log(url: str, namespace: str, uuid: str, options: Mapping[str, Any] | None = None) -> Log:
     """This process's one log for these arguments; for tasks, whose process may live on (T13).
 
-    Keyed by the process id, so that nothing made before a fork is used after it. Never closed.
+    Keyed by the process id, so that nothing made before a fork is used after it, and by the
+    namespace's ``uuid``, so that nothing made for one that was dropped is. Never closed.
     """
     wanted = tuple(sorted((name, repr(value)) for name, value in (options or {}).items()))
-    key = (os.getpid(), url, namespace, wanted)
+    key = (os.getpid(), url, namespace, uuid, wanted)
     found = _shared.get(key)
     if found is not None:
         return found

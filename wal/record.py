@@ -13,6 +13,7 @@ data: reading them never runs code, whoever wrote them.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import msgspec
@@ -96,10 +97,15 @@ class Open(Record, frozen=True, kw_only=True, tag="open"):
 
 
 class TableAt(msgspec.Struct, frozen=True):
-    """A table at a version: its schema, and the version at which it was last emptied (0: never)."""
+    """A table at a version: its schema, and the version at which it was last emptied (0: never).
+
+    ``expires`` is there and true from the first version on that gave the table's rows an expiry:
+    rows that have one may be left when the table has no time to live any more.
+    """
 
     schema_id: str
     start: int = 0
+    expires: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Decided(Record, frozen=True, kw_only=True, tag="decided"):
@@ -320,10 +326,27 @@ class Refusal(msgspec.Struct, frozen=True):
     message: str
 
 
+class StateReads(msgspec.Struct, frozen=True, array_like=True):
+    """How a task read its state: keys whose value its host's cache had, keys of which it knew that there
+    is none, keys that the store was asked for; the bytes it holds now, the seconds that reading took, and the
+    bytes that its host's cache has on disks.
+    """
+
+    hits: int = 0
+    absent: int = 0
+    misses: int = 0
+    cache_bytes: int = 0
+    seconds: float = 0.0
+    disk_bytes: int = 0
+
+
 class Ack(msgspec.Struct, frozen=True):
     """A task's receipt: everything it names is durable in the log.
 
-    With a ``refusal`` the task met a bad row; its frames are orphans.
+    With a ``refusal`` the task met a bad row; its frames are orphans. ``host`` is the location at
+    which it ran, ``executor`` who ran it, empty where that has no name. ``runs`` are the digests of
+    what tasks of an earlier stage made, by task, where rows came from one. ``given`` are the rows, and
+    their bytes, that the task was given.
     """
 
     attempt: str
@@ -333,6 +356,25 @@ class Ack(msgspec.Struct, frozen=True):
     frames: tuple[FrameRef, ...]
     rows: int
     refusal: Refusal | None = None
+    executor: str = ""
+    state: StateReads | None = None
+    runs: dict[str, str] = {}
+    given: tuple[int, int] = (0, 0)
+
+
+class RowRange(msgspec.Struct, frozen=True):
+    """Where changes of one table in one key group lie: rows ``first`` to ``end`` - 1 of one frame.
+
+    ``topology``, ``component`` and ``instance`` (its task's number) name the task that staged them.
+    """
+
+    topology: str
+    component: str
+    instance: int
+    address: str
+    table: str
+    first: int
+    end: int
 
 
 class Component(msgspec.Struct, frozen=True):
@@ -361,13 +403,36 @@ class Manifest(msgspec.Struct, frozen=True):
 
     def frames(self) -> list[FrameRef]:
         """All frames; a frame's place in this list is its ordinal within the version."""
-        return [
-            frame
-            for _, components in sorted(self.topology.items())
-            for _, component in sorted(components.items())
-            for _, frames in sorted(component.instances.items(), key=lambda item: int(item[0]))
-            for frame in frames
-        ]
+        return [frame for *_, frame in self._instances()]
+
+    def row_ranges(self) -> dict[int, list[RowRange]]:
+        """For each key group that the version touches, which rows of which frames hold its changes.
+
+        In the order of ``frames`` and of their rows, which is that of the changes.
+        """
+        ranges: dict[int, list[RowRange]] = {}
+        for topology, component, instance, frame in self._instances():
+            first = 0
+            for group, table, rows in zip(frame.groups, frame.tables, frame.rows, strict=True):
+                of = topology, component, instance, frame.address, self.tables[table]
+                ranges.setdefault(group, []).append(RowRange(*of, first, first + rows))
+                first += rows
+        return ranges
+
+    def _instances(self) -> Iterator[tuple[str, str, int, FrameRef]]:
+        for topology, components in sorted(self.topology.items()):
+            for name, component in sorted(components.items()):
+                for instance, frames in sorted((int(i), f) for i, f in component.instances.items()):
+                    for frame in frames:
+                        yield topology, name, instance, frame
+
+    def changes(self) -> dict[str, int]:
+        """Changes per table."""
+        changes = dict.fromkeys(self.tables, 0)
+        for frame in self.frames():
+            for table, rows in zip(frame.tables, frame.rows, strict=True):
+                changes[self.tables[table]] += rows
+        return changes
 
     def counts(self) -> dict[int, dict[str, int]]:
         """Changes per key group and table: what each seal must find."""

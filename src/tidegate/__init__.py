@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidegate import errors as errors
     from tidegate.client import Gate as Gate
-    from tidegate.client import VersionInfo as VersionInfo
     from tidegate.client import connect as connect
+    from tidegate.diff import Change as Change
+    from tidegate.diff import Diff as Diff
+    from tidegate.diff import DiffCounts as DiffCounts
     from tidegate.errors import BadRecordError as BadRecordError
     from tidegate.errors import ConfigError as ConfigError
     from tidegate.errors import ConflictError as ConflictError
     from tidegate.errors import CorruptError as CorruptError
     from tidegate.errors import FencedError as FencedError
+    from tidegate.errors import FunctionError as FunctionError
     from tidegate.errors import LineageError as LineageError
     from tidegate.errors import OutcomeUnknownError as OutcomeUnknownError
     from tidegate.errors import SnapshotExpiredError as SnapshotExpiredError
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from tidegate.errors import WalGapError as WalGapError
     from tidegate.errors import WalUnavailableError as WalUnavailableError
     from tidegate.options import Options as Options
+    from tidegate.reading import VersionInfo as VersionInfo
     from tidegate.snapshot import Scan as Scan
     from tidegate.snapshot import Snapshot as Snapshot
     from tidegate.snapshot import Table as Table
@@ -37,13 +41,16 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOME = {
-    **dict.fromkeys(("Gate", "VersionInfo", "connect"), "tidegate.client"),
+    **dict.fromkeys(("Gate", "connect"), "tidegate.client"),
+    **dict.fromkeys(("Change", "Diff", "DiffCounts"), "tidegate.diff"),
     **dict.fromkeys(("Scan", "Snapshot", "Table"), "tidegate.snapshot"),
     "Options": "tidegate.options",
+    "VersionInfo": "tidegate.reading",
     **dict.fromkeys(
         (
             *("BadRecordError", "ConfigError", "ConflictError", "CorruptError", "FencedError"),
-            *("LineageError", "OutcomeUnknownError", "SnapshotExpiredError", "StoreNotVerifiedError"),
+            *("FunctionError", "LineageError", "OutcomeUnknownError", "SnapshotExpiredError"),
+            "StoreNotVerifiedError",
             *("StoreUnavailableError", "TidegateError", "VersionRegressedError", "WaitTimeoutError"),
             *("WalGapError", "WalUnavailableError"),
         ),

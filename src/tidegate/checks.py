@@ -10,10 +10,13 @@ Outcome: TypeAlias = Literal["pass", "warn", "fail"]
 class Check(NamedTuple):
     """What was looked at, how it is (and, when it is not right, what to do), and the promise at stake.
 
-    A driver does not open on a log or a store with a ``fail``, unless ``allow_unsafe``.
+    A driver does not open on a log or a store with a ``fail``, unless ``allow_unsafe`` and it
+    ``may_be_allowed``. ``at`` is the full name of what was looked at, where there are several.
     """
 
     check: str
     outcome: Outcome
     found: str
     promise: str
+    at: str = ""
+    may_be_allowed: bool = True

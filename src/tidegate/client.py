@@ -16,54 +16,24 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from tidegate import observing, reading
 from tidegate.clock import Clock
-from tidegate.errors import (
-    ConfigError,
-    CorruptError,
-    SnapshotExpiredError,
-    VersionRegressedError,
-    WaitTimeoutError,
-)
-from tidegate.options import redact
+from tidegate.diff import Diff, Sides
+from tidegate.errors import SnapshotExpiredError
+from tidegate.reading import LEASE_S, TRIES, VersionInfo
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import CatalogEntry, Pointer
-from tidegate.snapshot import Held, Reader, Result, Snapshot, Table, expired, moment, no_version_yet
-from tidegate.values import EPOCH
-from tidegate.wal.record import BatchOrigin, ImportOrigin, LoadOrigin, Origin
+from tidegate.snapshot import Held, Reader, Result, Side, Snapshot, Table
+from tidegate.source_offsets import Offsets
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-LEASE_S = 60.0
-"""So long a version stays held without a sign of life from the snapshot's process, unless asked otherwise."""
-LEASE_MAX_S = 86_400.0
-WAIT_FIRST_S, WAIT_MOST_S = 0.001, 0.05
-TRIES = 5
-"""So often a read of the newest version starts over when that version is retired under it."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class VersionInfo:
-    """One visible version: where it comes from, when, and how many changes it made per table.
-
-    ``batch`` is Spark's batch id, None when the version is not a micro-batch; ``origin`` says
-    what it is in words. Times are UTC: ``decided_at`` by the writer's clock, ``published_at``
-    by the store's.
-    """
-
-    version: int
-    batch: int | None
-    origin: str
-    decided_at: datetime.datetime
-    published_at: datetime.datetime
-    changes: dict[str, int]
 
 
 def connect(
@@ -78,22 +48,11 @@ def connect(
     Traceback (most recent call last):
     tidegate.errors.ConfigError: there is no namespace 'flights' in store memory://nowhere...
     """
-    if not isinstance(url, str):
-        raise ConfigError(f"the store's URL is {url!r}; it must be text, as in sqlite:///path")
+    reading.check_url(url)
     clock = clock or Clock()
     store = open_store(url, namespace, options, clock)
     try:
-        identity = store.identity()
-        if identity is None:
-            raise ConfigError(
-                f"there is no namespace {namespace!r} in store {redact(url)}: check both; a query with"
-                " tidegate's VersionedSink makes it at its first batch, and so does"
-                f" `tidegate init --namespace {namespace} --store {redact(url)} --wal URL`"
-            )
-        if identity.format != 1:
-            raise ConfigError(
-                f"{store.where} has format {identity.format}, this release knows format 1: upgrade tidegate"
-            )
+        identity = reading.checked_identity(store.identity(), store.where, url, namespace)
         return Gate(Reader(store, identity, clock))
     except BaseException:
         store.close()
@@ -175,34 +134,45 @@ class Gate:
         ...     snap.version, snap.table("airports").scan().to_arrow().num_rows
         (3, 3)
         """
-        if version is not None and as_of is not None:
-            raise ConfigError("a snapshot takes a version or as_of, not both")
-        _check_lease_s(lease_s)
+        reading.check_snapshot(version, as_of, lease_s)
         if as_of is not None:
-            version = self._version_as_of(as_of)
+            entries = self._reader.store.catalog(0, self._look().visible)
+            version = reading.version_as_of(entries, as_of, self.namespace)
         if version is not None:
-            return self._pin(self._check_version(version), lease_s)
-        return self._again(lambda: self._pin(self._look().visible, lease_s))
+            reading.check_is_visible(version, self._look().visible, self.namespace)
+            return self._pin(version, lease_s)
+        return self._again(lambda: self._pin(reading.newest_of(self._look(), self.namespace), lease_s))
 
-    def wait_for(self, version: int, timeout: float = 30.0) -> int:
-        """Wait until ``version`` is visible; the visible version then, which may be a later one.
+    def wait_for(
+        self, version: int | None = None, timeout: float = 30.0, *, offsets: Offsets | None = None
+    ) -> int:
+        """Wait until ``version`` is visible, or what was read from a Kafka topic up to ``offsets``; the
+        visible version then, which may be a later one.
 
-        WaitTimeoutError: it was not visible within ``timeout`` seconds.
+        ``offsets`` are records' own, as their producer was told, by topic and partition:
+        ``{"orders": {0: 41}}``. They are visible once a visible batch of the writer's query read past
+        them, whatever it made of them.
+
+        WaitTimeoutError: it was not visible within ``timeout`` seconds. ConfigError: give one of the two.
         """
-        _check_whole_number("version", version)
+        wanted = reading.awaited(version, offsets)
         clock = self._reader.clock
-        end, pause = clock.monotonic() + timeout, WAIT_FIRST_S
-        while (visible := self.version()) < version:
+        end, pause = clock.monotonic() + timeout, 0.0
+        while not self._has_come(visible := self.version(), wanted):
             left = end - clock.monotonic()
             if left <= 0:
-                raise WaitTimeoutError(
-                    f"version {version} of namespace {self.namespace} was not visible within {timeout} s, the"
-                    f" visible version is {visible}: wait longer, or see with `tidegate status` whether a"
-                    " writer is running"
-                )
-            clock.sleep(min(pause, left))
-            pause = min(2 * pause, WAIT_MOST_S)
+                raise reading.waited(wanted, timeout, visible, self.namespace)
+            asked_at = clock.monotonic()
+            told = self._reader.store.await_newer(visible, left)
+            pause = reading.pause_of(pause, clock.monotonic() - asked_at, told=told)
+            if pause:
+                clock.sleep(min(pause, left))
         return visible
+
+    def _has_come(self, visible: int, wanted: reading.Awaited) -> bool:
+        if isinstance(wanted, int):
+            return visible >= wanted
+        return reading.have_passed(self._reader.store.catalog(*reading.offsets_stand_in(visible)), wanted)
 
     def history(self, limit: int | None = None) -> list[VersionInfo]:
         """The visible versions that can still be read, oldest first; the newest ``limit`` of them.
@@ -214,10 +184,31 @@ class Gate:
         [(3, 2, {'aircraft': 1, 'airports': 1})]
         """
         if limit is not None:
-            _check_whole_number("limit", limit)
+            reading.check_whole_number("limit", limit)
         visible = self._look().visible
-        oldest = 0 if limit is None else visible - limit + 1
-        return [_info(entry) for entry in self._reader.store.catalog(oldest, visible)]
+        entries = self._reader.store.catalog(reading.oldest_of(limit, visible), visible)
+        return [reading.info_of(entry) for entry in entries]
+
+    def diff(self, before: int, after: int | None = None, tables: Iterable[str] | None = None) -> Diff:
+        """The rows that differ between two readable versions: an iterator of ``Change``, also ``.counts()``.
+
+        ``before`` 0 is the empty beginning; ``after`` is the newest version unless given, and may be the
+        older one. ``tables``: only these. Both versions are held while rows are fetched; where
+        rows neither expire nor were replaced in between, the cost grows with what was written between them.
+
+        ConfigError: a version is not visible yet, or a table is in neither. SnapshotExpiredError: a
+        version was retired.
+
+        >>> from tidegate.testing.example import write_flights
+        >>> write_flights(wal="memory://changes", store="memory://changes")
+        >>> gate = connect("memory://changes", namespace="flights")
+        >>> [(change.kind, change.key) for change in gate.diff(2, 3, tables=["airports"])]
+        [('added', 'JFK')]
+        """
+        for version in (before, after):
+            if version is not None and version != 0:
+                reading.check_whole_number("version", version)
+        return Diff(self._reader, lambda: self._both(before, after), tables)
 
     def close(self) -> None:
         """Release the connection; its tables and snapshots end with it. May be repeated."""
@@ -245,11 +236,12 @@ class Gate:
         def once() -> Result:
             pointer = self._look()
             if not pointer.visible:
-                raise no_version_yet(self._reader.identity)
+                raise reading.no_version_yet(self.namespace)
             entry = self._entry_of(pointer)
             return question(self._reader.held(entry, table, self._reader.check_open))
 
-        return self._again(once)
+        with observing.reading(self.namespace, table):
+            return self._again(once)
 
     @contextlib.contextmanager
     def hold(self, table: str) -> Iterator[Held]:
@@ -264,6 +256,18 @@ class Gate:
                 return once()
         return once()
 
+    @contextlib.contextmanager
+    def _both(self, before: int, after: int | None) -> Iterator[Sides]:
+        """For ``Diff``: two versions, each under a lease."""
+        with contextlib.ExitStack() as held:
+            # The older one first: it is the next to be retired.
+            taken: dict[int | None, Side] = {0: Side(0, None, self._reader.check_open)}
+            for version in sorted({before, after} - {0, None}, key=int):  # type: ignore[arg-type]
+                taken[version] = held.enter_context(self.snapshot(version=version)).side()
+            if after is None:
+                taken[None] = held.enter_context(self.snapshot()).side()
+            yield taken[before], taken[after]
+
     # -- versions ----------------------------------------------------------------------------------
 
     def _look(self) -> Pointer:
@@ -275,64 +279,20 @@ class Gate:
         self._reader.check_open()
         before = self._seen
         pointer = self._reader.store.pointer()
-        if pointer.visible < before.visible:
-            raise VersionRegressedError(
-                f"{self._reader.store.where} shows version {pointer.visible}, this client has already seen"
-                f" version {before.visible}: the store lost versions (an old copy, a failover). Restart the"
-                " writer or run `tidegate recover`; connect again to read the older version knowingly"
-            )
-        if pointer.visible == before.visible and pointer.digest != before.digest:
-            raise VersionRegressedError(
-                f"{self._reader.store.where} shows version {pointer.visible} with digest {pointer.digest},"
-                f" this client has seen it with digest {before.digest}: the store holds another history now;"
-                " find out what replaced it, then connect again"
-            )
+        reading.check_seen(self._reader.store.where, before, pointer)
         with self._lock:
             if pointer.visible > self._seen.visible:
                 self._seen = pointer
+                observing.seen(self.namespace, pointer.visible)
         return pointer
 
     def _entry_of(self, pointer: Pointer) -> CatalogEntry:
         known = self._entry
-        if known is None or (known.version, known.digest) != (pointer.visible, pointer.digest):
+        if known is None or not reading.is_of(known, pointer):
             known = self._reader.entry(pointer.visible)
-            if known.digest != pointer.digest:
-                raise CorruptError(
-                    f"{self._reader.store.where}: version {pointer.visible} has digest {pointer.digest} in"
-                    f" the pointer, {known.digest} in the catalog: restore the store from a copy"
-                )
+            reading.check_entry(self._reader.store.where, known, pointer)
             self._entry = known
         return known
-
-    def _check_version(self, version: int) -> int:
-        _check_whole_number("version", version)
-        visible = self._look().visible
-        if version > visible:
-            raise ConfigError(
-                f"version {version} of namespace {self.namespace} is not visible yet, the visible version is"
-                f" {visible}: wait_for({version}) waits for it"
-            )
-        return version
-
-    def _version_as_of(self, as_of: datetime.datetime) -> int:
-        _check_aware(as_of)
-        us = (as_of - EPOCH) // datetime.timedelta(microseconds=1)
-        entries = self._reader.store.catalog(0, self._look().visible)
-        by_then = [entry.version for entry in entries if entry.decided_at_us <= us]
-        if by_then:
-            return by_then[-1]
-        if not entries:
-            raise no_version_yet(self._reader.identity)
-        oldest = entries[0]
-        first = f"version {oldest.version}, decided at {moment(oldest.decided_at_us).isoformat()}"
-        if oldest.version == 1:
-            raise ConfigError(
-                f"namespace {self.namespace} had no version at {as_of.isoformat()}: {first}, is first"
-            )
-        raise SnapshotExpiredError(
-            f"what was visible at {as_of.isoformat()} was retired: {first}, is the oldest that can be read;"
-            " keep_versions at the writer says how many are kept"
-        )
 
     def _pin(self, version: int, lease_s: float) -> Snapshot:
         """A snapshot of the version. The lease comes first, then the horizon is looked at: a store
@@ -341,52 +301,8 @@ class Gate:
         reader = self._reader
         held = reader.renewals.take(version, lease_s)
         try:
-            horizon = self._look().horizon
-            if horizon > version:
-                raise expired(reader.store, version, horizon)
+            reading.check_kept(reader.store.where, version, self._look().horizon)
             return Snapshot(reader, reader.entry(version) if version else None, held)
         except BaseException:
             reader.renewals.give_back(held)
             raise
-
-
-def _check_whole_number(what: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{what} is {value!r}; it must be a whole number, 1 or more")
-
-
-def _check_aware(as_of: object) -> None:
-    if not isinstance(as_of, datetime.datetime) or as_of.utcoffset() is None:
-        raise ConfigError(
-            f"as_of is {as_of!r}; it must be a datetime with a time zone, as in datetime.now(timezone.utc)"
-        )
-
-
-def _check_lease_s(lease_s: object) -> None:
-    fits = isinstance(lease_s, int | float) and not isinstance(lease_s, bool)
-    if not fits or not 0 < lease_s <= LEASE_MAX_S:  # type: ignore[operator]
-        raise ConfigError(f"lease_s is {lease_s!r}; it must be seconds above 0, {LEASE_MAX_S:,.0f} at most")
-
-
-def _info(entry: CatalogEntry) -> VersionInfo:
-    origin = entry.origin
-    return VersionInfo(
-        entry.version,
-        origin.batch_id if isinstance(origin, BatchOrigin) else None,
-        _in_words(origin),
-        moment(entry.decided_at_us),
-        moment(entry.published_at_us),
-        dict(entry.changes),
-    )
-
-
-def _in_words(origin: Origin) -> str:
-    match origin:
-        case BatchOrigin(batch_id=batch_id):
-            return f"batch {batch_id}"
-        case LoadOrigin(token=token):
-            return f"load {token}"
-        case ImportOrigin(digest=digest):
-            return f"import {digest}"
-        case _:
-            return f"restore of version {origin.version}"

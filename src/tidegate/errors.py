@@ -171,6 +171,17 @@ class WaitTimeoutError(TidegateError):
     exit_code = 16
 
 
+class FunctionError(TidegateError):
+    """The function given to ``txn.update`` or ``local_state`` raised, took too long, or is not deterministic.
+
+    Proves that nothing of this barrier was decided; frames already written are orphans and are
+    trimmed later. Do: mend the function that the message names, then restart the query: it runs
+    the batch again.
+    """
+
+    exit_code = 17
+
+
 BY_NAME: dict[str, type[TidegateError]] = {
     cls.__name__: cls
     for cls in (
@@ -190,6 +201,7 @@ BY_NAME: dict[str, type[TidegateError]] = {
         CorruptError,
         IncompleteError,
         WaitTimeoutError,
+        FunctionError,
     )
 }
 """Errors by class name: how a typed error crosses from a Spark task to the driver."""

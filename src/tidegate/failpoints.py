@@ -16,6 +16,7 @@ import os
 import re
 import signal
 from collections import Counter
+from collections.abc import Callable
 
 ENVIRONMENT_VARIABLE = "TIDEGATE_FAILPOINTS"
 
@@ -35,8 +36,15 @@ NAMES = (
     "publish.before",  # everything is sealed, the pointer has not moved
     "publish.after",  # the pointer has moved, the driver has not seen the answer
     "commit.before_return",  # visible; Spark's commit log is not written
+    "pipeline.before_complete",  # decided, its batch may have returned; nothing of it is applied
+    "pipeline.after_complete",  # visible; the next version in flight has its turn
     "summary.before_append",  # visible; a Summary is due
     "summary.after_append",  # the Summary is in the log, or lost
+    "fill.after_begin",  # a new store is marked as being filled, nothing of the version is there
+    "fill.after_group",  # some key groups are filled and sealed, others not
+    "follow.after_claim",  # the epoch is claimed in a secondary, nothing is written there
+    "repair.after_version",  # a lost version is back, later ones are not
+    "repair.before_listing",  # all is back, its servers still count as changed
     "retire.after_announce",  # the horizon moved, nothing deleted
     "retire.after_group",  # some key groups retired, others not
     "trim.before_decisions",  # a Summary to cut in front of is found, nothing is cut
@@ -54,6 +62,7 @@ class FailpointError(RuntimeError):
 class _Armed:
     def __init__(self, specification: str) -> None:
         self.hits: Counter[str] = Counter()
+        self.listener: Callable[[str], object] | None = None
         self.actions: dict[tuple[str, int], str] = {}
         for part in filter(None, (piece.strip() for piece in specification.split(","))):
             name, _, action = part.partition("=")
@@ -73,11 +82,21 @@ def arm(specification: str | None) -> None:
     _armed = _Armed(specification) if specification else None
 
 
+def listen(listener: Callable[[str], object] | None) -> None:
+    """Call back at every hit of this process, with its name, before what is armed there; None: nobody."""
+    global _armed  # noqa: PLW0603 - as ``arm``
+    if _armed is None:
+        _armed = _Armed("")
+    _armed.listener = listener
+
+
 def hit(name: str) -> None:
     """Mark the place ``name``; acts only when armed."""
     if _armed is None:
         return
     _armed.hits[name] += 1
+    if _armed.listener is not None:
+        _armed.listener(name)
     match _armed.actions.get((name, _armed.hits[name])):
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -10,10 +10,10 @@ beside it; docs/decisions says why the first is used.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import decimal
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import xxhash
 
@@ -34,6 +34,16 @@ def key_group(key: bytes, key_groups: int) -> int:
     102
     """
     return int(xxhash.xxh64_intdigest(key, seed=HASH_SEED) % key_groups)
+
+
+def key_group_of_each(keys: Sequence[bytes], key_groups: int) -> list[int]:
+    """The key group of each key: a third of the time that so many calls of ``key_group`` take.
+
+    >>> key_group_of_each([b"abc", b"abc"], 128)
+    [102, 102]
+    """
+    digest = xxhash.xxh64_intdigest
+    return [digest(key, HASH_SEED) % key_groups for key in keys]
 
 
 def check_key_groups(key_groups: int) -> int:
@@ -78,6 +88,45 @@ def heron_groups_of(task: int, parallelism: int, key_groups: int) -> range:
     return range(first, first + share + (1 if task < overflow else 0))
 
 
+class Shares(NamedTuple):
+    """How many key groups each of ``parallelism`` tasks has; ``with_one_more`` of them have one more."""
+
+    parallelism: int
+    smallest: int
+    with_one_more: int
+
+    @property
+    def imbalance(self) -> float:
+        """How much more the fullest task has than the others, as a share: at most 1 / ``smallest``."""
+        return 1 / self.smallest if self.with_one_more else 0.0
+
+
+def shares(parallelism: int, key_groups: int) -> Shares:
+    """How evenly key groups go to tasks, the same in both splits.
+
+    Heron's own example, 10,000 key groups and 900 tasks, is 12 against 11:
+
+    >>> shares(900, 10_000), round(shares(900, 10_000).imbalance, 3)
+    (Shares(parallelism=900, smallest=11, with_one_more=100), 0.091)
+
+    ConfigError: more tasks than key groups.
+    """
+    smallest, with_one_more = divmod(key_groups, check_parallelism(parallelism, key_groups))
+    return Shares(parallelism, smallest, with_one_more)
+
+
+def check_parallelism(parallelism: int, key_groups: int, where: str = "") -> int:
+    """The parallelism itself; ConfigError: there are more tasks than key groups."""
+    if parallelism > key_groups:
+        msg = (
+            f"parallelism is {parallelism:,}, there are {key_groups:,} key groups{where}: a task without one"
+            f" would have nothing to do. Set parallelism to at most {key_groups:,}; the number of key groups"
+            " is fixed when a namespace is made"
+        )
+        raise ConfigError(msg)
+    return parallelism
+
+
 # -- key encoding -----------------------------------------------------------------------------
 
 
@@ -98,9 +147,9 @@ def encode_key(values: Sequence[object], types: Sequence[str]) -> bytes:
     if len(values) != len(types):
         msg = f"the key has {len(types)} columns ({', '.join(types)}), {len(values)} values were given"
         raise BadRecordError(msg)
+    if len(types) == 1:
+        return _encode_one(values[0], types[0])
     parts = [_encode_one(value, kind) for value, kind in zip(values, types, strict=True)]
-    if len(parts) == 1:
-        return parts[0]
     return b"".join(b"%d:%b," % (len(part), part) for part in parts)
 
 
@@ -143,8 +192,10 @@ def decimal_scale(kind: str) -> int | None:
 def _encode_one(value: object, kind: str) -> bytes:
     match kind, value:
         case "string", str():
-            with contextlib.suppress(UnicodeEncodeError):  # half a surrogate pair
+            try:
                 return value.encode()
+            except UnicodeEncodeError:  # half a surrogate pair
+                pass
         case "binary", bytes() | bytearray() | memoryview():
             return bytes(value)
         case "boolean", bool():

@@ -18,6 +18,10 @@ import re
 
 from tidegate.errors import ConfigError
 
+LOCAL = "_local"
+"""The table that knows the instances of every local state; ``_local.<name>`` holds the items of one."""
+DELETED = "_deleted"
+"""``_deleted.<table>`` keeps, for a while, the sequences of what ``apply_changes`` has deleted."""
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 ESCAPED_MAX = 40
 CUT = 14

@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tidegate.durations import Duration, duration_us
 from tidegate.errors import ConfigError
-from tidegate.key_groups import check_key_groups
-from tidegate.names import check_name
+from tidegate.key_groups import check_key_groups, check_parallelism
+from tidegate.local_dir import LocalDirs, check_local_dir
+from tidegate.names import DELETED, LOCAL, check_name
 
 KEY_BYTES_MAX = 32 * 1024
 VALUE_BYTES_MAX = 16 * 1024 * 1024
 KEEP_VERSIONS_MAX = 1_000
 """Versions are retired by the facts that the fold keeps, of so many versions."""
+DRIVER_ROWS_MAX = 100_000
+"""More rows are not few: what they take in the driver's memory is bounded by their number."""
+SYNC, PIPELINED = "sync", "pipelined"
+"""When a batch ends: once its version is visible, or once it is decided."""
+IN_FLIGHT_MAX = 100
+"""So many versions at most may be decided and not yet visible."""
+EXECUTORS = "executors"
+"""The ``parallelism`` that follows the executors there are."""
 DAY_S = 86_400
+PORT_MAX, LOCALHOST = 65_535, "127.0.0.1"
 WAL_RETAIN_S_MAX = 3_660 * DAY_S
 WAL_RETAIN_APPLIES = 10
 """The log is kept at least so many apply deadlines: whoever still applies or reads a version
 finds it there, and clocks may differ by that much."""
-LAYERS_MORE = 1_000
-"""So many versions beyond ``keep_versions`` may leases hold, unless ``max_layers`` says otherwise: what
-a file costs grows with its rows only, so the limit is there for the disk, not for the reads."""
+
+
+DURATIONS = (
+    *("apply_deadline_s", "decide_deadline_s", "heartbeat_s", "max_lease_s", "behind_alarm_s"),
+    *("function_deadline_s", "stuck_alarm_s"),
+)
+"""Options of less than a day."""
+DELETED_TTL = "7 days"
+"""So long the sequences of what ``apply_changes`` deleted are kept, unless ``ttl`` says otherwise."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,21 +47,26 @@ class Options:
     """Settings of a sink or a command. The table in docs/operations.md is made from this class.
 
     ``key_groups`` None means: 128 when the namespace is made, afterwards what it was made
-    with. ``parallelism`` None means Spark's default parallelism, ``max_layers`` None
-    ``keep_versions`` and 1,000 more. Durations are in seconds, sizes in bytes.
+    with. ``parallelism`` None means Spark's default parallelism, "executors" as many tasks as the
+    executors can run at once, both looked at for each batch; ``keep_versions`` and
+    ``max_layers`` None mean what suits the store; ``local_dir`` None the system's temporary folder.
+    ``ttl`` is by table: rows written from now on expire so long after; tables without one keep theirs.
+    Durations are in seconds, sizes in bytes.
 
     ConfigError: a value is of the wrong type or out of range.
     """
 
     key_groups: int | None = None
-    keep_versions: int = 100
+    keep_versions: int | None = None
     max_layers: int | None = None
     max_lease_s: float = 600.0
     apply_deadline_s: float = 300.0
     decide_deadline_s: float = 60.0
-    parallelism: int | None = None
+    parallelism: int | str | None = None
     driver_apply_max_changes: int = 5_000
     driver_apply_max_bytes: int = 4 * 1024 * 1024
+    driver_stage_max_rows: int = 5_000
+    driver_stage_max_bytes: int = 4 * 1024 * 1024
     frame_bytes: int = 900_000
     key_bytes_max: int = KEY_BYTES_MAX
     value_bytes_max: int = VALUE_BYTES_MAX
@@ -52,29 +75,57 @@ class Options:
     summary_every: int = 500
     on_bad_record: str = "fail"
     allow_unsafe: bool = False
+    wait_replicas: int = 0
+    wait_aof: bool = False
+    behind_alarm_s: float = 900.0
+    function_deadline_s: float = 60.0
+    local_dir: LocalDirs = None
+    affinity: bool = True
+    ttl: Mapping[str, Duration | None] | None = None
+    state_cache_bytes: int = 256 * 1024 * 1024
+    state_memory_bytes: int = 128 * 1024 * 1024
+    commit: str = "sync"
+    commit_in_flight: int = 2
+    stuck_alarm_s: float = 60.0
+    metrics_port: int | str | None = None
 
     def __post_init__(self) -> None:
         if self.key_groups is not None:
             _whole("key_groups", self.key_groups, 1)
             check_key_groups(self.key_groups)
-        if self.parallelism is not None:
-            _whole("parallelism", self.parallelism, 1)
-        _whole("keep_versions", self.keep_versions, 1, KEEP_VERSIONS_MAX)
+        self._check_parallelism()
+        if self.keep_versions is not None:
+            _whole("keep_versions", self.keep_versions, 1, KEEP_VERSIONS_MAX)
+        _whole("wait_replicas", self.wait_replicas, 0)
+        _whole("state_cache_bytes", self.state_cache_bytes, 0)
+        _whole("state_memory_bytes", self.state_memory_bytes, 0)
         _whole("summary_every", self.summary_every, 1)
+        _whole("commit_in_flight", self.commit_in_flight, 1, IN_FLIGHT_MAX)
         if self.max_layers is not None:
             _whole("max_layers", self.max_layers, 1)
         _whole("driver_apply_max_changes", self.driver_apply_max_changes, 0)
         _whole("driver_apply_max_bytes", self.driver_apply_max_bytes, 0)
+        _whole("driver_stage_max_rows", self.driver_stage_max_rows, 0, DRIVER_ROWS_MAX)
+        _whole("driver_stage_max_bytes", self.driver_stage_max_bytes, 0)
         _whole("frame_bytes", self.frame_bytes, 1)
         _whole("key_bytes_max", self.key_bytes_max, 1, KEY_BYTES_MAX)
         _whole("value_bytes_max", self.value_bytes_max, 1, VALUE_BYTES_MAX)
         if self.on_bad_record not in ("fail", "quarantine"):
             msg = f"on_bad_record is {self.on_bad_record!r}; it must be 'fail' or 'quarantine'"
             raise ConfigError(msg)
-        if not isinstance(self.allow_unsafe, bool):
-            msg = f"allow_unsafe is {self.allow_unsafe!r}; it must be True or False"
+        if self.commit not in (SYNC, PIPELINED):
+            msg = f"commit is {self.commit!r}; it must be {SYNC!r} or {PIPELINED!r}"
             raise ConfigError(msg)
-        for name in ("apply_deadline_s", "decide_deadline_s", "heartbeat_s", "max_lease_s"):
+        for name in ("allow_unsafe", "wait_aof", "affinity"):
+            if not isinstance(getattr(self, name), bool):
+                msg = f"{name} is {getattr(self, name)!r}; it must be True or False"
+                raise ConfigError(msg)
+        if self.local_dir is not None:
+            check_local_dir(self.local_dir)
+        self._check_ttl()
+        if self.metrics_port is not None:
+            address_of(self.metrics_port)
+        for name in DURATIONS:
             _seconds(name, getattr(self, name), DAY_S)
         _seconds("wal_retain_s", self.wal_retain_s, WAL_RETAIN_S_MAX)
         if self.wal_retain_s < WAL_RETAIN_APPLIES * self.apply_deadline_s:
@@ -84,10 +135,40 @@ class Options:
             )
             raise ConfigError(msg)
 
+    def _check_ttl(self) -> None:
+        if self.ttl is not None and not isinstance(self.ttl, Mapping):
+            msg = f"ttl is {self.ttl!r}; it must be a duration per table, as in ttl={{'sessions': '7 days'}}"
+            raise ConfigError(msg)
+        for table in self.ttl or {}:
+            check_name("table", table)
+            if table.partition(".")[0] == LOCAL:
+                msg = f"ttl of {table}: a local state does not expire; let its function drop what is old"
+                raise ConfigError(msg)
+            self.ttl_us(table)
+
+    def ttl_us(self, table: str) -> int:
+        """How long rows of a table live after they were written, in microseconds; 0: for ever."""
+        given = None if self.ttl is None else self.ttl.get(table)
+        if given is None and table.partition(".")[0] == DELETED:
+            given = DELETED_TTL
+        return 0 if given is None else duration_us(f"ttl of table {table}", given)
+
+    def _check_parallelism(self) -> None:
+        if self.parallelism is None or self.parallelism == EXECUTORS:
+            return
+        if isinstance(self.parallelism, str):
+            msg = (
+                f"parallelism is {self.parallelism!r}; it must be a whole number, 1 or more, or {EXECUTORS!r}"
+            )
+            raise ConfigError(msg)
+        _whole("parallelism", self.parallelism, 1)
+        if self.key_groups is not None:
+            check_parallelism(self.parallelism, self.key_groups)
+
     @property
-    def layers_max(self) -> int:
-        """How many versions behind the visible one a lease may hold."""
-        return self.keep_versions + LAYERS_MORE if self.max_layers is None else self.max_layers
+    def tasks(self) -> int | None:
+        """The number of tasks that ``parallelism`` names; None: Spark tells it, for each batch."""
+        return self.parallelism if isinstance(self.parallelism, int) else None
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Options:
@@ -100,11 +181,108 @@ class Options:
         return cls(**given)
 
 
+def address_of(metrics_port: int | str) -> tuple[str, int]:
+    """Host and port of a ``metrics_port``: a number is a port of this host alone, 0 any that is free.
+
+    >>> address_of(9464), address_of("0.0.0.0:9464")
+    (('127.0.0.1', 9464), ('0.0.0.0', 9464))
+    """
+    host, colon, port = str(metrics_port).rpartition(":")
+    if isinstance(metrics_port, bool) or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > PORT_MAX:
+        msg = (
+            f"metrics_port is {metrics_port!r}; it must be a port, 0 to {PORT_MAX}, or text such as"
+            " '0.0.0.0:9464' to listen for other machines"
+        )
+        raise ConfigError(msg)
+    return (host.strip("[]") if colon and host else LOCALHOST), int(port)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoreAt:
+    """One store: the name that the log knows it by, its URL, its client's options.
+
+    ConfigError: the name cannot be one.
+    """
+
+    name: str
+    url: str
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if STORE_NAME.fullmatch(self.name) is None:
+            msg = (
+                f"{self.name!r} cannot name a store: use 1 to 40 of the characters a-z 0-9 _ and -, the first"
+                " a letter or a digit"
+            )
+            raise ConfigError(msg)
+
+    def __repr__(self) -> str:
+        return f"StoreAt({self.name!r}, {redact(self.url)!r})"
+
+
+STORE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_NAMED = re.compile(r"([^=:/]*)=([^:/]+:.*)", re.DOTALL)
+"""``name=URL``: a URL has a colon before any equals sign."""
+
+
+def store_at(text: str, options: dict[str, Any] | None = None) -> StoreAt:
+    """The store that ``URL`` or ``name=URL`` says.
+
+    Without a name it is called by its kind, never by its host: servers move, and the log keeps
+    the name.
+
+    >>> store_at("rediss+cluster://h1:6379,h2:6379").name, store_at("copy=sqlite:///data/copy").name
+    ('redis', 'copy')
+    """
+    if not isinstance(text, str):
+        raise ConfigError(f"a store is {text!r}; it must be text: a URL, or name=URL")
+    named = _NAMED.fullmatch(text)
+    name, url = (named[1], named[2]) if named else ("", text)
+    kind = url.partition(":")[0].partition("+")[0].lower()
+    derived = re.sub(r"[^a-z0-9_-]", "", "redis" if kind == "rediss" else kind)[:40].lstrip("_-")
+    return StoreAt(name if named else derived or "store", url, options or {})
+
+
+def stores_at(
+    stores: str | Sequence[str | StoreAt], options: Mapping[str, Any] | None = None
+) -> tuple[StoreAt, ...]:
+    """The stores that a user named, the primary first.
+
+    One is a URL, and ``options`` are its client's. Of a list, ``options`` are by the store's name.
+    ConfigError: none, two of one name, or options of a store that is not there.
+    """
+    if isinstance(stores, str):
+        return (store_at(stores, dict(options or {})),)
+    found = tuple(one if isinstance(one, StoreAt) else store_at(one) for one in stores)
+    names = [one.name for one in found]
+    if not found:
+        raise ConfigError("store=[]: name at least one store")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        msg = (
+            f"two stores are called {twice[0]}: give each a name of its own, as in"
+            f" store=['{twice[0]}=URL', 'copy=URL']; the log keeps these names"
+        )
+        raise ConfigError(msg)
+    given = dict(options or {})
+    unknown = sorted(name for name in given if name not in names or not isinstance(given[name], Mapping))
+    if unknown:
+        msg = (
+            f"store_options {', '.join(unknown)}: of several stores they are by name,"
+            f" {{{names[0]!r}: {{option: value}}}}; the stores are {', '.join(names)}"
+        )
+        raise ConfigError(msg)
+    return tuple(
+        dataclasses.replace(one, options={**one.options, **given.get(one.name, {})}) for one in found
+    )
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a namespace lives: its name, the URLs of log and store, and their clients' options.
+    """Where a namespace lives: its name, the URLs of log and stores, and their clients' options.
 
-    Small and plain, so that it can travel to tasks. ``repr`` never shows a password.
+    ``store`` and ``store_options`` are the primary's, ``also`` the other stores. Small and plain, so
+    that it can travel to tasks. ``repr`` never shows a password.
     """
 
     namespace: str
@@ -112,13 +290,41 @@ class Endpoints:
     store: str
     wal_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     store_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    store_name: str = ""
+    also: tuple[StoreAt, ...] = ()
 
     def __post_init__(self) -> None:
         check_name("namespace", self.namespace)
 
+    @classmethod
+    def of(
+        cls,
+        namespace: str,
+        wal: str,
+        stores: str | Sequence[str | StoreAt],
+        wal_options: dict[str, Any] | None = None,
+        store_options: Mapping[str, Any] | None = None,
+    ) -> Endpoints:
+        """From what a user gave; errors as ``stores_at``."""
+        primary, *also = stores_at(stores, store_options)
+        return cls(namespace, wal, primary.url, wal_options or {}, primary.options, primary.name, tuple(also))
+
+    @property
+    def stores(self) -> tuple[StoreAt, ...]:
+        """All stores, the primary first."""
+        name = self.store_name or store_at(self.store).name
+        return (StoreAt(name, self.store, self.store_options), *self.also)
+
+    def only(self, at: StoreAt | None = None) -> Endpoints:
+        """The same with one store alone: ``at``, or the primary."""
+        at = at or self.stores[0]
+        return dataclasses.replace(self, store=at.url, store_options=at.options, store_name=at.name, also=())
+
     def __repr__(self) -> str:
+        also = f", also={list(self.also)!r}" * bool(self.also)
         return (
-            f"Endpoints(namespace={self.namespace!r}, wal={redact(self.wal)!r}, store={redact(self.store)!r})"
+            f"Endpoints(namespace={self.namespace!r}, wal={redact(self.wal)!r},"
+            f" store={redact(self.store)!r}{also})"
         )
 
 

@@ -18,7 +18,7 @@ RETRIES_PER_TTL = 12
 
 
 class HeldLease:
-    """A lease that somebody holds: its owner keeps it alive, ``Renewals`` renews it.
+    """A lease that somebody holds: its owner keeps it alive, a thread or a task renews it.
 
     ``deadline`` is by this process's monotonic clock, and never later than the store's: it
     counts from before the request that was answered. When the owner is garbage, so is the
@@ -38,6 +38,19 @@ class HeldLease:
         """Whether this process took it; a child leaves its parent's leases alone."""
         return self._process == os.getpid()
 
+    def renewed(self, asked_at: float) -> None:
+        """A renewal that was asked for at this time was granted."""
+        self.deadline = asked_at + self.ttl_s
+        self.due = asked_at + self.ttl_s / PER_TTL
+
+    def not_renewed(self, asked_at: float, error: TidegateError) -> None:
+        """A renewal met this error: it was revoked, or nobody knows."""
+        if isinstance(error, SnapshotExpiredError):
+            self.revoked = error
+        else:
+            # Perhaps it was renewed, perhaps not: the deadline stays, and the same is sent again.
+            self.due = asked_at + self.ttl_s / RETRIES_PER_TTL
+
     def check(self, clock: Clock) -> None:
         """I8: past the deadline the lease may be gone, so nothing more is read under it.
 
@@ -53,6 +66,18 @@ class HeldLease:
                 f" for {self.ttl_s:g} s, because the store did not answer or this process stood still; take a"
                 " new snapshot, or ask for a longer lease_s"
             )
+
+
+def alive_of(held: dict[str, weakref.ref[HeldLease]], now: float) -> list[HeldLease]:
+    """The leases that are still to be renewed, by lease id; the others are taken out."""
+    alive = []
+    for lease_id, ref in list(held.items()):
+        one = ref()
+        if one is None or one.revoked is not None or one.deadline <= now:
+            del held[lease_id]
+        else:
+            alive.append(one)
+    return alive
 
 
 class Renewals:
@@ -122,14 +147,10 @@ class Renewals:
             return  # its owner is refused already, and stays so
         try:
             self._store.lease(held.lease, held.ttl_s)
-        except SnapshotExpiredError as error:
-            held.revoked = error
-        except TidegateError:
-            # Perhaps it was renewed, perhaps not: the deadline stays, and the same is sent again.
-            held.due = asked_at + held.ttl_s / RETRIES_PER_TTL
+        except TidegateError as error:
+            held.not_renewed(asked_at, error)
         else:
-            held.deadline = asked_at + held.ttl_s
-            held.due = asked_at + held.ttl_s / PER_TTL
+            held.renewed(asked_at)
             if (
                 held.lease.lease_id not in self._held
             ):  # given back meanwhile: perhaps this renewal came after the release
@@ -138,14 +159,7 @@ class Renewals:
 
     def _alive(self) -> list[HeldLease]:
         with self._changed:
-            now, alive = self._clock.monotonic(), []
-            for lease_id, ref in list(self._held.items()):
-                held = ref()
-                if held is None or held.revoked is not None or held.deadline <= now:
-                    del self._held[lease_id]
-                else:
-                    alive.append(held)
-            return alive
+            return alive_of(self._held, self._clock.monotonic())
 
     def _run(self) -> None:
         while True:

@@ -13,12 +13,12 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from tidegate import observing, reading
 from tidegate.clock import Clock
-from tidegate.errors import BadRecordError, ConfigError, CorruptError, SnapshotExpiredError
-from tidegate.key_groups import encode_key
+from tidegate.reading import TableView, moment, view_of
 from tidegate.renewal import HeldLease, Renewals
 from tidegate.sinks.store import CatalogEntry, Identity, Store
-from tidegate.values import EPOCH, Value, Values, described, values_of
+from tidegate.values import Value
 from tidegate.wal.record import TableSchema
 
 if TYPE_CHECKING:
@@ -27,73 +27,39 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-def moment(microseconds: int) -> datetime.datetime:
-    """The aware datetime (UTC) of so many microseconds since the epoch."""
-    return EPOCH + datetime.timedelta(microseconds=microseconds)
-
-
 class Held(NamedTuple):
-    """One table at one version: everything a read needs. ``check`` raises when it may not read on."""
+    """One table at one version, and where it is read. ``check`` raises when it may not read on."""
 
     store: Store
-    name: str
-    version: int
-    start: int
-    key_groups: int
-    values: Values
+    view: TableView
     check: Callable[[], None]
 
-    def encode(self, key: Any) -> bytes:
-        """The key's bytes. BadRecordError names the table and what its key is made of."""
-        schema = self.values.schema
-        single = len(schema.key) == 1
-        if not single and not isinstance(key, tuple | list):
-            raise BadRecordError(f"table {self.name}: {key!r} is no key here; {self._expected()}")
-        try:
-            return encode_key((key,) if single else key, schema.key_types)
-        except (BadRecordError, UnicodeEncodeError) as error:
-            raise BadRecordError(f"table {self.name}: {error}; {self._expected()}") from None
-
-    def _expected(self) -> str:
-        columns = self.values.schema.key
-        if len(columns) == 1:
-            return f"a key is one value ({described(columns)})"
-        return f"a key is a tuple of {len(columns)} values ({described(columns)})"
+    def get(self, key: Any) -> Value | None:
+        """One key's value, None when it is absent."""
+        view = self.view
+        encoded = view.encode(key)
+        self.check()
+        content = self.store.get(view.name, encoded, view.version, view.start, view.at_us)
+        return None if content is None else view.decode(encoded, content)
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
         """Values by key; absent ones are left out."""
-        asked = {self.encode(key): _hashable(key) for key in keys}
+        view = self.view
+        asked = view.asked(keys)
         if not asked:
             return {}
         self.check()
-        found = self.store.get_many(self.name, list(asked), self.version, self.start).to_pylist()
-        return {
-            key: self._decode(encoded, content)
-            for (encoded, key), content in zip(asked.items(), found, strict=True)
-            if content is not None
-        }
+        found = self.store.get_many(view.name, list(asked), view.version, view.start, view.at_us)
+        return view.found(asked, found)
 
     def pairs(self) -> Iterator[tuple[Any, Value]]:
         """All live rows, decoded, one key group after the other."""
-        for group in range(self.key_groups):
+        view = self.view
+        for group in range(view.key_groups):
             self.check()
-            for found in self.store.scan(self.name, group, self.version, self.start):
+            for batch in self.store.scan(view.name, group, view.version, view.start, view.at_us):
                 self.check()
-                keys, contents = (found.column(name).to_pylist() for name in ("key", "value"))
-                for key, content in zip(keys, contents, strict=True):
-                    yield self.values.decode_key(key), self._decode(key, content)
-
-    def _decode(self, key: bytes, content: bytes) -> Value:
-        try:
-            return self.values.decode(content)
-        except CorruptError as error:
-            raise CorruptError(f"{self.store.where}, table {self.name}, key {key!r}: {error}") from error
-
-
-def _hashable(key: Any) -> Any:
-    if isinstance(key, list):
-        return tuple(key)
-    return bytes(key) if isinstance(key, bytearray | memoryview) else key
+                yield from view.rows(batch)
 
 
 class Reader:
@@ -110,46 +76,38 @@ class Reader:
     def check_open(self) -> None:
         """ConfigError when the gate was closed."""
         if self.closed:
-            raise ConfigError(f"this gate to {self.store.where} was closed: connect again")
+            raise reading.gate_closed(self.store.where)
 
     def entry(self, version: int) -> CatalogEntry:
-        """The catalog's entry of a visible version. SnapshotExpiredError: it was retired by now."""
-        for entry in self.store.catalog(version, version):
-            return entry
-        horizon = self.store.pointer().horizon
-        if version < horizon:
-            raise expired(self.store, version, horizon)
-        raise CorruptError(
-            f"{self.store.where}: version {version} is visible and has no entry in the catalog: restore the"
-            " store from a copy, or start a new namespace"
-        )
+        """The catalog's entry of a visible version. SnapshotExpiredError: it was retired by now.
+        VersionRegressedError: the store lost it by now.
+        """
+        for _ in range(reading.LOOKS):
+            for entry in self.store.catalog(version, version):
+                return entry
+            reading.check_there(self.store.where, version, self.store.pointer())
+        raise reading.no_entry(self.store.where, version)
 
     def held(self, entry: CatalogEntry, table: str, check: Callable[[], None]) -> Held:
         """A table at the entry's version. ConfigError: it is not there, and which tables are."""
-        if table not in entry.tables:
-            there = ", ".join(sorted(entry.tables)) or "none"
-            raise ConfigError(
-                f"there is no table {table!r} at version {entry.version} of namespace {self.identity.name};"
-                f" the tables there are: {there}"
-            )
-        at = entry.tables[table]
-        if at.schema_id not in self._schemas:
+        where = self.store.where
+        view = view_of(where, self.identity, entry, table, self._schemas)
+        if view is None:
             self._schemas = self.store.schemas()
-        if at.schema_id not in self._schemas:
-            raise CorruptError(
-                f"{self.store.where}: schema {at.schema_id} of table {table} at version {entry.version} is"
-                " missing: restore the store from a copy, or start a new namespace"
-            )
-        values = values_of(self._schemas[at.schema_id])
-        return Held(self.store, table, entry.version, at.start, self.identity.key_groups, values, check)
+            view = view_of(where, self.identity, entry, table, self._schemas)
+        if view is None:
+            raise reading.no_schema(where, entry, table)
+        return Held(self.store, view, check)
 
 
-def expired(store: Store, version: int, horizon: int) -> SnapshotExpiredError:
-    """The error for a version below the horizon."""
-    return SnapshotExpiredError(
-        f"{store.where}: version {version} was retired, the oldest that can be read is {horizon}: take a"
-        " newer one; keep_versions at the writer says how many are kept"
-    )
+class Side(NamedTuple):
+    """One version of two that are compared. ``entry`` None: version 0, which is empty. ``check`` raises
+    when the version is no longer held.
+    """
+
+    version: int
+    entry: CatalogEntry | None
+    check: Callable[[], None]
 
 
 class Source(Protocol):
@@ -193,7 +151,7 @@ class Scan(Iterator[tuple[Any, Value]]):
 
     def to_arrow(self) -> Any:
         """The rows not yet given, as a ``pyarrow.Table`` of key and value columns."""
-        return self._start().values.to_arrow(self)
+        return self._start().view.values.to_arrow(self)
 
     def close(self) -> None:
         """Let the version go; no more rows are given. May be repeated."""
@@ -223,7 +181,7 @@ class Table:
         BadRecordError: the key is not of the table's type. ConfigError: there is no such table.
         SnapshotExpiredError: the snapshot's version is no longer held.
         """
-        return self._source.ask(self.name, lambda held: held.get_many([key]).get(_hashable(key)))
+        return self._source.ask(self.name, lambda held: held.get(key))
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
         """The values of these keys, all at one version, by key; absent keys are left out.
@@ -242,7 +200,7 @@ class Table:
 
     def schema(self) -> TableSchema:
         """The names and Spark types of the key's and the value's columns at the version read."""
-        return self._source.ask(self.name, lambda held: held.values.schema)
+        return self._source.ask(self.name, lambda held: held.view.values.schema)
 
     def __repr__(self) -> str:
         return f"<Table {self.name} of {self._source!r}>"
@@ -281,23 +239,28 @@ class Snapshot:
 
     def ask(self, table: str, question: Callable[[Held], Result]) -> Result:
         """For ``Table``: the answer of one read at this version."""
-        return question(self._held(table))
+        with observing.reading(self._reader.identity.name, table):
+            return question(self._held(table))
 
     @contextlib.contextmanager
     def hold(self, table: str) -> Iterator[Held]:
         """For ``Scan``: the table at this version; the snapshot is not closed by it."""
         yield self._held(table)
 
+    def side(self) -> Side:
+        """For ``Diff``: this version as one of two."""
+        return Side(self.version, self._entry, self._check)
+
     def _held(self, table: str) -> Held:
         self._check()
         if self._entry is None:
-            raise no_version_yet(self._reader.identity)
+            raise reading.no_version_yet(self._reader.identity.name)
         return self._reader.held(self._entry, table, self._check)
 
     def _check(self) -> None:
         self._reader.check_open()
         if self._closed:
-            raise ConfigError(f"this snapshot of version {self.version} was closed: take a new one")
+            raise reading.snapshot_closed(self.version)
         self._lease.check(self._reader.clock)
 
     def close(self) -> None:
@@ -317,11 +280,3 @@ class Snapshot:
 
     def __repr__(self) -> str:
         return f"<Snapshot of version {self.version}, {self._reader.store.where}>"
-
-
-def no_version_yet(identity: Identity) -> ConfigError:
-    """The error for reads before the first version."""
-    return ConfigError(
-        f"namespace {identity.name} has no visible version yet: the first batch makes version 1, and"
-        " wait_for(1) waits for it"
-    )

@@ -20,7 +20,8 @@ from tidegate.clock import Clock
 from tidegate.errors import IncompleteError, SnapshotExpiredError, TidegateError
 from tidegate.sinks.memory_store import MemoryStore, forget
 from tidegate.sinks.sqlite_store import SqliteStore
-from tidegate.sinks.store import CatalogEntry, Identity, Lease, Stamp, Vacuumed
+from tidegate.sinks.store import CatalogEntry, Identity, Lease, Vacuumed
+from tidegate.testing.store_harness import retire_version, stamp
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import LoadOrigin, TableAt
 
@@ -31,8 +32,11 @@ GROUP = {key: xxhash.xxh64_intdigest(key, seed=42) % GROUPS for key in KEYS}
 names = itertools.count()
 
 changes_of_a_version = st.dictionaries(
-    st.tuples(st.sampled_from(TABLES), st.sampled_from(KEYS)), st.none() | st.binary(max_size=3), max_size=8
+    st.tuples(st.sampled_from(TABLES), st.sampled_from(KEYS)),
+    st.none() | st.binary(max_size=3) | st.tuples(st.binary(max_size=3), st.integers(0, 4)),
+    max_size=8,
 )
+"""A value alone stays; with a number it is shown at so many versions, its own the first."""
 
 
 class StandingClock(Clock):
@@ -40,6 +44,25 @@ class StandingClock(Clock):
 
     def now_us(self):
         return self.now
+
+
+def at_us(version):
+    return stamp(version).decided_at_us
+
+
+def stored_as(value, version):
+    if value is None:
+        return b"-"
+    if isinstance(value, bytes):
+        return b"+" + value
+    return b"e" + at_us(version + value[1]).to_bytes(8, "big") + value[0]
+
+
+def shown_at(value, written, version):
+    """What a reader of a version gets of a value that was written at another one."""
+    if not isinstance(value, tuple):
+        return value
+    return value[0] if version < written + value[1] else None
 
 
 class Decided:
@@ -51,7 +74,7 @@ class Decided:
         self.emptied = emptied
         self.chunks = []
         for (table, key), value in sorted(changes.items()):
-            stored = pa.array([b"-" if value is None else b"+" + value], pa.binary())
+            stored = pa.array([stored_as(value, version)], pa.binary())
             run = Run(GROUP[key], table, pa.array([key], pa.binary()), stored)
             self.chunks.append(Chunk(len(self.chunks), [run]))
         self.applied = set()
@@ -94,7 +117,7 @@ class StoreMachine(RuleBasedStateMachine):
     def apply_some(self, chance):
         version = self.decided[-1]
         for chunk in chance.sample(version.chunks, chance.randint(0, len(version.chunks))):
-            self.store.apply(Stamp(version.version, 1), chunk)
+            self.store.apply(stamp(version.version), chunk)
             version.applied.add(chunk.ordinal)
 
     @precondition(lambda self: len(self.decided) > self.visible)
@@ -102,19 +125,18 @@ class StoreMachine(RuleBasedStateMachine):
     def seal_too_early_or_not(self):
         version = self.decided[-1]
         if len(version.applied) == len(version.chunks):
-            self.store.seal(Stamp(version.version, 1), version.counts)
+            self.store.seal(stamp(version.version), version.counts)
         else:
             with pytest.raises(IncompleteError):
-                self.store.seal(Stamp(version.version, 1), version.counts)
+                self.store.seal(stamp(version.version), version.counts)
 
     @precondition(lambda self: len(self.decided) > self.visible)
     @rule(joined=st.booleans())
     def finish(self, joined):
         version = self.decided[-1]
-        stamp = Stamp(version.version, 1)
         for chunk in version.chunks:
-            self.store.apply(stamp, chunk)
-        self.store.seal(stamp, version.counts)
+            self.store.apply(stamp(version.version), chunk)
+        self.store.seal(stamp(version.version), version.counts)
         entry = self.entry(version)
         assert not self.store.publish(entry, self.epoch - 1)
         assert not self.store.publish(self.entry(Decided(version.version + 1, {}, set())), self.epoch)
@@ -128,9 +150,9 @@ class StoreMachine(RuleBasedStateMachine):
         """A zombie: any chunk of any published version, retired or not."""
         version = self.decided[pick % self.visible]
         for chunk in version.chunks[pick % 3 :: 2]:
-            self.store.apply(Stamp(version.version, 1), chunk)
+            self.store.apply(stamp(version.version), chunk)
         if seal:
-            self.store.seal(Stamp(version.version, 1), version.counts)
+            self.store.seal(stamp(version.version), version.counts)
 
     @rule()
     def a_new_driver_claims(self):
@@ -183,6 +205,10 @@ class StoreMachine(RuleBasedStateMachine):
                     with pytest.raises(SnapshotExpiredError):
                         self.store.lease(Lease(name, version), 1000)
 
+    @rule(rows=st.sampled_from([1, 50, 1000]))
+    def drop_expired(self, rows):
+        assert self.store.drop_expired(rows) <= rows + len(KEYS) * len(TABLES)
+
     @rule()
     def look_at_leases(self):
         found = [(info.lease_id, info.version, info.age_s, info.expires_in_s) for info in self.store.leases()]
@@ -206,9 +232,9 @@ class StoreMachine(RuleBasedStateMachine):
     def retire(self, torn):
         version = self.decided[self.retired]
         if torn:
-            self.store.retire(version.version, version.chunks[::2])
+            retire_version(self.store, version.version, version.chunks[::2])
         else:
-            self.store.retire(version.version, iter(version.chunks))
+            retire_version(self.store, version.version, iter(version.chunks))
             self.retired += 1
 
     @rule()
@@ -221,7 +247,7 @@ class StoreMachine(RuleBasedStateMachine):
     def retire_late(self, pick):
         """A zombie: what was at or below the horizon when it was sent."""
         version = self.decided[pick % self.horizon]
-        self.store.retire(version.version, version.chunks[pick % 2 :: 2])
+        retire_version(self.store, version.version, version.chunks[pick % 2 :: 2])
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -240,7 +266,7 @@ class StoreMachine(RuleBasedStateMachine):
                     list(self.store.scan(table, 0, version, start))
             else:
                 expected = self.expected(table, version)
-                values = self.store.get_many(table, asked, version, start).to_pylist()
+                values = self.store.get_many(table, asked, version, start, at_us(version)).to_pylist()
                 assert values == [expected.get(key) for key in asked]
 
     @invariant()
@@ -249,7 +275,8 @@ class StoreMachine(RuleBasedStateMachine):
             for table in TABLES:
                 rows = {}
                 for group in range(GROUPS):
-                    for batch in self.store.scan(table, group, version, self.start_of(table, version)):
+                    start = self.start_of(table, version)
+                    for batch in self.store.scan(table, group, version, start, at_us(version)):
                         rows |= zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
                 assert rows == self.expected(table, version)
 
@@ -262,7 +289,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def teardown(self):
         for version in self.decided[self.horizon : self.visible] if hasattr(self, "store") else []:
-            assert self.store.verify(Stamp(version.version, 1), version.counts) == []
+            assert self.store.verify(stamp(version.version), version.counts) == []
         if hasattr(self, "store"):
             self.store.close()
 
@@ -278,17 +305,20 @@ class StoreMachine(RuleBasedStateMachine):
                 rows = {}
             for (changed, key), value in one.changes.items():
                 if changed == table:
-                    rows[key] = value
+                    rows[key] = shown_at(value, one.version, version)
         return {key: value for key, value in rows.items() if value is not None}
 
     def entry(self, version):
         tables = {
             table: TableAt(
-                "s", max(self.start_of(table, version.version), version.version * (table in version.emptied))
+                "s",
+                max(self.start_of(table, version.version), version.version * (table in version.emptied)),
+                expires=True,
             )
             for table in TABLES
         }
-        return CatalogEntry(version.version, f"d{version.version}", "a", LoadOrigin("t"), 1, tables, {})
+        number = version.version
+        return CatalogEntry(number, f"d{number}", "a", LoadOrigin("t"), at_us(number), tables, {})
 
 
 class MemoryMachine(StoreMachine):

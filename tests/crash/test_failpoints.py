@@ -15,6 +15,7 @@ from tidegate.testing.crash_place import (
     BATCHES,
     DEADLINE_S,
     FINISHES,
+    REACHED,
     Place,
     kill_at,
     stops,
@@ -24,9 +25,6 @@ from tidegate.testing.crash_place import (
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("committers", "sinks", "spark", "src", "wal")
 
-NOT_REACHED = frozenset[str]()
-"""Names that a driver process never hits; why."""
-REACHED = tuple(name for name in failpoints.NAMES if name not in NOT_REACHED)
 STOPPED_AT = (
     "stage.before_ack",
     "decide.before_append",
@@ -47,10 +45,28 @@ def place(tmp_path):
 # -- SIGKILL --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("finish", FINISHES)
-@pytest.mark.parametrize("hit", ["first", "later"])
-@pytest.mark.parametrize("name", REACHED)
+HITS = [(name, hit) for name in REACHED for hit in ("first", "later")]
+
+
+def killed(*, by_turns: bool):
+    """Each place with one way to finish, by turns; or with all others."""
+    return [
+        pytest.param(name, hit, finish, id=f"{name}-{hit}-{finish.__name__}")
+        for turn, (name, hit) in enumerate(HITS)
+        for way, finish in enumerate(FINISHES)
+        if (way == turn % len(FINISHES)) == by_turns
+    ]
+
+
+@pytest.mark.parametrize("name, hit, finish", killed(by_turns=True))
 def test_killed_at(place, name, hit, finish):
+    kill_at(place, name, hit)
+    finish(place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, hit, finish", killed(by_turns=False))
+def test_killed_at_and_finished_in_every_other_way(place, name, hit, finish):
     kill_at(place, name, hit)
     finish(place)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_jars import ROOT
+from servers import ROOT
 
 COMPOSE_KAFKA = "127.0.0.1:9092"
 

@@ -13,10 +13,10 @@ from tidegate.testing.crash_place import Place
 
 
 @contextlib.contextmanager
-def place_on(bootstrap: str, folder: Path) -> Iterator[Place]:
+def place_on(bootstrap: str, folder: Path, store: str = "") -> Iterator[Place]:
     """Topics of its own, which go in the end. A single broker holds one copy, hence the option."""
     options = {"topic_prefix": f"t{uuid.uuid4().hex[:12]}", "partitions": 3}
-    place = Place(folder, f"kafka://{bootstrap}", options, "--allow-unsafe")
+    place = Place(folder, f"kafka://{bootstrap}", options, "--allow-unsafe", store=store)
     try:
         yield place
     finally:

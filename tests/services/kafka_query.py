@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tidegate import failpoints
+from acting import WAIT_S, Once, failing_at, meanwhile, within  # noqa: F401 - for who acts on a query
 from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
@@ -40,7 +35,6 @@ AWAY_S, BACK_S = 2.0, 60.0
 """Deadlines of a driver whose log stays away, and of one whose log comes back."""
 GIVES_UP_S = 12 * AWAY_S
 """Two deadlines, in each a request under way that waits for time-outs of its own; and a busy machine."""
-WAIT_S = 90.0
 
 CONTENTS_MAX = 10
 """About so many versions have their rows compared."""
@@ -175,85 +169,3 @@ def _found(store: Any, entry: Any) -> Mapping[str, Mapping[bytes, bytes]]:
                 rows.update(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
     assert len(set(content[MARKER].values())) == 1
     return content
-
-
-# -- acting in the middle -----------------------------------------------------------------------------
-
-
-class Once:
-    """Does something at the nth call, once; ``done`` tells whether it did."""
-
-    def __init__(self, action: Callable[[], object], nth: int = 1) -> None:
-        self._action, self._left = action, nth
-        self.done = False
-
-    def __call__(self, *_: object) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self.done = True
-            self._action()
-
-
-class Failpoints:
-    """``at(name, action, nth)``: act at the nth hit of a failpoint of this process."""
-
-    def __init__(self) -> None:
-        self._actions: dict[str, Once] = {}
-        self.hits: Counter[str] = Counter()
-
-    def hit(self, name: str) -> None:
-        self.hits[name] += 1
-        if name in self._actions:
-            self._actions[name]()
-
-    def at(self, name: str, action: Callable[[], object], nth: int = 1) -> Once:
-        assert name in failpoints.NAMES
-        self._actions[name] = Once(action, nth)
-        return self._actions[name]
-
-
-class Meanwhile:
-    """Work on other threads, each waited for with a deadline; its errors are the test's."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(8)
-        self._futures: list[Future[Any]] = []
-
-    def start(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        future = self._pool.submit(work, *arguments)
-        self._futures.append(future)
-        return future
-
-    def finish(self) -> None:
-        try:
-            for future in self._futures:
-                future.result(WAIT_S)
-        finally:
-            self._futures.clear()
-            self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-# -- fixtures ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def failing_at(monkeypatch: pytest.MonkeyPatch) -> Failpoints:
-    here = Failpoints()
-    monkeypatch.setattr(failpoints, "hit", here.hit)
-    return here
-
-
-@pytest.fixture
-def meanwhile() -> Iterator[Meanwhile]:
-    working = Meanwhile()
-    yield working
-    working.finish()
-
-
-@contextlib.contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """The block ends in time. It cannot be torn out of a hang: pytest's own time-out does that."""
-    start = time.monotonic()
-    yield
-    took = time.monotonic() - start
-    assert took < seconds, f"took {took:.1f} s"

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import random
 import shutil
 import signal
-import socket
-import subprocess
-import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +19,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from guarded import Guarded
+from jars import java
 from kafka_config import Ports, make_certificate, properties, security_protocol
-from kafka_jars import ROOT, java, kafka_jars
+from kafka_jars import kafka_jars
+from servers import ROOT, START_S, end_all, free_ports, on_free_ports, pause, raise_ended, wait_until
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,36 +33,7 @@ LOG4J = Path(__file__).with_name("kafka-log4j2.properties")
 
 # Measured with 2 cores: 1.7 s until a broker answers and 300 MB; 2.2 s and 340 MB with the JVM's defaults.
 SMALL_JVM = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-START_S = 60.0
 STOP_S = 2.0  # in order it takes one broker 0.4 s; three wait for each other and never end
-PORT_TRIES = 5
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at now. They lie below those that the system gives to outgoing connections:
-    else a client that tries to reach a broker that is down could take its port, or get hold of itself."""
-    with contextlib.ExitStack() as held:
-        ports: list[int] = []
-        while len(ports) < count:
-            port = random.SystemRandom().randrange(20_000, 32_000)
-            tried = held.enter_context(socket.socket())
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                tried.bind(("127.0.0.1", port))
-                ports.append(port)
-    return ports
-
-
-def wait_until(true: Callable[[], bool], what: str, deadline_s: float = START_S) -> None:
-    end = time.monotonic() + deadline_s
-    while not true():
-        if time.monotonic() > end:
-            raise TimeoutError(f"{what}: not within {deadline_s} s")
-        time.sleep(0.02)
-
-
-class PortTakenError(Exception):
-    pass
 
 
 class KafkaCluster:
@@ -98,6 +67,10 @@ class KafkaCluster:
     @property
     def bootstrap(self) -> str:
         return ",".join(map(self.address, range(self.brokers)))
+
+    @property
+    def url(self) -> str:
+        return f"kafka://{self.bootstrap}"
 
     @property
     def proxied_bootstrap(self) -> str:
@@ -146,14 +119,11 @@ class KafkaCluster:
         if self._ports:
             self._start_all()
             return
-        for tries_left in reversed(range(PORT_TRIES)):
-            self._format()
-            try:
-                self._start_all()
-                return
-            except PortTakenError:  # between our look and its start
-                if not tries_left:
-                    raise
+        on_free_ports(self._start_anew)
+
+    def _start_anew(self) -> None:
+        self._format()
+        self._start_all()
 
     def _start_all(self) -> None:
         try:
@@ -202,10 +172,7 @@ class KafkaCluster:
     def _answers(self, n: int) -> bool:
         """Whether broker ``n`` answers clients and knows all brokers that run. Raises when it has ended."""
         if not self._processes[n].alive():
-            log = self.log_text(n)[-5000:]
-            if "Address already in use" in log:
-                raise PortTakenError(log)
-            raise RuntimeError(f"Kafka broker {n} ended: {log}")
+            raise_ended(f"Kafka broker {n}", self.log_text(n)[-5000:])
         metadata = self._metadata(n)
         return metadata is not None and self._running() <= set(metadata.brokers)
 
@@ -224,14 +191,7 @@ class KafkaCluster:
         """End all brokers, in order if they can; their files stay."""
         for n in list(self._paused):
             self.resume(n)
-        for process in self._processes.values():
-            process.signal(signal.SIGTERM)
-        end = time.monotonic() + STOP_S
-        for process in self._processes.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, end - time.monotonic()))
-                continue
-            process.kill()
+        end_all(self._processes.values(), STOP_S)
         self._processes.clear()
 
     # -- one broker -------------------------------------------------------------------------------
@@ -250,7 +210,7 @@ class KafkaCluster:
 
     def pause(self, n: int) -> None:
         """SIGSTOP: its connections stay open and nothing is answered."""
-        self._processes[n].signal(signal.SIGSTOP)
+        pause(self._processes[n])
         self._paused.add(n)
 
     def resume(self, n: int) -> None:
@@ -287,6 +247,10 @@ class KafkaCluster:
 
     def log_text(self, n: int) -> str:
         return self._log(n).read_text(errors="replace")
+
+    def kept(self) -> list[Path]:
+        """What tells of a failure: the brokers' logs and what they were told."""
+        return sorted(self.folder.glob("broker-*"))
 
     def _log(self, n: int) -> Path:
         return self.folder / f"broker-{n}.log"

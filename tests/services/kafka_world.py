@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from kafka_server import wait_until
+from tidegate.clock import Clock
 from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
@@ -93,7 +94,7 @@ class World:
     def store(self) -> MemoryStore:
         return MemoryStore(self.prefix, NAMESPACE)
 
-    def driver(self, bootstrap: str | None = None, **options: Any) -> Driver:
+    def driver(self, bootstrap: str | None = None, *, clock: Clock | None = None, **options: Any) -> Driver:
         log = self.log(bootstrap)
         if self.around is not None:
             log = FaultyLog(log, AtCalls(self.around))
@@ -107,10 +108,10 @@ class World:
             "allow_unsafe": True,  # one broker is all there is
         }
         endpoints = Endpoints(NAMESPACE, f"kafka://{self.bootstrap}", f"memory://{self.prefix}")
-        return Driver(endpoints, log, self.store(), Options(**given | options))
+        return Driver(endpoints, log, self.store(), Options(**given | options), clock or Clock())
 
-    def open(self, bootstrap: str | None = None, **options: Any) -> Driver:
-        driver = self.driver(bootstrap, **options)
+    def open(self, bootstrap: str | None = None, *, clock: Clock | None = None, **options: Any) -> Driver:
+        driver = self.driver(bootstrap, clock=clock, **options)
         self.take(driver)
         return driver
 

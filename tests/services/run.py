@@ -1,9 +1,21 @@
 """Start servers, run one command that needs them, end them; the exit code is the command's.
 
     tools/run python tests/services/run.py kafka -- tidegate doctor --wal {kafka}
+    tools/run python tests/services/run.py kafka redis -- tidegate demo --wal {kafka} --store {redis}
 
-``kafka`` is one broker, ``kafka3`` three. ``{kafka}`` in the command becomes kafka://host:port (or several,
-with commas). Ctrl-C and SIGTERM end the command first, then the servers.
+In the command ``{kafka}`` becomes kafka://host:port (or several, with commas), ``{redis}`` or
+``{cassandra}`` the store's URL:
+
+    kafka      one broker              redis      one server, redis://host:port
+    kafka3     three                   sentinel   a primary, a replica and three Sentinels,
+                                                  redis+sentinel://host:port,host:port,host:port/name
+                                       cluster    three primaries and their replicas,
+                                                  redis+cluster://host:port,...
+
+    cassandra           one node, cassandra://host:port/tidegate; that keyspace is not made yet
+    cassandra-cluster   three, cassandra://host:port,host:port,host:port/tidegate
+
+At most one of a kind. Ctrl-C and SIGTERM end the command first, then the servers.
 """
 
 from __future__ import annotations
@@ -13,14 +25,67 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
-from kafka_server import KafkaCluster
-
-BROKERS = {"kafka": 1, "kafka3": 3}
 END_S = 20.0
+
+
+# A client's library is imported when its servers are asked for: no Kafka is needed to run Redis.
+def kafka(folder: Path, brokers: int = 1) -> Any:
+    from kafka_server import KafkaCluster
+
+    return KafkaCluster(folder, brokers)
+
+
+def redis(folder: Path) -> Any:
+    from redis_server import RedisServer
+
+    return RedisServer(folder)
+
+
+def sentinel(folder: Path) -> Any:
+    from redis_sentinel import RedisSentinel
+
+    return RedisSentinel(folder)
+
+
+def cluster(folder: Path) -> Any:
+    from redis_cluster import RedisCluster
+
+    return RedisCluster(folder)
+
+
+def cassandra(folder: Path) -> Any:
+    from cassandra_config import LARGE_JVM
+    from cassandra_server import CassandraServer
+
+    return CassandraServer(folder, jvm=LARGE_JVM)
+
+
+def cassandra_cluster(folder: Path) -> Any:
+    from cassandra_cluster import CassandraCluster
+
+    return CassandraCluster(folder)
+
+
+class Kind(NamedTuple):
+    word: str
+    make: Callable[[Path], Any]
+
+
+KINDS = {
+    "kafka": Kind("{kafka}", kafka),
+    "kafka3": Kind("{kafka}", lambda folder: kafka(folder, brokers=3)),
+    "redis": Kind("{redis}", redis),
+    "sentinel": Kind("{redis}", sentinel),
+    "cluster": Kind("{redis}", cluster),
+    "cassandra": Kind("{cassandra}", cassandra),
+    "cassandra-cluster": Kind("{cassandra}", cassandra_cluster),
+}
 
 
 def run(command: list[str]) -> int:
@@ -35,16 +100,31 @@ def run(command: list[str]) -> int:
         child.kill()
 
 
+def asked_for(arguments: list[str]) -> tuple[list[Kind], list[str]] | None:
+    """The kinds of servers and the command; None when that is not what the arguments say."""
+    if "--" not in arguments:
+        return None
+    at = arguments.index("--")
+    names, command = arguments[:at], arguments[at + 1 :]
+    words = [KINDS[name].word for name in names if name in KINDS]
+    if not names or not command or len(set(words)) < len(names):
+        return None
+    return [KINDS[name] for name in names], command
+
+
 def main(arguments: list[str]) -> int:
-    if len(arguments) < 3 or arguments[0] not in BROKERS or arguments[1] != "--":
+    asked = asked_for(arguments)
+    if asked is None:
         print(__doc__, file=sys.stderr)
         return 2
+    kinds, command = asked
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    with (
-        tempfile.TemporaryDirectory(prefix="tidegate-") as folder,
-        KafkaCluster(Path(folder, "kafka"), BROKERS[arguments[0]]) as kafka,
-    ):
-        code = run([word.replace("{kafka}", f"kafka://{kafka.bootstrap}") for word in arguments[2:]])
+    with contextlib.ExitStack() as running:
+        folder = running.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-"))
+        for n, kind in enumerate(kinds):
+            url = running.enter_context(kind.make(Path(folder, str(n)))).url
+            command = [word.replace(kind.word, url) for word in command]
+        code = run(command)
     return code if code >= 0 else 128 - code
 
 

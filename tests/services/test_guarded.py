@@ -66,3 +66,10 @@ def test_killed(tmp_path):
 def test_a_program_that_is_not_there(tmp_path):
     with pytest.raises(RuntimeError, match=r"no-such-program did not start: [^$]*FileNotFoundError"):
         Guarded(["no-such-program"], tmp_path / "output")
+
+
+@pytest.mark.xdist_group("probe")
+def test_a_group_stays_on_one_worker(request):
+    """Else each worker starts servers of its own, and tests that want a machine to themselves get none."""
+    if getattr(request.config.option, "loadgroup", False):
+        assert request.node.nodeid.endswith("@probe")

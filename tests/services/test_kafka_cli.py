@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from typer.testing import CliRunner
 
+from kafka_server import wait_until
 from tidegate.checks import Check
 from tidegate.cli import app, doctor
 from tidegate.errors import StoreUnavailableError
@@ -157,6 +158,11 @@ def test_doctor_fails_where_a_writer_is_refused(kafka3, place):
     refused = run("recover", *options)
     assert refused.exit_code == 2
     assert "retention.ms 3600000" in refused.stderr
+    never = run("recover", "--allow-unsafe", *options)  # nothing could be appended
+    assert (never.exit_code, "cleanup.policy is compact,delete" in never.stderr) == (2, True)
+    assert topic in never.stderr
+    alter(kafka3.bootstrap, topic, cleanup_policy="delete")
+    wait_until(lambda: run("recover", "--allow-unsafe", *options).exit_code == 0, "every broker knows it")
     assert "retention.ms 3600000" in run("recover", "--allow-unsafe", *options).stderr
 
 

@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from kafka_rules import Api
+from kafka_wire import Api
 from tidegate.wal.open_log import open_log
 
 pytest_plugins = ["proxied"]

@@ -1,59 +1,15 @@
-"""SIGKILL at every named place of the protocol, the log on Kafka: the checks are those for files.
+"""SIGKILL at every named place of the protocol, the log on Kafka and the store in files."""
 
-In the ordinary run each name is killed at once and finished in one way, by turns; with ``slow``, at
-every hit and in every way.
-"""
-
-import itertools
-
-import pytest
-
-from tidegate import failpoints
-from tidegate.testing.crash_place import BATCHES, DEADLINE_S, FINISHES, kill_at
+from driver_killed import QUICK, DriverKilled
+from tidegate.testing.crash_place import FINISHES, REACHED
 
 pytest_plugins = ["kafka_place"]
 
-ALL = tuple(itertools.product(failpoints.NAMES, ("first", "later"), FINISHES))
 
-
-def by_turns():
-    """Each name once; hits and ways go round, so that all six pairs are met."""
-    pairs = itertools.cycle([(hit, way) for way in FINISHES for hit in ("first", "later")])
-    return {(name, *pair) for name, pair in zip(failpoints.NAMES, pairs, strict=False)}
-
-
-QUICK = by_turns()
-
-
-def check_killed_at(place, name, hit, finish):
-    kill_at(place, name, hit)
-    finish(place)
-    if place.check()[1]:
-        place.check_all_of_it()
-
-
-@pytest.mark.parametrize("name,hit,finish", [case for case in ALL if case in QUICK])
-def test_killed_at(place, name, hit, finish):
-    check_killed_at(place, name, hit, finish)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name,hit,finish", [case for case in ALL if case not in QUICK])
-def test_killed_at_in_every_way(place, name, hit, finish):
-    check_killed_at(place, name, hit, finish)
-
-
-def test_killed_again_and_again(place):
-    """Every process dies a step further; together they get there."""
-    for name in failpoints.NAMES[::3]:
-        process = place.start("--keep-versions", "1", armed=f"{name}=kill")
-        process.communicate(timeout=DEADLINE_S)
-        place.check()
-    place.run()
-    assert place.check() == (BATCHES, BATCHES)
-    place.check_all_of_it()
+class TestFiles(DriverKilled):
+    """The fixture ``place`` has its store in files."""
 
 
 def test_every_name_and_every_pair_is_in_the_ordinary_run():
-    assert {name for name, _, _ in QUICK} == set(failpoints.NAMES)
+    assert {name for name, _, _ in QUICK} == set(REACHED)
     assert len({(hit, finish) for _, hit, finish in QUICK}) == 2 * len(FINISHES)

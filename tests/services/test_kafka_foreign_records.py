@@ -3,8 +3,8 @@
 import pytest
 from confluent_kafka import Producer
 
-from kafka_rules import Api
 from kafka_server import wait_until
+from kafka_wire import Api
 from kafka_world import DEADLINE_S, PARTITIONS, world_on
 from tidegate.errors import ConfigError, CorruptError, WalGapError
 from tidegate.wal.kafka_address import parse_address

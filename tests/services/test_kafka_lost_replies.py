@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from kafka_rules import Api
+from kafka_wire import Api
 from kafka_world import world_on
 from tidegate.committers.drop import drop_namespace
 from tidegate.errors import OutcomeUnknownError, WalUnavailableError

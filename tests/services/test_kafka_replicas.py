@@ -26,7 +26,7 @@ from kafka_server import wait_until
 from tidegate.committers.states import State
 from tidegate.errors import ConflictError, OutcomeUnknownError, WalUnavailableError
 
-pytestmark = [pytest.mark.xdist_group("kafka3"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.xdist_group("kafka3"), pytest.mark.timeout(300)]
 __all__ = ["failing_at", "meanwhile"]
 
 SLOW = pytest.mark.slow
@@ -152,6 +152,7 @@ class Traffic:
         assert len(self.records) > 2
 
 
+@pytest.mark.slow
 def test_the_lead_moves_while_it_is_written_and_read(query, brokers, meanwhile):
     """The leader sleeps until another leads, wakes, and gets the lead back: each record is there once."""
     query.log().create()

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import foreign_kafka
+import jars
 import kafka_jars
 import kafka_server
 from kafka_server import KafkaCluster, wait_until
@@ -79,6 +80,7 @@ def test_it_keeps_what_it_acknowledged(kafka):
     assert consume(settings, topic, 2) == [b"one", b"two"]
 
 
+@pytest.mark.slow
 def test_killed_paused_stopped(private_kafka):
     kafka = private_kafka()
     settings = settings_of(kafka)
@@ -121,6 +123,7 @@ def test_deleted_data_is_gone_soon(kafka):
 
 
 @pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_only_those_who_know_the_password_get_in(private_kafka, tls):
     kafka = private_kafka(sasl={"ann": "secret", "bob": "hidden"}, tls=tls)
     settings = settings_of(kafka)
@@ -144,6 +147,7 @@ def refusal(settings):
     return errors[0]
 
 
+@pytest.mark.slow
 def test_clients_of_the_proxied_listener_are_told_the_proxys_address(private_kafka):
     kafka = private_kafka(proxied=True)
     target = "{}:{}".format(*kafka.proxied_target(0))
@@ -216,6 +220,7 @@ def test_no_broker_outlives_the_process_that_started_it(tmp_path):
 RUN = [sys.executable, HERE / "run.py", "kafka", "--", sys.executable, "-c"]
 
 
+@pytest.mark.slow
 def test_run_gives_the_address_and_the_exit_code():
     code = "import sys; print(sys.argv[1]); sys.exit(7)"
     done = subprocess.run([*RUN, code, "{kafka}"], stdout=subprocess.PIPE, text=True, check=False)
@@ -223,6 +228,7 @@ def test_run_gives_the_address_and_the_exit_code():
     assert done.stdout.startswith("kafka://127.0.0.1:")
 
 
+@pytest.mark.slow
 def test_run_ends_all_when_it_is_told_to_end():
     with subprocess.Popen([*RUN, "import time; print(1, flush=True); time.sleep(600)"], stdout=-1) as runner:
         assert runner.stdout.readline() == b"1\n"
@@ -244,7 +250,7 @@ mkdir "${last#*=}" && touch "${last#*=}/kafka_2.13-4.1.1.jar" && echo once >>"$(
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
     """A folder that is searched first for programs, and a place of its own for the jars."""
-    monkeypatch.setattr(kafka_jars, "ROOT", tmp_path)
+    monkeypatch.setattr(jars, "ROOT", tmp_path)
     monkeypatch.setattr(foreign_kafka, "ROOT", tmp_path)
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -289,7 +295,7 @@ def test_what_maven_said_is_told(programs, tmp_path):
 
 def test_every_way_gives_the_same_version():
     assert f"<version>{kafka_jars.VERSION}</version>" in kafka_jars.POM.read_text()
-    assert f"apache/kafka:{kafka_jars.VERSION}\n" in (kafka_jars.ROOT / "docker-compose.yml").read_text()
+    assert f"apache/kafka:{kafka_jars.VERSION}\n" in (jars.ROOT / "docker-compose.yml").read_text()
 
 
 def test_a_broker_that_is_there_is_used(monkeypatch):

@@ -9,7 +9,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kafka_query import WAIT_S, Query
 from kafka_server import wait_until
 from tidegate.committers.open import open_namespace
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, WalUnavailableError
+from tidegate.wal.kafka_topics import Topics as TopicsOfLog
 
 pytestmark = pytest.mark.xdist_group("kafka3")
 
@@ -81,10 +82,10 @@ def query(kafka3, tmp_path):
     made.close()
 
 
-def refused(query, topics, *told):
+def refused(query, topics, *told, safe=True):
     """Opening is refused, and says all of this; nothing was appended or made."""
     before = topics.ends()
-    driver = query.driver(safe=True)
+    driver = query.driver(safe=safe)
     identity = driver.store.identity()
     with pytest.raises(ConfigError) as caught:
         open_namespace(driver, "lineage")
@@ -123,7 +124,7 @@ WRONG = [
 
 
 REFUSED_BY_THE_BROKERS = {("decisions", "compact"), ("decisions", "compact,delete")}
-"""A topic that is compacted takes no record without a key, allowed or not."""
+"""A topic that is compacted takes no record without a key: refused at once, allowed or not."""
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +149,11 @@ def test_one_thing_is_wrong(kafka3, settled, caplog, setting, wrong, right, kind
     name = setting.replace(".", "_")
     topics.alter(kind, **{name: wrong})
     try:
-        refused(settled, topics, f"{kind}: ", *told)
+        refused(settled, topics, f"{kind}: ", f"(topic {topics.names[kind]}; at stake", *told)
         if (kind, wrong) not in REFUSED_BY_THE_BROKERS:
             opened_with_a_warning(settled, caplog, told[0])
+        else:
+            refused(settled, topics, topics.names[kind], "cleanup.policy is", *told, safe=False)
     finally:
         topics.alter(kind, **{name: right})
 
@@ -168,7 +171,7 @@ def test_right_as_they_are_made(query, caplog):
     [
         (
             {"replication_factor": 1},
-            ("decisions: replication: 1 replica", "change-log: replication", "give it 3"),
+            ("decisions and change-log: replication: 1 replica", "give it 3"),
         ),
         ({"min_insync_replicas": 1}, ("min.insync.replicas 1", "set 2")),
     ],
@@ -194,3 +197,29 @@ def test_altered_while_a_driver_runs(kafka3, query):
     refused(query, topics, "change-log: retention: retention.ms 3600000")
     query.commit(driver, 2)
     query.check()
+
+
+def test_too_few_brokers_for_the_replicas_is_an_outage_until_the_deadline(kafka3, tmp_path):
+    """One of them may be away for a moment: it is tried again, and no option is called wrong."""
+    query = Query(kafka3.bootstrap, tmp_path, replication_factor=4, timeout_s=2.0)
+    log = query.log()
+    with pytest.raises(WalUnavailableError, match=r"replication factor of 4 .* smaller replication_factor"):
+        log.create()
+    query.close()
+
+
+def test_brokers_that_come_back_while_the_topics_are_made(kafka3, tmp_path, monkeypatch):
+    query = Query(kafka3.bootstrap, tmp_path, timeout_s=20.0)
+    log, asked = query.log(), []
+
+    def one_away_at_first(self, brokers, wanted=TopicsOfLog._wanted):
+        asked.append(brokers)
+        topics = wanted(self, brokers)
+        for topic in topics:
+            topic.replication_factor = 4 if len(asked) < 3 else 3
+        return topics
+
+    monkeypatch.setattr(TopicsOfLog, "_wanted", one_away_at_first)
+    log.create()
+    assert len(asked) == 3
+    query.close()

@@ -11,8 +11,8 @@ from collections import Counter
 
 import pytest
 
-from kafka_rules import Api
 from kafka_sweep import BATCHES, MODES, ONLY, Case, Sweep, cases, parse
+from kafka_wire import Api
 from tidegate.testing.crash_check import SweepError
 from tidegate.testing.crash_sweep import WAYS, working_folder
 

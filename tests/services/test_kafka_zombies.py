@@ -5,12 +5,13 @@ import signal
 
 import pytest
 
-from kafka_rules import Api
+from kafka_wire import Api
 from tidegate import failpoints
 from tidegate.errors import CorruptError, FencedError, WalGapError
 from tidegate.testing.crash_place import (
     BATCHES,
     DEADLINE_S,
+    REACHED,
     ended,
     stops,
     wake,
@@ -28,7 +29,7 @@ def retiring(name):
     return ["--keep-versions", "1"] if name.startswith("retire.") else []
 
 
-@pytest.mark.parametrize("name", [name for name in failpoints.NAMES if name != OPENS_LATE])
+@pytest.mark.parametrize("name", [name for name in REACHED if name != OPENS_LATE])
 def test_a_zombie_wakes_after_another_driver_finished(place, name):
     """It has one batch more to do, so wherever it slept it learns that it is not the writer any more."""
     zombie = place.start(*retiring(name), "--batches", str(BATCHES + 1), armed=f"{name}=stop")
@@ -137,7 +138,9 @@ def stops_of(chance):
     return ",".join(f"{name}=stop@{nth}" for name, nth in chosen.items())
 
 
-@pytest.mark.parametrize("seed", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_two_drivers_stopped_and_resumed_by_turns(place, seed):
     """Whenever one sleeps the other goes on; who is fenced starts again, as a scheduler would do it."""
     chance, running, codes = random.Random(seed), [None, None], []
@@ -188,7 +191,14 @@ def test_two_drivers_started_at_once(place):
 # -- what a dead driver sent --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["open", "decided", "summary"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "decided",
+        pytest.param("open", marks=pytest.mark.slow),
+        pytest.param("summary", marks=pytest.mark.slow),
+    ],
+)
 def test_a_record_arrives_after_its_driver_died_and_another_finished(watched_place, proxied_kafka, kind):
     """T17: it was on its way; behind the other's Open it is void."""
     place = watched_place

@@ -1,6 +1,10 @@
 """One Spark session for the folder, and streams: files in, versions out, in a folder of their own.
 
 ``--log kafka`` puts the log of every stream on a Kafka broker instead of into that folder.
+
+Batches here are small, and small batches are staged by the driver. So that the staging job is tested, the
+sinks of ``Stream`` have ``driver_stage_max_rows=0``; tests marked ``both_ways`` run once so, and once with
+the driver staging every batch, the first one too.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from tidegate import failpoints
 from tidegate.spark import VersionedSink
 from tidegate.wal.fold import View, fold_all
 
-DEADLINE_S = 90.0
+DEADLINE_S = 300.0
 SPARK_HOME = Path(pyspark.__file__).parent
 NAMESPACE = "flights"
 
@@ -55,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in (
         "on_kafka: the kind of log matters to it; `make test` runs it with --log kafka, too",
         "only_log(kind): it is about one kind of log",
+        "both_ways: runs twice, batches staged by the job, and by the driver",
     ):
         config.addinivalue_line("markers", line)
 
@@ -64,6 +69,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         wanted = item.get_closest_marker("only_log")
         if wanted is not None and wanted.args[0] != log_kind(config):
             item.add_marker(pytest.mark.skip(reason=f"only with --log {wanted.args[0]}"))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.definition.get_closest_marker("both_ways") is not None:
+        metafunc.parametrize("stream", ["job", "driver"], indirect=True)
 
 
 def log_kind(config: pytest.Config) -> str:
@@ -162,6 +172,7 @@ class Stream:
     folder: Path
     schema: str
     log: LogPlace
+    staged_by: str = "job"
     files: int = 0
 
     def __post_init__(self) -> None:
@@ -192,7 +203,11 @@ class Stream:
 
     def sink(self, **options: Any) -> VersionedSink:
         where = {"namespace": NAMESPACE, "store": self.store, **self.log.keywords}
-        return VersionedSink(**{**where, "heartbeat_s": 0.1, **options})
+        ways = {} if self.staged_by == "driver" else {"driver_stage_max_rows": 0}
+        sink = VersionedSink(**{**where, "heartbeat_s": 0.1, **ways, **options})
+        if self.staged_by == "driver":
+            sink._small.staged(0, 0)  # as if a small batch had been there already
+        return sink
 
     def start(self, function: Function, *, per_batch: int = 1, **trigger: Any) -> tuple[Any, Ran]:
         """A running query, and what becomes of it (its ``error`` once the function raised)."""
@@ -283,11 +298,19 @@ class Stream:
 
 
 @pytest.fixture
-def stream(spark: SparkSession, tmp_path: Path, log_at: Callable[[Path], LogPlace]) -> Callable[..., Stream]:
-    """Makes a stream of rows with this schema; the name tells several streams of a test apart."""
+def stream(
+    spark: SparkSession,
+    tmp_path: Path,
+    log_at: Callable[[Path], LogPlace],
+    request: pytest.FixtureRequest,
+) -> Callable[..., Stream]:
+    """Makes a stream of rows with this schema; the name tells several streams of a test apart.
 
-    def make(schema: str, name: str = "stream") -> Stream:
-        return Stream(spark, tmp_path / name, schema, log_at(tmp_path / name))
+    ``staged_by`` is who stages its batches, the job or the driver.
+    """
+
+    def make(schema: str, name: str = "stream", staged_by: str = getattr(request, "param", "job")) -> Stream:
+        return Stream(spark, tmp_path / name, schema, log_at(tmp_path / name), staged_by)
 
     return make
 

@@ -168,13 +168,15 @@ class Watch:
 
     def fork(self, endpoints):
         """A copy of this worker stages and reads by itself; this one goes on with its own clients."""
-        from tidegate.wal.open_log import shared_log
+        from tidegate.wal import open_log
 
-        mine = shared_log(endpoints.wal, endpoints.namespace, endpoints.wal_options)
+        ((_, _, _, uuid, _),) = open_log._shared  # the one that this worker's tasks share
+        named = endpoints.wal, endpoints.namespace, uuid, endpoints.wal_options
+        mine = open_log.shared_log(*named)
         me, child = name(os.getpid()), os.fork()
         if child == 0:
             with contextlib.suppress(BaseException):
-                for log in (mine, shared_log(endpoints.wal, endpoints.namespace, endpoints.wal_options)):
+                for log in (mine, open_log.shared_log(*named)):
                     addresses = log.stage(f"forked-{os.getpid()}-{id(log)}", [b"one", b"two"])
                     read = {blob.content for blob in log.read(addresses)}
                     self.note("forked", parent=me, same=log is mine, right=read == {b"one", b"two"})
@@ -191,8 +193,8 @@ class Watch:
 
 
 def staging(watch: Watch, original):
-    def make(endpoints, *arguments):
-        run = original(endpoints, *arguments)
+    def make(work, *arguments):
+        run = original(work, *arguments)
 
         def task(batches):
             here = watch.here()
@@ -204,7 +206,7 @@ def staging(watch: Watch, original):
                 undo()
             watch.note("staged", **here)
             if watch.planned("fork", here["batch"]):
-                watch.fork(endpoints)
+                watch.fork(work.endpoints)
             if who := watch.planned("staged", here["batch"]):
                 watch.kill(who, here)
             yield from acks
@@ -271,12 +273,12 @@ def main(folder: Path, log: dict, master: str, plans: dict) -> None:
     apply_job._tasks = applying(watch, apply_job._tasks)
     sink = VersionedSink(
         namespace="flights",
-        store=f"sqlite://{folder}/store",
         parallelism=2,
         key_groups=16,
         frame_bytes=500,
         driver_apply_max_changes=0,
-        **log,
+        driver_stage_max_rows=0,
+        **{"store": f"sqlite://{folder}/store", **log},
     )
 
     def each(txn, rows):

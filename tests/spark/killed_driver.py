@@ -7,7 +7,8 @@ batch 1 has begun, before the sink sees it (Spark has its offsets, nothing is st
 it from a task that has written its frames and not acked; ``executor`` kills that task's executor
 instead, once. Places inside the sink come through TIDEGATE_FAILPOINTS, which kill this process only:
 its JVM then ends by itself. ``none``: nothing.
-Whenever the function of a batch runs, its id goes to FOLDER/calls.
+Whenever the function of a batch runs, its id goes to FOLDER/calls; whenever a batch is done, how it read
+its state, to FOLDER/reads.
 """
 
 from __future__ import annotations
@@ -73,13 +74,16 @@ def main(folder: Path, log: dict, master: str, place: str) -> None:
     drivers = (jvm, os.getpid())
     if place in ("stage", "executor"):
         stage._task = killing(stage._task, place, folder / "killed", drivers)
-    sink = VersionedSink(namespace="flights", store=f"sqlite://{folder}/store", parallelism=2, **log)
+    where = {"store": f"sqlite://{folder}/store", "local_dir": f"{folder}/local", **log}
+    # The cache is in the test's own folder: from memory the next application on this host would clear it.
+    sink = VersionedSink(namespace="flights", parallelism=2, state_memory_bytes=0, **where)
 
     def each(txn, rows):
         with (folder / "calls").open("a") as calls:
             calls.write(f"{txn.batch_id}\n")
         txn.upsert("newest", rows, key="k", delete_when="n < 0")
         txn.reduce("sums", rows, key="k", reducers={"n": "sum"})
+        txn.local_state("seen", rows, lambda _, mine, state, __: [*state, *(b"%d" % r["n"] for r in mine)])
 
     commit = sink.each(each)
 
@@ -87,6 +91,9 @@ def main(folder: Path, log: dict, master: str, place: str) -> None:
         if place == "batch" and batch_id == 1:
             kill(*drivers)
         commit(rows, batch_id)
+        state = sink.last_state
+        with (folder / "reads").open("a") as reads:
+            reads.write(f"{batch_id} {state.hits} {state.misses}\n")
 
     query = (
         spark.readStream.schema("k string, n bigint")

@@ -100,6 +100,7 @@ def test_bad_rows_are_refused_with_table_and_key_and_never_tried_again_i5_t43(st
     assert len(tasks()) == 2 * (len(CASES) + 1)
 
 
+@pytest.mark.both_ways
 def test_a_bad_row_ends_the_query_with_its_error_and_the_mended_batch_is_version_1_t46(stream):
     flights = stream("k string, n int")
     flights.add([{"k": "N1", "n": 1}, {"k": None, "n": 2}])

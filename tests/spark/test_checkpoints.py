@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 from tidegate.errors import ConfigError, LineageError, WalGapError
+from tidegate.source_offsets import offsets_in
 from tidegate.spark import batch
 
 pytestmark = pytest.mark.spark
@@ -161,7 +162,7 @@ def test_the_files_behind_an_offset_are_found_for_every_source_and_after_compact
 
 
 def test_offsets_of_any_source_are_told_apart():
-    assert list(batch._offsets('[{"logOffset":0}, -, 7]')) == [{"logOffset": 0}, None, 7]
-    assert list(batch._offsets('[-1, {"t":{"0":5}}]')) == [-1, {"t": {"0": 5}}]
-    assert list(batch._offsets("[not JSON, {}]")) == []
-    assert list(batch._offsets("[]")) == []
+    assert list(offsets_in('[{"logOffset":0}, -, 7]')) == [{"logOffset": 0}, None, 7]
+    assert list(offsets_in('[-1, {"t":{"0":5}}]')) == [-1, {"t": {"0": 5}}]
+    assert list(offsets_in("[not JSON, {}]")) == []
+    assert list(offsets_in("[]")) == []

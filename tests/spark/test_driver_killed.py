@@ -52,6 +52,11 @@ def expected(version):
     return {"newest": newest, "sums": sums}
 
 
+def numbers(version):
+    """What the local state holds, over all its instances."""
+    return sorted(row["n"] for batch in BATCHES[:version] for row in batch)
+
+
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "input").mkdir()
@@ -88,7 +93,11 @@ def check(folder, log, visible, decided):
         for version in range(1, visible + 1):
             with gate.snapshot(version=version) as snapshot:
                 found = {name: dict(snapshot.table(name).scan()) for name in ("newest", "sums")}
+                seen = snapshot.table("_local.seen").scan()
+                instances = dict(snapshot.table("_local").scan())
+                assert sorted(int(item) for _, item in seen) == numbers(version), version
             assert found == expected(version), version
+            assert sum(told["items"] for told in instances.values()) == len(numbers(version))
 
 
 def committed(folder):
@@ -97,6 +106,12 @@ def committed(folder):
 
 def calls(folder):
     return [int(line) for line in (folder / "calls").read_text().split()]
+
+
+def reads(folder):
+    """(hits, misses) of each batch that was done, by its id; a killed one's are not there."""
+    lines = [map(int, line.split()) for line in (folder / "reads").read_text().splitlines()]
+    return {batch: (hits, misses) for batch, hits, misses in lines}
 
 
 def agree(folder, log):
@@ -127,6 +142,23 @@ def test_a_driver_killed_in_a_batch_is_started_again_i1_i2_i4_i5(folder, log, ru
     check(folder, log, visible=4, decided=4)
     again = [] if place in DECIDED or place == "batch" else [1]
     assert calls(folder) == [0, 1, *again, 2, 3]
+    # The cache of state outlives the driver that was killed: only new keys are asked of the store.
+    assert reads(folder)[2] == (10, 4)
+    if place not in DECIDED:
+        assert reads(folder)[1] == (10, 0)
+    agree(folder, log)
+
+
+def test_a_pipelined_driver_killed_between_decided_and_visible_i2_i4(folder, log, drive):
+    """Spark may have the batch as done: the next driver finds it in the log all the same."""
+    words = (json.dumps({**log.keywords, "commit": "pipelined"}), "local[2]", "none")
+    code, told = drive("killed_driver.py", folder, *words, armed="pipeline.before_complete=kill@2")
+    assert code == -signal.SIGKILL, told
+    check(folder, log, visible=1, decided=2)
+    code, told = drive("killed_driver.py", folder, *words)
+    assert code == 0, told
+    assert calls(folder) == [0, 1, 2, 3]
+    check(folder, log, visible=4, decided=4)
     agree(folder, log)
 
 

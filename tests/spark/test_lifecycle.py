@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import traceback
 
@@ -149,3 +150,20 @@ def test_a_driver_that_was_overtaken_stops_and_writes_nothing_i6_t1(stream):
     assert flights.decided() == flights.version() == 2
     flights.commit(old)  # it opens again, with an epoch of its own
     assert flights.rows("t") == content(3)
+
+
+def test_a_namespace_made_anew_is_written_by_workers_that_knew_the_dropped_one_i1(stream):
+    """Spark's workers live on: with the old files still open they would write where nobody reads."""
+    flights = stream(SCHEMA)
+    for turn in range(2):
+        with contextlib.closing(flights.sink(table="t", key="k", driver_apply_max_changes=0)) as sink:
+            sink.load(
+                {"t": flights.spark.createDataFrame([{"k": f"k{n}", "n": turn} for n in range(20)], SCHEMA)},
+                token="first",
+            )
+        assert flights.rows("t") == {f"k{n}": {"n": turn} for n in range(20)}
+        if turn == 0:
+            with contextlib.closing(open_store(flights.store, "flights")) as store:
+                store.drop()
+            with flights.log.opened("flights") as log:
+                log.drop()

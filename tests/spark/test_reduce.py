@@ -96,6 +96,7 @@ def write(txn, rows):
         txn.reduce(table, rows, key=keys, reducers=reducers, order_by=order_by)
 
 
+@pytest.mark.both_ways
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_batches_are_reduced_with_the_state_as_a_dictionary_would_i1(stream, seed):
     chance = random.Random(seed)

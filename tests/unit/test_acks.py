@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tidegate.committers.acks import check_acks
-from tidegate.errors import BadRecordError, TidegateError
+from tidegate.errors import BadRecordError, FunctionError, TidegateError
 from tidegate.wal.record import Ack, FrameRef, Refusal
 
 FRAME = FrameRef("segment:5:9", 9, "00" * 8, (0,), (0,), (3,))
@@ -48,3 +48,16 @@ def test_a_refusal_is_raised_as_what_it_is_before_anything_else() -> None:
     bad = ack(1, refusal=Refusal("BadRecordError", "table t, key k: its key is null"))
     with pytest.raises(BadRecordError, match="its key is null"):
         check_acks([bad], "a1", 2, 8)
+
+
+@pytest.mark.parametrize(
+    "other", [{"0/0": "ab", "0/1": "ee"}, {"0/0": "ab"}, {"0/0": "ab", "0/1": "cd", "1/0": ""}, {}]
+)
+def test_rows_of_two_runs_of_one_function_that_differ_are_refused_i1(other: dict[str, str]) -> None:
+    """Spark ran a task of the first stage again, after one task of the second had read it."""
+    runs = {"0/0": "ab", "0/1": "cd"}
+    check_acks([ack(task, runs=dict(runs)) for task in range(3)], "a1", 3, 8)
+    with pytest.raises(
+        FunctionError, match=r"\['0/1'|\['1/0'|\['0/0', '0/1'.*deterministic; nothing was decided"
+    ):
+        check_acks([ack(0, runs=runs), ack(1, runs=other), ack(2, runs=runs)], "a1", 3, 8)

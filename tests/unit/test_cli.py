@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import tidegate
 from tidegate.cli import app, doctor, output, reach, room
 from tidegate.committers.open import open_namespace
-from tidegate.errors import BY_NAME, StoreUnavailableError
+from tidegate.errors import BY_NAME, ConfigError, StoreUnavailableError
 from tidegate.options import Options
 from tidegate.testing.example import BATCHES, LINEAGE, Example, write_flights
 from tidegate.wal.record import Decided, decode_record
@@ -175,6 +175,29 @@ def test_history_lists_versions(flights):
     assert [row.split("\t")[:2] for row in rows] == [["1", "batch 0"], ["2", "batch 1"], ["3", "batch 2"]]
     (last,) = done_json("history", "--limit", 1, *options)
     assert (last["version"], last["batch"], last["changes"]) == (3, 2, {"aircraft": 1, "airports": 1})
+    tasks = heading.split("\t").index("tasks")
+    assert [row.split("\t")[tasks] for row in rows] == [str(last["parallelism"])] * 3
+
+
+def test_key_groups_shows_herons_figures():
+    """Its review: 2,000 partitions on 900 instances 50 % more, 10,000 9.1 %."""
+    asked = ["key-groups", "--parallelism", 900, "--parallelism", 1000]
+    assert done(*asked, "--key-groups", 10_000).splitlines() == [
+        "tasks\tkey groups each\ttasks with one more\timbalance",
+        "900\t11\t100\t9.1 %",
+        "1000\t10\t0\t0.0 %",
+    ]
+    (half, _) = done_json(*asked, "--key-groups", 2_000)
+    assert half == {
+        "key_groups": 2_000, "parallelism": 900, "smallest": 2, "with_one_more": 200, "imbalance": 0.5
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--key-groups", 100_000, "--parallelism", 7], ["--key-groups", 0, "--parallelism", 1]]
+)
+def test_key_groups_refuses_what_no_namespace_can_have(arguments):
+    refused(ConfigError.exit_code, "key-groups", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -414,7 +437,8 @@ def test_doctor_fails_when_one_of_log_and_store_is_gone_i10(flights, tmp_path, m
 def test_doctor_names_what_cannot_be_reached(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "check_java", lambda **_: doctor.Check("Java", "pass", "", ""))
     (tmp_path / "wal").write_text("a file, not a folder")
-    result = run("doctor", "--json", *options_for(tmp_path), "--store=redis://user:secret@host")
+    others = [option for option in options_for(tmp_path) if not option.startswith("--store=")]
+    result = run("doctor", "--json", *others, "--store=redis://user:secret@host")
     assert result.exit_code == 1
     outcomes = {check["check"]: check["outcome"] for check in json.loads(result.stdout)}
     assert outcomes["log: folder"] == outcomes["store: reachable"] == "fail"
@@ -470,7 +494,7 @@ def test_doctor_warns_of_a_package_that_is_not_there():
 
 
 def test_doctor_checks_the_clock_and_the_disk(flights, tmp_path, monkeypatch):
-    seen = reach.look_at(None, flights[1].removeprefix("--wal="), "flights", None)
+    seen = reach.look_at(reach.Given(None, flights[1].removeprefix("--wal="), "flights", None, None))
     assert [check.outcome for check in seen.checks] == ["pass"]
     state = seen.state
 
@@ -520,7 +544,12 @@ def test_demo_calls_the_demo_and_tells_what_came_of_it(monkeypatch, tmp_path, ri
             return right
 
     def fake(wal, store, folder, progress, **options):
-        assert options == {"namespace": "flights", "wal_options": {}, "allow_unsafe": False}
+        assert options == {
+            "namespace": "flights",
+            "wal_options": {},
+            "store_options": {},
+            "allow_unsafe": False,
+        }
         progress(1, "streaming; 3 snapshots checked")
         progress(1, "streaming; 4 snapshots checked")
         return Outcome(str(folder), "sqlite:///x")
@@ -548,7 +577,23 @@ def test_demo_without_spark_says_what_to_install(monkeypatch):
 # -- the whole ----------------------------------------------------------------------------------------
 
 
-COMMANDS = ["demo", "init", "status", "history", "get", "scan", "recover", "adopt", "doctor"]
+COMMANDS = [
+    "demo",
+    "init",
+    "status",
+    "history",
+    "get",
+    "scan",
+    "recover",
+    "adopt",
+    "doctor",
+    "key-groups",
+    "diff",
+    "tail",
+    "restore",
+    "export",
+    "import",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -595,7 +640,7 @@ def test_options_from_the_environment(flights, monkeypatch):
 
 
 def test_a_password_is_never_shown(tmp_path):
-    url = "redis://user:secret@cache:6379/0"
+    url = "redis://user:secret@cache:6379/0?x=y"
     for command in (["history"], ["status"], ["init", f"--wal=file://{tmp_path}/wal"]):
         result = run(*command, f"--store={url}", "--namespace=x")
         assert result.exit_code == 2

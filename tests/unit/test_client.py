@@ -200,7 +200,7 @@ def test_an_unknown_namespace_says_where_it_looked_and_how_to_make_one(flights):
     "url,namespace,options",
     [
         ("postgres://user:secret@host/db", "flights", None),
-        ("redis://user:secret@host", "flights", None),
+        ("redis://user:secret@host/no-number", "flights", None),
         ("memory://x", "no such name", None),
         ("memory://x", "flights", {"timeout": 3}),
         (None, "flights", None),
@@ -382,14 +382,14 @@ def test_a_scan_of_the_newest_version_holds_it_until_its_last_row(writer):
 
 def test_i8_a_snapshot_refuses_by_its_own_clock_once_its_lease_may_be_gone(writer):
     writer.write(BATCHES[0])
-    clock = SteppedClock()
-    with connect_to(writer, clock) as gate, gate.snapshot(lease_s=10) as snapshot:
+    clock = SteppedClock()  # the thread that renews sleeps by real time: it does not wake up meanwhile
+    with connect_to(writer, clock) as gate, gate.snapshot(lease_s=600) as snapshot:
         table = snapshot.table("airports")
         scan = table.scan()
         next(scan)
-        clock.seconds = 9.9
+        clock.seconds = 599.9
         assert table.get("EWR")
-        clock.seconds = 10.0
+        clock.seconds = 600.0
         for ask in (lambda: table.get("EWR"), lambda: list(scan), lambda: snapshot.table("airports")):
             with pytest.raises(SnapshotExpiredError, match="lease of this snapshot on version 1 has run out"):
                 ask()
@@ -411,7 +411,7 @@ def test_i8_a_horizon_that_moved_while_the_lease_was_taken_gives_the_version_up(
 def test_t28_a_newest_version_retired_under_a_read_is_read_again_at_the_newer_one(writer, monkeypatch):
     writer.write(BATCHES[0])
     with connect_to(writer) as gate:
-        found = gate._reader.store.get_many
+        found = gate._reader.store.get_stored
 
         def retired_meanwhile(table, keys, version, start):
             if version == 1:
@@ -419,7 +419,7 @@ def test_t28_a_newest_version_retired_under_a_read_is_read_again_at_the_newer_on
                 assert writer.driver.store.announce(2) == 2
             return found(table, keys, version, start)
 
-        monkeypatch.setattr(gate._reader.store, "get_many", retired_meanwhile)
+        monkeypatch.setattr(gate._reader.store, "get_stored", retired_meanwhile)
         assert gate.table("airports").get("EWR") == {"departures": 2, "delay": 1.5}
 
 
@@ -430,7 +430,7 @@ def test_t28_reading_again_has_an_end(gate, monkeypatch):
         tries.append(version)
         raise SnapshotExpiredError("retired")
 
-    monkeypatch.setattr(gate._reader.store, "get_many", always)
+    monkeypatch.setattr(gate._reader.store, "get_stored", always)
     with pytest.raises(SnapshotExpiredError):
         gate.table("airports").get("EWR")
     assert 1 < len(tries) < 10
@@ -629,3 +629,32 @@ def test_the_store_may_be_away_when_a_lease_is_given_back(gate, monkeypatch):
         assert snapshot.version == 3
     with contextlib.closing(gate.snapshot(version=1)) as snapshot:
         assert snapshot.version == 1
+
+
+# -- a store that goes back in the middle of a read ---------------------------------------------
+
+
+def test_i9_an_entry_that_is_gone_with_its_version_is_a_store_that_went_back(flights, monkeypatch):
+    with tidegate.connect(flights, namespace="flights") as gate:
+        store = gate._reader.store
+        monkeypatch.setattr(store, "catalog", lambda *_: [])
+        lost = msgspec.structs.replace(store.pointer(), visible=1)
+        monkeypatch.setattr(store, "pointer", lambda: lost)
+        with pytest.raises(VersionRegressedError, match="version 3 was visible, now it is 1"):
+            gate._reader.entry(3)
+
+
+def test_i9_an_entry_that_was_put_back_before_the_pointer_was_read_is_found(flights, monkeypatch):
+    """Lost with its server after the pointer was read, and repaired before it is read again."""
+    with tidegate.connect(flights, namespace="flights") as gate:
+        store, plain = gate._reader.store, gate._reader.store.catalog
+        answers = iter([[], plain(3, 3)])
+        monkeypatch.setattr(store, "catalog", lambda *_: next(answers))
+        assert gate._reader.entry(3).version == 3
+
+
+def test_an_entry_that_is_nowhere_is_corruption(flights, monkeypatch):
+    with tidegate.connect(flights, namespace="flights") as gate:
+        monkeypatch.setattr(gate._reader.store, "catalog", lambda *_: [])
+        with pytest.raises(CorruptError, match="has no entry in the catalog"):
+            gate._reader.entry(3)

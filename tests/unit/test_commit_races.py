@@ -5,10 +5,11 @@ import uuid
 
 import pytest
 
+from tidegate.clock import Clock
 from tidegate.committers import states
 from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
+from tidegate.committers.open import ensure_made, open_namespace
 from tidegate.errors import FencedError, LineageError, WalUnavailableError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.memory_store import MemoryStore
@@ -69,6 +70,22 @@ def test_a_namespace_made_between_log_and_store_is_not_a_log_that_is_behind(plac
     port.before("identity", lambda: another_driver(place))
     open_namespace(driver, "query-1")
     assert driver.epoch == 2
+
+
+def test_a_namespace_is_tried_once_although_its_deadline_passed_meanwhile(place):
+    class Leaping(Clock):
+        """An hour goes by between any two looks at it."""
+
+        def __init__(self):
+            self._now = 0.0
+
+        def monotonic(self):
+            self._now += 3_600.0
+            return self._now
+
+    driver = driver_at(place)
+    driver.clock = Leaping()
+    assert ensure_made(driver).name == driver.endpoints.namespace
 
 
 @pytest.mark.parametrize("call", ["decisions", "identity", "pointer", "append_decision", "claim"])

@@ -38,14 +38,18 @@ def test_the_schema_refuses_a_wrong_file(compose):
 
 
 def test_every_service_has_a_health_check_loopback_ports_and_a_named_volume(compose):
-    assert set(compose["services"]) == {"kafka", "redis", "cassandra"}
+    by_default = {name for name, service in compose["services"].items() if "profiles" not in service}
+    assert by_default == {"kafka", "redis", "cassandra"}
+    assert set(compose["services"]) - by_default == {"prometheus", "grafana"}
     for name, service in compose["services"].items():
         assert service["healthcheck"]["test"], name
         assert ":" in service["image"], f"{name}: an image without a version changes by itself"
         assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
         sources = {volume.split(":")[0] for volume in service["volumes"]}
-        assert sources
-        assert sources <= set(compose["volumes"]), name
+        files = {source for source in sources if source.startswith("./")}
+        assert sources - files
+        assert sources - files <= set(compose["volumes"]), name
+        assert all((ROOT / source).is_dir() for source in files), name
 
 
 def test_a_single_kafka_broker_asks_for_one_copy_and_takes_large_frames(compose):

@@ -612,11 +612,24 @@ def test_a_replay_of_a_batch_that_was_skipped_is_refused():
 
 def test_a_batch_of_an_earlier_generation_is_no_replay_of_this_one():
     book = opened(3)
+    book.add(book.decided(origin=r.RestoreOrigin(1)))
     book.add(book.rewound())
     assert replay_of(book.state, book.batch(batch_id=1)) is None
     book.add(book.decided(origin=book.batch(batch_id=1)))
-    assert replay_of(book.state, book.batch(batch_id=1, fingerprint="f1")).version == 4
+    assert replay_of(book.state, book.batch(batch_id=1, fingerprint="f1")).version == 5
     assert decided_for(book.state, r.BatchOrigin("q1", 0, 1, "f1")).version == 2
+
+
+def test_a_batch_that_a_restored_state_still_holds_is_a_replay_in_the_next_generation_i2():
+    book = opened(3)
+    book.add(book.decided(origin=r.LoadOrigin("t")))
+    for restored in (3, 4, 5, 6):  # the restores of restores too
+        book.add(book.decided(origin=r.RestoreOrigin(restored)))
+    book.add(book.rewound())
+    assert replay_of(book.state, book.batch(batch_id=1)).version == 2
+    assert replay_of(book.state, book.batch(batch_id=3)) is None
+    with pytest.raises(LineageError, match="set it back to right behind batch 2"):
+        replay_of(book.state, book.batch(batch_id=2, fingerprint="other"))
 
 
 def test_same_barrier():

@@ -22,17 +22,48 @@ ROOT = Path(__file__).resolve().parents[2]
 # together, so none of them may import it.
 LAYERS = ["base", "wal", "sinks", "client", "committers", "spark"]
 IN_SRC = {
-    **dict.fromkeys(["checks", "errors", "failpoints", "options", "key_groups", "clock", "names"], "base"),
-    **dict.fromkeys(["client", "aio", "renewal", "snapshot", "values"], "client"),
+    **dict.fromkeys(
+        [
+            "checks",
+            "errors",
+            "failpoints",
+            "options",
+            "key_groups",
+            "clock",
+            "names",
+            "local_dir",
+            "durations",
+            "source_offsets",
+            "observing",
+        ],
+        "base",
+    ),
+    **dict.fromkeys(
+        [
+            *("client", "aio", "diff", "reading", "renewal", "snapshot", "value_encoding", "values"),
+            *("logs", "metrics", "spans"),
+        ],
+        "client",
+    ),
 }
 
 # Files that say what happens and do nothing: the fold, the table of states, and other pure arithmetic.
 PURE = [
     "committers/states.py",
     "sinks/layout.py",
+    "sinks/state_chain.py",
+    "sinks/state_lookup.py",
     "spark/assignment.py",
+    "spark/redistribution.py",
+    "src/tidegate/durations.py",
     "src/tidegate/key_groups.py",
+    "src/tidegate/source_offsets.py",
+    "src/tidegate/value_encoding.py",
     "src/tidegate/values.py",
+    "wal/buffer_note.py",
+    "wal/buffer_policy.py",
+    "wal/buffer_space.py",
+    "wal/expiring.py",
     "wal/fold.py",
     "wal/record.py",
 ]
@@ -61,6 +92,7 @@ PYSPARK = [
     "examples/",
     "tests/spark/",
     "benchmarks/",
+    "src/tidegate/bench/",
     "src/tidegate/cli/demo",
     "src/tidegate/cli/torture",
 ]

@@ -123,6 +123,13 @@ def test_client_options_reach_the_clients_they_are_for():
     assert "compression.type" not in {**settings.for_consumer(), **settings.for_admin()}
 
 
+def test_a_reader_that_takes_its_time_is_not_kept_waiting():
+    """The client's default is a second, in which a queue that was full is empty long since."""
+    assert settings_of("kafka://one", {}).for_consumer()["fetch.queue.backoff.ms"] == 5
+    given = settings_of("kafka://one", {"fetch.queue.backoff.ms": 50})
+    assert given.for_consumer()["fetch.queue.backoff.ms"] == 50
+
+
 def test_producers_are_idempotent_and_acknowledged_by_all_whatever_is_given():
     made = settings_of("kafka://one", {"retries": 3}).for_producer()
     assert made["acks"] == "all"

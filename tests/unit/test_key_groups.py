@@ -20,6 +20,7 @@ from tidegate.key_groups import (
     heron_groups_of,
     heron_task_of,
     key_group,
+    shares,
     task_of,
 )
 
@@ -114,7 +115,52 @@ def test_the_first_group_of_a_task_is_the_ceiling(sizes):
         assert first * parallelism >= index * key_groups > (first - 1) * parallelism
 
 
-def test_herons_own_example():
+@given(st.integers(1, KEY_GROUPS_MAX).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n), st.data())))
+@example((KEY_GROUPS_MAX, KEY_GROUPS_MAX, None))
+@example((KEY_GROUPS_MAX, KEY_GROUPS_MAX - 1, None))
+@example((KEY_GROUPS_MAX, 1, None))
+@pytest.mark.parametrize("task,groups", SPLITS)
+def test_up_to_the_most_key_groups_the_formulas_are_inverses_and_need_32_bits_only(task, groups, drawn):
+    key_groups, parallelism, data = drawn
+    some = [0, key_groups // 2, key_groups - 1]
+    some += [] if data is None else data.draw(st.lists(st.integers(0, key_groups - 1), max_size=20))
+    for group in some:
+        index = task(group, parallelism, key_groups)
+        assert 0 <= index < parallelism
+        assert group in groups(index, parallelism, key_groups)
+        assert group * parallelism < 2**31  # whoever computes it in 32 bits, as Flink does, is right too
+        assert (index + 1) * key_groups < 2**31
+    assert groups(0, parallelism, key_groups).start == 0
+    assert groups(parallelism - 1, parallelism, key_groups).stop == key_groups
+
+
+@given(SIZES)
+def test_the_shares_are_those_of_both_splits(sizes):
+    key_groups, parallelism = sizes
+    if parallelism > key_groups:
+        with pytest.raises(ConfigError, match="a task without one"):
+            shares(parallelism, key_groups)
+        return
+    found = shares(parallelism, key_groups)
+    for _, groups in SPLITS:
+        lengths = sorted(len(groups(index, parallelism, key_groups)) for index in range(parallelism))
+        larger = parallelism - found.with_one_more
+        assert lengths == [found.smallest] * larger + [found.smallest + 1] * found.with_one_more
+        assert found.imbalance == (lengths[-1] - lengths[0]) / lengths[0] <= 1 / (key_groups // parallelism)
+
+
+@pytest.mark.parametrize(
+    "key_groups,parallelism,most,least,with_most,imbalance",
+    [(2_000, 900, 3, 2, 200, 0.5), (10_000, 900, 12, 11, 100, 0.091), (2_000, 1_100, 2, 1, 900, 1.0)],
+)
+def test_herons_figures(key_groups, parallelism, most, least, with_most, imbalance):
+    """From the review of its storage: instances 0 to 199 own 3 partitions, 200 to 899 own 2, and so on."""
+    lengths = [len(heron_groups_of(index, parallelism, key_groups)) for index in range(parallelism)]
+    assert lengths == [most] * with_most + [least] * (parallelism - with_most)
+    assert round(shares(parallelism, key_groups).imbalance, 3) == imbalance
+
+
+def test_a_small_example_of_herons_split():
     """12 groups on 11 tasks: the first task has two, the overflow goes to the first ones."""
     assert [len(heron_groups_of(index, 11, 12)) for index in range(11)] == [2] + [1] * 10
     assert list(heron_groups_of(0, 5, 12)) == [0, 1, 2]

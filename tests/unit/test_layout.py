@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import CorruptError
-from tidegate.sinks.layout import FLAGS, Stored, pack, payloads, unpack
+from tidegate.sinks.layout import FLAGS, Stored, pack, payload, payloads, unpack
 
 VECTORS = [
     (b"+", Stored(b"")),
@@ -74,12 +74,33 @@ def test_any_bytes_are_one_form_or_refused(content):
     assert pack(stored) == content
 
 
-@given(st.lists(st.none() | stored_values, max_size=30))
-def test_payloads_are_the_values(many):
+times = st.sampled_from([0, 1, 255, 256, 2**62]) | st.integers(-(2**63), 2**63 - 1)
+plain_or_expiring = st.builds(Stored, st.none() | st.binary(max_size=9), st.none() | times).map(
+    lambda one: one._replace(expiry_us=None) if one.value is None else one
+)
+
+
+@given(
+    st.lists(st.none() | stored_values, max_size=30)
+    | st.lists(st.none() | plain_or_expiring, min_size=17, max_size=40),
+    times,
+)
+def test_payloads_are_the_values_that_have_not_expired(many, at_us):
     array = pa.array([None if one is None else pack(one) for one in many], pa.binary())
-    found = payloads(array)
+    found = payloads(array, at_us)
     assert found.type == pa.binary()
-    assert found.to_pylist() == [None if one is None else one.value for one in many]
+    expected = [
+        None if one is None or (one.expiry_us is not None and at_us >= one.expiry_us) else one.value
+        for one in many
+    ]
+    assert found.to_pylist() == expected
+    assert [payload(one, at_us) for one in array.to_pylist()] == expected
+
+
+@pytest.mark.parametrize("times", [1, 20])
+def test_a_time_is_needed_where_values_expire(times):
+    with pytest.raises(ValueError, match="decided_at_us"):
+        payloads(pa.array([b"+v", pack(Stored(b"v", 5))] * times, pa.binary()))
 
 
 @given(st.lists(st.binary(max_size=9) | st.none(), min_size=3, max_size=30))
@@ -92,7 +113,9 @@ def test_payloads_of_plain_values_and_slices(values):
 def test_payloads_refuse_what_we_never_write():
     for content in (b"", b"?", b"e1"):
         with pytest.raises(CorruptError):
-            payloads(pa.array([b"+v", content], pa.binary()))
+            payloads(pa.array([b"+v", content], pa.binary()), 0)
+        with pytest.raises(CorruptError):
+            payloads(pa.array([b"+v", content] * 20, pa.binary()), 0)
 
 
 @pytest.mark.parametrize("special", [False, True])
@@ -102,6 +125,6 @@ def test_few_and_many_values_are_taken_apart_alike(special):
     if special:
         forms += [pack(Stored(b"v", 7, b"s")), pack(Stored(None, None, b"s"))]
     many = forms * 20
-    few = [payloads(pa.array([one], pa.binary()))[0].as_py() for one in many]
-    assert payloads(pa.array(many, pa.binary())).to_pylist() == few
+    few = [payloads(pa.array([one], pa.binary()), 6)[0].as_py() for one in many]
+    assert payloads(pa.array(many, pa.binary()), 6).to_pylist() == few
     assert payloads(pa.array([None] * 50, pa.binary())).to_pylist() == [None] * 50

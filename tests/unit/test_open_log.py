@@ -96,13 +96,14 @@ def test_a_backend_is_imported_when_it_is_asked_for():
 
 def test_a_process_shares_one_log_per_arguments(tmp_path, monkeypatch):
     url = f"file://{tmp_path}"
-    log = shared_log(url, "n", {"lock_timeout_s": 2})
-    assert shared_log(url, "n", {"lock_timeout_s": 2}) is log
-    assert shared_log(url, "m", {"lock_timeout_s": 2}) is not log
-    assert shared_log(url, "n", {"lock_timeout_s": 3}) is not log
-    assert shared_log(url, "n") is shared_log(url, "n", {})
+    log = shared_log(url, "n", "u", {"lock_timeout_s": 2})
+    assert shared_log(url, "n", "u", {"lock_timeout_s": 2}) is log
+    assert shared_log(url, "m", "u", {"lock_timeout_s": 2}) is not log
+    assert shared_log(url, "n", "u", {"lock_timeout_s": 3}) is not log
+    assert shared_log(url, "n", "u") is shared_log(url, "n", "u", {})
+    assert shared_log(url, "n", "made anew") is not shared_log(url, "n", "u")
     monkeypatch.setattr(os, "getpid", lambda: -1)  # T13: what a child finds after a fork
-    assert shared_log(url, "n", {"lock_timeout_s": 2}) is not log
+    assert shared_log(url, "n", "u", {"lock_timeout_s": 2}) is not log
 
 
 def test_the_loser_of_a_race_is_closed(tmp_path, monkeypatch):
@@ -113,13 +114,13 @@ def test_the_loser_of_a_race_is_closed(tmp_path, monkeypatch):
 
     monkeypatch.setattr(FileLog, "close", close)
 
-    def slow(*arguments):
-        made = open_log(*arguments)
+    def slow(url, namespace, options):
+        made = open_log(url, namespace, options)
         monkeypatch.setattr(module, "open_log", open_log)
-        won.append(shared_log(*arguments))  # another thread, meanwhile
+        won.append(shared_log(url, namespace, "u", options))  # another thread, meanwhile
         return made
 
     monkeypatch.setattr(module, "open_log", slow)
-    assert shared_log(url, "raced", None) is won[0]
+    assert shared_log(url, "raced", "u", None) is won[0]
     assert len(closed) == 1
     assert closed[0] is not won[0]

@@ -15,7 +15,7 @@ def test_the_defaults_are_valid_and_pinned():
     """Users lean on them: a new default belongs into the change log."""
     assert dataclasses.asdict(Options()) == {
         "key_groups": None,
-        "keep_versions": 100,
+        "keep_versions": None,
         "max_layers": None,
         "max_lease_s": 600.0,
         "apply_deadline_s": 300.0,
@@ -23,6 +23,8 @@ def test_the_defaults_are_valid_and_pinned():
         "parallelism": None,
         "driver_apply_max_changes": 5_000,
         "driver_apply_max_bytes": 4 * 1024 * 1024,
+        "driver_stage_max_rows": 5_000,
+        "driver_stage_max_bytes": 4 * 1024 * 1024,
         "frame_bytes": 900_000,
         "key_bytes_max": 32 * 1024,
         "value_bytes_max": 16 * 1024 * 1024,
@@ -31,6 +33,19 @@ def test_the_defaults_are_valid_and_pinned():
         "summary_every": 500,
         "on_bad_record": "fail",
         "allow_unsafe": False,
+        "wait_replicas": 0,
+        "wait_aof": False,
+        "behind_alarm_s": 900.0,
+        "function_deadline_s": 60.0,
+        "local_dir": None,
+        "affinity": True,
+        "ttl": None,
+        "state_cache_bytes": 256 * 1024 * 1024,
+        "state_memory_bytes": 128 * 1024 * 1024,
+        "commit": "sync",
+        "commit_in_flight": 2,
+        "stuck_alarm_s": 60.0,
+        "metrics_port": None,
     }
 
 
@@ -38,21 +53,52 @@ WHOLE = {
     "key_groups": (1, 32_768),
     "keep_versions": (1, 1_000),
     "summary_every": (1, None),
+    "commit_in_flight": (1, 100),
     "max_layers": (1, None),
     "parallelism": (1, None),
+    "wait_replicas": (0, None),
+    "state_cache_bytes": (0, None),
+    "state_memory_bytes": (0, None),
     "driver_apply_max_changes": (0, None),
     "driver_apply_max_bytes": (0, None),
+    "driver_stage_max_rows": (0, 100_000),
+    "driver_stage_max_bytes": (0, None),
     "frame_bytes": (1, None),
     "key_bytes_max": (1, KEY_BYTES_MAX),
     "value_bytes_max": (1, VALUE_BYTES_MAX),
 }
-SECONDS = ["apply_deadline_s", "decide_deadline_s", "heartbeat_s", "max_lease_s"]
+SECONDS = [
+    "apply_deadline_s",
+    "decide_deadline_s",
+    "heartbeat_s",
+    "max_lease_s",
+    "behind_alarm_s",
+    "function_deadline_s",
+    "stuck_alarm_s",
+]
+
+
+@pytest.mark.parametrize("value", ["Pipelined", "async", "", None, True, 1])
+def test_a_batch_ends_in_one_of_two_ways(value):
+    with pytest.raises(ConfigError, match=r"commit is .*it must be 'sync' or 'pipelined'"):
+        Options(commit=value)
+    assert Options(commit="pipelined").commit == "pipelined"
 
 
 def test_every_option_is_covered_here():
-    assert {*WHOLE, *SECONDS, "wal_retain_s", "on_bad_record", "allow_unsafe"} == {
-        field.name for field in dataclasses.fields(Options)
-    }
+    assert {
+        *WHOLE,
+        *SECONDS,
+        "wal_retain_s",
+        "on_bad_record",
+        "allow_unsafe",
+        "wait_aof",
+        "local_dir",
+        "ttl",
+        "affinity",
+        "commit",
+        "metrics_port",
+    } == {field.name for field in dataclasses.fields(Options)}
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -72,7 +118,9 @@ def test_a_whole_number_is_nothing_else(name, value):
         Options.of({name: value})
 
 
-@pytest.mark.parametrize("name", sorted(set(WHOLE) - {"key_groups", "max_layers", "parallelism"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(WHOLE) - {"keep_versions", "key_groups", "max_layers", "parallelism"})
+)
 def test_only_what_is_found_out_later_may_be_none(name):
     with pytest.raises(ConfigError, match=name):
         Options.of({name: None})
@@ -85,6 +133,38 @@ def test_a_duration_is_held_to_its_range(name):
     for value in (0, -1, 86_400, math.inf, -math.inf, math.nan, True, "5", None):
         with pytest.raises(ConfigError, match=name):
             Options.of({name: value})
+
+
+def test_parallelism_may_follow_the_executors():
+    assert Options(parallelism="executors").tasks is None
+    assert Options().tasks is None
+    assert Options(parallelism=3).tasks == 3
+    for value in ("executor", "", "Executors", "3"):
+        with pytest.raises(ConfigError, match=f"parallelism is '{value}'; .* or 'executors'"):
+            Options.of({"parallelism": value})
+
+
+def test_more_tasks_than_key_groups_are_refused():
+    assert Options(parallelism=7, key_groups=7).tasks == 7
+    with pytest.raises(ConfigError, match=r"parallelism is 8, there are 7 key groups: .* at most 7"):
+        Options(parallelism=8, key_groups=7)
+
+
+@pytest.mark.parametrize("value", [None, "/data/local", ["/data1/local", "/data2/local"], ("/a",)])
+def test_local_dir_is_a_folder_or_several(value):
+    assert Options(local_dir=value).local_dir == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("", "data", "./data", "~/data", "file:///data", "/a\0b", 7, b"/a", True),
+        *([], ["/a", "/a"], ["/a", "/a/"], ["/a", "b"], [None], {"/a": 1}),
+    ],
+)
+def test_local_dir_is_an_absolute_path(value):
+    with pytest.raises(ConfigError, match="local_dir is"):
+        Options.of({"local_dir": value})
 
 
 def test_the_log_is_kept_at_least_ten_apply_deadlines():
@@ -106,7 +186,8 @@ def test_no_more_versions_are_kept_than_there_are_facts():
 
 def test_an_unknown_option_is_named_with_those_there_are():
     with pytest.raises(
-        ConfigError, match=r"unknown option a_b, key_group; the options are allow_unsafe, apply_deadline_s, "
+        ConfigError,
+        match=r"unknown option a_b, key_group; the options are affinity, allow_unsafe, apply_deadline_s, ",
     ):
         Options.of({"key_group": 1, "a_b": 2, "parallelism": 3})
 
@@ -170,8 +251,9 @@ def test_a_password_in_a_url_is_hidden(url, shown):
     assert redact(url) == shown
 
 
+@pytest.mark.parametrize("name", ["allow_unsafe", "wait_aof", "affinity"])
 @pytest.mark.parametrize("value", [None, 0, 1, "yes", [True]])
-def test_allow_unsafe_is_true_or_false(value):
-    assert Options(allow_unsafe=True).allow_unsafe is True
-    with pytest.raises(ConfigError, match="allow_unsafe"):
-        Options.of({"allow_unsafe": value})
+def test_a_switch_is_true_or_false(name, value):
+    assert getattr(Options.of({name: True}), name) is True
+    with pytest.raises(ConfigError, match=name):
+        Options.of({name: value})

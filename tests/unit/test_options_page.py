@@ -12,9 +12,13 @@ from tidegate.options import Options
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text().partition("## URLs")[0]
 UNITS = {"": 1, "KiB": 1024, "MiB": 1024**2}
 MEANT_BY_NONE = {
+    "metrics_port": "none",
     "key_groups": str(KEY_GROUPS_DEFAULT),
     "parallelism": "Spark's default",
-    "max_layers": "keep_versions + 1,000",
+    "keep_versions": "100; Redis 2",
+    "ttl": "rows do not expire",
+    "local_dir": "the system's temporary folder",
+    "max_layers": "keep_versions + 1,000; Redis + 14",
 }
 
 

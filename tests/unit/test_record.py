@@ -74,7 +74,9 @@ FRAMES = st.lists(
     ),
     max_size=2,
 ).map(tuple)
-ACKS = st.builds(r.Ack, TEXT, SMALL, TEXT, TEXT, FRAMES, SMALL, st.none() | st.builds(r.Refusal, TEXT, TEXT))
+REFUSALS = st.none() | st.builds(r.Refusal, TEXT, TEXT)
+RUNS = st.dictionaries(TEXT, TEXT, max_size=3)
+ACKS = st.builds(r.Ack, TEXT, SMALL, TEXT, TEXT, FRAMES, SMALL, REFUSALS, runs=RUNS)
 COLUMNS = st.lists(st.builds(r.Column, TEXT, TEXT), max_size=2).map(tuple)
 MANIFESTS = st.builds(
     r.Manifest,
@@ -409,3 +411,46 @@ def test_frames_are_listed_in_the_order_of_their_instances_numbers():
 
 def test_counts_add_up_per_key_group_and_table():
     assert SAMPLE.counts() == {6: {"flights": 1, "alerts": 6}, 7: {"flights": 2}}
+
+
+def test_row_ranges_say_where_a_key_groups_changes_lie():
+    """topology -> component -> instance, its frames, and in each frame the rows of a key group."""
+    at = "spark", "stage"
+    assert SAMPLE.row_ranges() == {
+        6: [
+            r.RowRange(*at, 9, "f9", "flights", 0, 1),
+            r.RowRange(*at, 9, "f9", "alerts", 1, 6),
+            r.RowRange(*at, 9, "f9b", "alerts", 0, 1),
+        ],
+        7: [r.RowRange(*at, 10, "f10", "flights", 0, 2)],
+    }
+
+
+@given(MANIFESTS.filter(lambda m: len(m.tables) > 1))
+def test_row_ranges_cover_every_row_of_every_frame_once(manifest):
+    def fitting(frame):  # hypothesis draws the three lists apart
+        runs = list(zip(frame.groups, frame.tables, frame.rows, strict=False))
+        columns = zip(*runs, strict=True) if runs else ((), (), ())
+        groups, tables, rows = map(tuple, columns)
+        return msgspec.structs.replace(
+            frame, groups=groups, tables=tuple(t % len(manifest.tables) for t in tables), rows=rows
+        )
+
+    topology = {
+        name: {
+            part: msgspec.structs.replace(
+                one, instances={i: tuple(map(fitting, frames)) for i, frames in one.instances.items()}
+            )
+            for part, one in components.items()
+        }
+        for name, components in manifest.topology.items()
+    }
+    manifest = msgspec.structs.replace(manifest, topology=topology)
+    found = [one for of_group in manifest.row_ranges().values() for one in of_group]
+    assert sum(one.end - one.first for one in found) == sum(f.changes for f in manifest.frames())
+    counted = {}
+    for group, ranges in manifest.row_ranges().items():
+        for one in ranges:
+            of_group = counted.setdefault(group, {})
+            of_group[one.table] = of_group.get(one.table, 0) + one.end - one.first
+    assert counted == manifest.counts()

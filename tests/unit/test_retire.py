@@ -9,13 +9,13 @@ import pytest
 from tidegate import failpoints
 from tidegate.committers.background import Background
 from tidegate.committers.facts import known_facts
-from tidegate.committers.retire import retire_up_to
+from tidegate.committers.retire import kept_by, retire_up_to
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
 from tidegate.options import Options
 from tidegate.sinks import memory_store, sqlite_store
 from tidegate.sinks.store import Lease
 from tidegate.testing.example import Example
-from tidegate.testing.store_harness import ManualClock
+from tidegate.testing.store_harness import ManualClock, retire_version
 from tidegate.wal import fold, memory_log
 from tidegate.wal.fold import View, fold_all
 
@@ -68,6 +68,29 @@ def rows_at(writer, table, key, versions):
     return [version for version, value in found.items() if value is not None]
 
 
+def test_whoever_has_not_folded_a_version_does_not_announce_it(writer):
+    """Found by the simulation: a driver that was replaced announced what it could not drop, so nobody did."""
+    write(writer, 2)
+    stale, driver = writer.driver.folded, writer.driver
+    for number in range(3):
+        writer.write({"airports": {"EWR": None if number % 2 else {"departures": number, "delay": 0.0}}})
+    dropped = retire_up_to(driver.log, driver.store, stale, KEEP_ONE, lambda: False)
+    assert (dropped, driver.store.pointer().horizon) == (2, 2)
+    assert retire(writer) == 5
+    assert driver.store.vacuum(dry_run=True).rows == 0
+
+
+def test_what_another_announced_beyond_the_own_fold_is_dropped_when_it_is_folded(writer):
+    write(writer, 2)
+    stale, driver = writer.driver.folded, writer.driver
+    write(writer, 3)
+    driver.store.announce(4)  # and died before it dropped anything of version 4
+    dropped = retire_up_to(driver.log, driver.store, stale, KEEP_ONE, lambda: False)
+    assert dropped == 2
+    assert retire(writer, dropped=dropped) == 5
+    assert driver.store.vacuum(dry_run=True).rows == 0
+
+
 def test_the_horizon_follows_keep_versions_and_what_is_below_goes(writer):
     write(writer, 5)
     assert retire(writer, Options(keep_versions=3)) == 3 == horizon(writer)
@@ -101,6 +124,16 @@ def test_versions_older_than_the_fold_keeps_are_retired_too(writer, monkeypatch)
         assert [fact.version for fact in known_facts(writer.driver.log, state, first)] == expected
     assert retire(writer, Options(keep_versions=6)) == 4
     assert rows_at(writer, "airports", b"EWR", range(1, 10)) == [4, 5, 6, 7, 8, 9]
+
+
+def test_a_state_that_is_behind_the_pointer_announces_nothing_that_it_would_not_drop(writer):
+    """Versions are made visible while retirement still goes by what it folded before."""
+    write(writer, 2)
+    driver, old = writer.driver, writer.driver.folded
+    write(writer, 3)
+    assert retire_up_to(driver.log, driver.store, old, KEEP_ONE, lambda: False) == 2 == horizon(writer)
+    assert retire(writer, dropped=2) == 5 == horizon(writer)
+    assert rows_at(writer, "airports", b"EWR", range(1, 6)) == [5]
 
 
 # -- leases ---------------------------------------------------------------------------------------
@@ -172,9 +205,11 @@ def test_a_lease_holds_no_more_than_max_layers(writer):
         store.lease(Lease("reader", 1), 60)
 
 
-def test_max_layers_is_keep_versions_and_a_thousand_unless_given():
-    assert Options().layers_max == 1_100
-    assert Options(keep_versions=7, max_layers=9).layers_max == 9
+def test_what_is_kept_is_the_stores_default_unless_given(writer):
+    store = writer.driver.store
+    assert kept_by(store, Options()) == (100, 1_100)
+    assert kept_by(store, Options(keep_versions=7)) == (7, 1_007)
+    assert kept_by(store, Options(keep_versions=7, max_layers=9)) == (7, 9)
 
 
 # -- interrupted, and late ----------------------------------------------------------------------------
@@ -214,7 +249,7 @@ def test_what_was_dropped_is_not_read_again(writer, monkeypatch):
     monkeypatch.setattr(
         type(writer.driver.store),
         "retire",
-        lambda store, version, changes: (seen.append(version), plain(store, version, changes)),
+        lambda store, stamp, *changes: (seen.append(stamp.version), plain(store, stamp, *changes)),
     )
     assert retire(writer, dropped=done) == 4
     assert seen == [4]
@@ -248,7 +283,7 @@ def retire_calls(log, store, state):
         chunks = list(apply.chunks_of(work, log))
         calls += [
             lambda version=fact.version: store.announce(version, max_lease_s=0.001, max_layers=1),
-            lambda version=fact.version, chunks=chunks: store.retire(version, chunks),
+            lambda version=fact.version, chunks=chunks: retire_version(store, version, chunks),
         ]
     return calls
 
@@ -296,6 +331,29 @@ def test_a_retirement_that_hangs_holds_up_no_batch(writer, monkeypatch):
         background.stop()
     names = {thread.name for thread in threading.enumerate()}
     assert not names & {"tidegate-heartbeat", "tidegate-retire_and_trim"}
+
+
+def test_a_stop_ends_a_retirement_on_its_way(writer, monkeypatch):
+    """A large merge takes minutes: who closes does not wait for it."""
+    entered, ended = threading.Event(), []
+
+    def long(self, stamp, counts, changes, stopped):
+        entered.set()
+        until(stopped)
+        ended.append(stamp.version)
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(writer.driver.store), "retire", long)
+        background = background_of(writer)
+        write(writer, 3)
+        background.published()
+        assert entered.wait(DEADLINE_S)
+        background.stop()
+    assert ended == [1]
+    assert retire(writer) == 3  # the next one goes on from there
+    assert rows_at(writer, "airports", b"EWR", range(1, 4)) == [3]
+    assert writer.driver.store.vacuum(dry_run=True).rows == 0
 
 
 def test_a_store_that_is_away_only_puts_retirement_off(writer, monkeypatch, caplog):

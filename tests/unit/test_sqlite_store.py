@@ -25,6 +25,7 @@ from tidegate.testing.store_harness import (
     entry,
     get,
     put,
+    retire_version,
     runs_of,
     scanned,
     stamp,
@@ -229,7 +230,7 @@ def test_a_floor_refuses_by_itself(store):
     put(store, 1, CHANGES)
     put(store, 2, CHANGES)
     store.announce(2)
-    store.retire(2, chunks_of(CHANGES))
+    retire_version(store, 2, chunks_of(CHANGES))
     with store._files.connection("meta.sqlite") as connection:
         connection.execute("UPDATE pointer SET horizon = 0")
     with pytest.raises(SnapshotExpiredError, match="key group"):
@@ -242,7 +243,7 @@ def test_a_floor_refuses_where_an_emptied_table_lost_rows(store):
     put(store, 1, CHANGES)
     put(store, 2, {}, t=2)
     store.announce(2)
-    store.retire(2, [])
+    retire_version(store, 2, [])
     with store._files.connection("meta.sqlite") as connection:
         connection.execute("UPDATE pointer SET horizon = 0")
     with pytest.raises(SnapshotExpiredError, match="key group"):
@@ -261,7 +262,7 @@ def test_a_floor_refuses_where_an_emptied_table_lost_rows(store):
         ("meta.sqlite", lambda store: store.announce(1)),
         ("shard-01.sqlite", lambda store: store.apply(stamp(2), Chunk(0, runs_of(CHANGES)))),
         ("shard-01.sqlite", lambda store: store.seal(stamp(1), counts_of(CHANGES))),
-        ("shard-01.sqlite", lambda store: store.retire(1, chunks_of(CHANGES))),
+        ("shard-01.sqlite", lambda store: retire_version(store, 1, chunks_of(CHANGES))),
     ],
 )
 def test_a_lock_held_until_the_deadline(root, store, name, use):

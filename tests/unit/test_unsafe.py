@@ -45,6 +45,28 @@ def test_a_failed_check_is_refused_before_anything_is_appended():
     assert driver.store.identity() is None
 
 
+def test_what_cannot_work_is_refused_also_with_allow_unsafe():
+    never = Check("d: cleanup", "fail", "compact; set delete", "order", "topic a.d", may_be_allowed=False)
+    driver = driver_on(FAILED, never, options=Options(allow_unsafe=True))
+    with pytest.raises(ConfigError) as caught:
+        open_namespace(driver, "q")
+    assert "d: cleanup: compact; set delete (topic a.d; at stake: order)" in str(caught.value)
+    assert "allow_unsafe" not in str(caught.value)
+    assert "1 copy" not in str(caught.value)
+    assert list(driver.log.decisions()) == []
+
+
+def test_the_same_finding_at_two_places_is_told_once_with_both(caplog):
+    both = [Check(f"{n}: copies", "fail", "1 replica", "I3", f"topic a.{n}") for n in ("d", "c")]
+    other = Check("c: size", "warn", "small", "room", "topic a.c")
+    driver = driver_on(*both, other, options=Options(allow_unsafe=True))
+    with caplog.at_level(logging.WARNING, "tidegate"):
+        open_namespace(driver, "q")
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.endswith("d and c: copies: 1 replica (topic a.d; topic a.c; at stake: I3)")
+    assert second.endswith("c: size: small (topic a.c; at stake: room)")
+
+
 def test_a_check_that_fails_later_is_refused_too():
     driver = driver_on(PASSED)
     open_namespace(driver, "q")

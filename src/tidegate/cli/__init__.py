@@ -6,11 +6,35 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli import adopt, demo, doctor, drop, history, init, read, recover, status, vacuum, verify
+from tidegate.cli import (
+    adopt,
+    bench,
+    demo,
+    diff,
+    doctor,
+    drop,
+    history,
+    init,
+    key_groups,
+    quarantine,
+    read,
+    recover,
+    repair,
+    restore,
+    status,
+    store,
+    tail,
+    torture,
+    transfer,
+    ui,
+    vacuum,
+    verify,
+)
 from tidegate.cli.common import Commands, exit_codes
 
 EPILOG = f"""\b
-Set TIDEGATE_STORE, TIDEGATE_WAL, TIDEGATE_WAL_CONFIG and TIDEGATE_NAMESPACE to leave the options out:
+Set TIDEGATE_STORE, TIDEGATE_WAL, TIDEGATE_STORE_CONFIG, TIDEGATE_WAL_CONFIG and TIDEGATE_NAMESPACE to leave
+the options out:
 \b
   export TIDEGATE_STORE=sqlite:///data/store TIDEGATE_WAL=file:///data/wal
   tidegate init --namespace flights
@@ -59,14 +83,26 @@ for command, command_epilog in (
     (history.history, history.EXAMPLES),
     (read.get, read.GET_EXAMPLES),
     (read.scan, read.SCAN_EXAMPLES),
+    (diff.diff, diff.EXAMPLES),
+    (tail.tail, tail.EXAMPLES),
     (recover.recover, recover.EXAMPLES),
+    (repair.repair, repair.EXAMPLES),
+    (restore.restore, restore.EXAMPLES),
+    (transfer.export, transfer.EXPORT_EXAMPLES),
+    (transfer.import_, transfer.IMPORT_EXAMPLES),
     (adopt.adopt, adopt.EXAMPLES),
     (doctor.doctor, doctor.EXAMPLES),
     (verify.verify, verify.EXAMPLES),
     (vacuum.vacuum, vacuum.EXAMPLES),
+    (key_groups.key_groups, key_groups.EXAMPLES),
+    (bench.bench, bench.EXAMPLES),
     (drop.drop, drop.EXAMPLES),
+    (torture.torture, torture.EXAMPLES),
+    (ui.ui, ui.EXAMPLES),
 ):
-    app.command(epilog=command_epilog)(command)
+    app.command(command.__name__.strip("_").replace("_", "-"), epilog=command_epilog)(command)
+app.add_typer(quarantine.app)
+app.add_typer(store.app)
 
 
 def main() -> None:

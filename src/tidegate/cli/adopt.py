@@ -10,19 +10,21 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
+from tidegate.cli.client_config import StoreConfigs, WalConfig, endpoints
 from tidegate.cli.common import (
     AllowUnsafe,
     Force,
     Json,
     Namespace,
-    Store,
+    Stores,
     Wal,
     driver_for,
     examples,
+    followers_in,
     made_here,
 )
+from tidegate.cli.many import print_standings, stores_as_json
 from tidegate.cli.output import print_json
-from tidegate.cli.wal_config import WalConfig, endpoints
 from tidegate.committers.adopt import adopt as adopt_lineage
 from tidegate.committers.open import refuse_if_writer_alive
 from tidegate.errors import ConfigError
@@ -35,9 +37,10 @@ EXAMPLES = examples(
 
 
 def adopt(  # noqa: PLR0913 - its options
-    store: Store,
+    store: Stores,
     wal: Wal,
     namespace: Namespace,
+    store_config: StoreConfigs,
     lineage: Annotated[
         str | None,
         typer.Option(metavar="ID", help="The query id, as the refused query's message names it."),
@@ -61,21 +64,23 @@ def adopt(  # noqa: PLR0913 - its options
     if (lineage is None) == (checkpoint is None):
         raise ConfigError("give either --lineage ID or --checkpoint FOLDER")
     new = _query_id(str(lineage)) if checkpoint is None else lineage_of(checkpoint)
-    where = endpoints(store, wal, namespace, wal_config)
+    where = endpoints(store, wal, namespace, wal_config, store_config)
     with driver_for(where, Options(allow_unsafe=allow_unsafe)) as driver:
         made_here(driver)
         before = driver.folded.lineage
         refuse_if_writer_alive(driver, "tidegate adopt", force=force)
         recovered = adopt_lineage(driver, new)
+        standings = [each.catch_up() for each in followers_in(driver) if driver.epoch]
     if json:
         facts = {"namespace": namespace, "lineage": new, "before": before, "recovered": recovered}
-        print_json(facts)
+        print_json(facts | ({"stores": stores_as_json(standings)} if standings else {}))
     elif before == new:
         print(f"namespace {namespace} follows query {new} already; nothing was written")
     else:
         print(f"namespace {namespace} follows query {new} from now on (before: {before or 'none'})")
         if recovered:
             print(f"made visible first: version {', '.join(map(str, recovered))}")
+        print_standings(standings)
         print("next: start that query; its first batch makes the next version")
 
 

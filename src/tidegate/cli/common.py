@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import logging
+import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -14,20 +17,50 @@ from typer.core import TyperGroup
 
 from tidegate.client import Gate, connect
 from tidegate.committers.driver import Driver
+from tidegate.committers.follower import Follower, follower_for
+from tidegate.committers.local_apply import JOBS_MAX, jobs_here, local_apply
 from tidegate.committers.open import log_is_empty
 from tidegate.errors import BY_NAME, ConfigError, CorruptError, TidegateError
-from tidegate.options import Endpoints, Options, redact
+from tidegate.options import Endpoints, Options, redact, store_at
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
 
 LOGGER = "tidegate"
-_STORE_HELP = "The store: sqlite:///path."
+_STORE_HELP = (
+    "The store: sqlite:///path, redis://host:port, redis+sentinel://..., redis+cluster://... or"
+    " cassandra://host1,host2/keyspace."
+)
 _WAL_HELP = "The write-ahead log: file:///path, or kafka://broker1:9092,broker2:9092."
 
-Store = Annotated[str, typer.Option(envvar="TIDEGATE_STORE", metavar="URL", help=_STORE_HELP)]
-MaybeStore = Annotated[
-    str | None,
-    typer.Option("--store", envvar="TIDEGATE_STORE", metavar="URL", help=_STORE_HELP),
+_SEVERAL_HELP = " Several: --store NAME=URL for each, the primary first. [env var: TIDEGATE_STORE]"
+
+
+def split_stores(text: str) -> list[str]:
+    """The stores in a variable: ``URL`` or ``NAME=URL``, with white space between them."""
+    return [one for one in re.split(r"\s+(?=[^\s=:/]+(?:=|:))", text.strip()) if one]
+
+
+def _stores_of_environment() -> list[str]:
+    return split_stores(os.environ.get("TIDEGATE_STORE", ""))
+
+
+def _first_url(text: str) -> str:
+    """Of several in the environment a reader takes the first."""
+    return store_at((split_stores(text) or [text])[0]).url
+
+
+Store = Annotated[
+    str, typer.Option(envvar="TIDEGATE_STORE", metavar="URL", help=_STORE_HELP, parser=_first_url)
+]
+Stores = Annotated[
+    list[str],
+    typer.Option(
+        "--store",
+        default_factory=_stores_of_environment,
+        show_default=False,
+        metavar="URL",
+        help=_STORE_HELP + _SEVERAL_HELP,
+    ),
 ]
 Wal = Annotated[str, typer.Option(envvar="TIDEGATE_WAL", metavar="URL", help=_WAL_HELP)]
 MaybeWal = Annotated[
@@ -42,35 +75,63 @@ MaybeNamespace = Annotated[
     typer.Option("--namespace", envvar="TIDEGATE_NAMESPACE", metavar="NAME", help="The namespace's name."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
-At = Annotated[
-    int | None,
-    typer.Option("--at", metavar="VERSION", min=1, help="Read at this version instead of the newest."),
-]
 Force = Annotated[
     bool, typer.Option("--force", help="Go on although a writer seems to be running; it will be fenced.")
 ]
 AllowUnsafe = Annotated[
     bool,
     typer.Option(
-        "--allow-unsafe", help="Go on although a check of the log fails (see tidegate doctor); it is told."
+        "--allow-unsafe",
+        help="Go on although a check of log or store fails (see tidegate doctor); it is told.",
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        metavar="N",
+        min=1,
+        max=JOBS_MAX,
+        help="Apply a large version in N processes; default: one for each CPU, at most 8.",
     ),
 ]
 
 
 @contextlib.contextmanager
-def driver_for(where: Endpoints, options: Options | None = None) -> Iterator[Driver]:
-    """A driver that is not open yet; log and store are closed in the end."""
+def driver_for(where: Endpoints, options: Options | None = None, jobs: int | None = 1) -> Iterator[Driver]:
+    """A driver that is not open yet; log and stores are closed in the end.
+
+    It applies large versions in ``jobs`` processes; None: as many as fit this machine.
+    """
+    options, jobs = options or Options(), jobs or jobs_here()
+    apply_large = local_apply(where.only(), jobs, options.apply_deadline_s)
     with contextlib.ExitStack() as closing:
+        if apply_large is not None:
+            options = dataclasses.replace(options, parallelism=max(jobs, options.tasks or 1))
+            closing.callback(apply_large.close)
         log = open_log(where.wal, where.namespace, where.wal_options)
         closing.callback(log.close)
-        kept = open_store(where.store, where.namespace, where.store_options)
-        closing.callback(kept.close)
-        yield Driver(where, log, kept, options or Options())
+        kept = []
+        for at in where.stores:
+            kept.append(open_store(at.url, where.namespace, at.options))
+            closing.callback(kept[-1].close)
+        driver = Driver(where, log, kept[0], options, apply_on_executors=apply_large)
+        driver.others = tuple(kept[1:])
+        yield driver
 
 
-def gate_to(store: str, namespace: str) -> Gate:
+def followers_in(driver: Driver, jobs: int | None = 1) -> list[Follower]:
+    """A follower for each of the driver's other stores; large versions as ``driver_for``."""
+    where, deadline_s = driver.endpoints, driver.options.apply_deadline_s
+    return [
+        follower_for(driver, at, store, local_apply(where.only(at), jobs or jobs_here(), deadline_s))
+        for at, store in zip(where.also, driver.others, strict=True)
+    ]
+
+
+def gate_to(store: str, namespace: str, options: dict[str, Any]) -> Gate:
     """A reader's gate."""
-    return connect(store, namespace)
+    return connect(store, namespace, options)
 
 
 def made_here(driver: Driver) -> None:
@@ -140,6 +201,14 @@ def _warnings_said() -> Iterator[None]:
 def say(text: str) -> None:
     """A message for a person, on standard error."""
     print(f"tidegate: {text}", file=sys.stderr)
+
+
+def confirm(what: str) -> None:
+    """Ask whether to go on. ConfigError: no, or nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{what}: add --yes to do that without being asked")
+    if not typer.confirm(f"{what}. Go on?", err=True):
+        raise ConfigError("nothing was written")
 
 
 def examples(*lines: str) -> str:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.status import Status
 
+from tidegate.cli.client_config import store_options, wal_options
 from tidegate.cli.common import AllowUnsafe, Json, examples, say
 from tidegate.cli.output import print_json, print_pairs
 from tidegate.cli.room import folder_of
-from tidegate.cli.wal_config import wal_options
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.options import redact
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
 
 EXAMPLES = examples(
     "tidegate demo",
@@ -31,6 +33,10 @@ WalConfig = Annotated[
     Path | None,
     typer.Option("--wal-config", metavar="FILE", help="The log's options: a file of name=value lines."),
 ]
+StoreConfig = Annotated[
+    Path | None,
+    typer.Option("--store-config", metavar="FILE", help="The store's options: a file of name=value lines."),
+]
 Store = Annotated[str | None, typer.Option(metavar="URL", help="Another store than files in the folder.")]
 
 
@@ -42,6 +48,7 @@ def demo(
         typer.Option(metavar="FOLDER", help="An empty folder for it all; a temporary one by default."),
     ] = None,
     wal_config: WalConfig = None,
+    store_config: StoreConfig = None,
     *,
     allow_unsafe: AllowUnsafe = False,
     json: Json = False,
@@ -53,7 +60,9 @@ def demo(
     `tidegate doctor`. With --wal or --store its namespace has a fresh name. A log on servers
     goes in the end, when no --folder was given. Exit code 1 when a promise did not hold.
     """
-    run, options = _find_run(), wal_options(wal_config)
+    from rich.console import Console
+
+    run = _find_run()
     namespace = "flights" if wal is None and store is None else f"flights-{Clock().new_id()[:8]}"
     on_servers = wal is not None and folder_of(wal) is None
     if on_servers:
@@ -66,7 +75,8 @@ def demo(
             folder=folder,
             progress=_Teller(console, status),
             namespace=namespace,
-            wal_options=options,
+            wal_options=wal_options(wal_config),
+            store_options=_to_make(store) | store_options(store_config),
             allow_unsafe=allow_unsafe,
         )
     facts = {name: redact(v) if isinstance(v, str) else v for name, v in dataclasses.asdict(outcome).items()}
@@ -80,6 +90,11 @@ def demo(
             print(_of_log(outcome))
     if not outcome.right:
         raise typer.Exit(TidegateError.exit_code)
+
+
+def _to_make(store: str | None) -> dict[str, Any]:
+    """It makes Cassandra's tables too, which elsewhere only `tidegate init` does."""
+    return {"create": True} if store is not None and store.startswith("cassandra:") else {}
 
 
 def _of_log(outcome: Any) -> str:

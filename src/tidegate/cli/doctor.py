@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import typer
 
 from tidegate.checks import Check, Outcome
-from tidegate.cli.common import Json, MaybeNamespace, MaybeStore, MaybeWal, examples, say
+from tidegate.cli.client_config import StoreConfigs, WalConfig, named_files, store_options
+from tidegate.cli.common import Json, MaybeNamespace, MaybeWal, Stores, examples, say
 from tidegate.cli.output import print_json, print_table
-from tidegate.cli.reach import look_at
+from tidegate.cli.reach import Given, look_at
 from tidegate.cli.room import check_disk, check_writable, folder_of
-from tidegate.cli.wal_config import WalConfig
 from tidegate.clock import Clock
-from tidegate.errors import TidegateError
+from tidegate.errors import ConfigError, TidegateError
+from tidegate.options import stores_at
 from tidegate.wal.record import Folded
 
 EXAMPLES = examples(
     "tidegate doctor",
     "tidegate doctor --store sqlite:///data/store --wal file:///data/wal --namespace flights",
     "tidegate doctor --wal kafka://broker1:9093 --wal-config kafka.properties --namespace flights",
+    "tidegate doctor --store redis://cache:6379",
 )
 
 JAVA_MIN = 17
@@ -37,7 +40,8 @@ THIS_RELEASE_US = 1_760_000_000_000_000  # a clock before this release's making 
 
 
 def doctor(
-    store: MaybeStore = None,
+    store: Stores,
+    store_config: StoreConfigs,
     wal: MaybeWal = None,
     namespace: MaybeNamespace = None,
     wal_config: WalConfig = None,
@@ -46,12 +50,12 @@ def doctor(
 ) -> None:
     """Check what the promises rest on.
 
-    Java, disks, clock, log and store, how the log is set up; without URLs only this machine.
+    Java, disks, clock, log and store, how both are set up; without URLs only this machine.
     Each line names the promise at stake.
 
     Exit code 1 when a check fails; warnings do not count. Nothing is written.
     """
-    checks = list(_checks(store, wal, namespace, wal_config))
+    checks = list(_checks(_given(store, wal, namespace, wal_config, store_config)))
     if json:
         print_json([check._asdict() for check in checks])
     else:
@@ -65,9 +69,26 @@ def doctor(
         raise typer.Exit(TidegateError.exit_code)
 
 
-def _checks(
-    store: str | None, wal: str | None, namespace: str | None, wal_config: Path | None
-) -> Iterator[Check]:
+def _given(
+    store: Sequence[str],
+    wal: str | None,
+    namespace: str | None,
+    wal_config: Path | None,
+    store_config: Sequence[str],
+) -> Given:
+    """The primary's file of options is looked at as a check; that of another store has to be right."""
+    if not store:
+        return Given(None, wal, namespace, wal_config, None)
+    primary, *also = stores_at(list(store))
+    by_name = named_files(primary.name, store_config)
+    own = by_name.pop(primary.name, None)
+    others = [dataclasses.replace(at, options=store_options(by_name.pop(at.name, None))) for at in also]
+    if by_name:
+        raise ConfigError(f"--store-config: there is no store {', '.join(sorted(by_name))}")
+    return Given(primary.url, wal, namespace, wal_config, own, tuple(others))
+
+
+def _checks(given: Given) -> Iterator[Check]:
     yield check_python()
     yield check_package("pyarrow", PYARROW_MIN, None, "readers and writers: frames and scans")
     spark = check_package(
@@ -75,12 +96,12 @@ def _checks(
     )
     yield spark
     yield check_java(spark_is_here=not spark.found.startswith("not installed"))
-    for what, url in (("log", wal), ("store", store)):
+    for what, url in (("log", given.wal), ("store", given.store)):
         folder = None if url is None else folder_of(url)
         if folder is not None:
             yield check_writable(what, folder)
             yield check_disk(what, folder)
-    seen = look_at(store, wal, namespace, wal_config)
+    seen = look_at(given)
     yield check_clock(Clock(), seen.state)
     yield from seen.checks
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from tidegate.cli.common import Force, Json, Namespace, Store, Wal, driver_for, examples, no_namespace
+from tidegate.cli.client_config import StoreConfigs, WalConfig, endpoints
+from tidegate.cli.common import Force, Json, Namespace, Stores, Wal, driver_for, examples, no_namespace
 from tidegate.cli.output import print_json
-from tidegate.cli.wal_config import WalConfig, endpoints
+from tidegate.committers.driver import Driver
 from tidegate.committers.drop import drop_namespace
 from tidegate.committers.open import refuse_if_writer_alive
 from tidegate.errors import ConfigError, CorruptError
@@ -21,58 +23,95 @@ EXAMPLES = examples(
 )
 
 
-def drop(
-    store: Store,
+def drop(  # noqa: PLR0913 - its options
+    store: Stores,
     wal: Wal,
     namespace: Namespace,
+    store_config: StoreConfigs,
     wal_config: WalConfig = None,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the namespace's name.")] = False,
+    only_stores: Annotated[
+        bool, typer.Option("--only-stores", help="Keep the log: only these stores, which it does not list.")
+    ] = False,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Remove a namespace from store and log, for ever.
+    """Remove a namespace from all its stores and the log, for ever.
 
     All versions, all tables. On a terminal it asks for the namespace's name; elsewhere it
     needs --yes. Refused while a writer is running, when the log does not answer, and when only
     the log is there (a wrong --store?). With --force it may be repeated when it was cut short.
     Checkpoints stay: a query that makes the namespace anew starts from a new one.
+
+    With --only-stores the log stays, and with it the namespace: for what `store remove` left behind.
     """
-    where = endpoints(store, wal, namespace, wal_config)
+    where = endpoints(store, wal, namespace, wal_config, store_config)
+    goes = [("store", at.url) for at in where.stores] + [("log", wal)] * (not only_stores)
     if not yes:
-        _ask(store, wal, namespace)
+        _ask(namespace, goes)
     with driver_for(where) as driver:
-        try:
-            refuse_if_writer_alive(driver, "tidegate drop", force=force)
-            # A log that does not answer, or lets nobody in, is told before the store is gone.
-            in_log = None if force else driver.fold_on()
-            if in_log is not None and driver.store.identity() is None:
-                raise ConfigError(
-                    f"{redact(wal)} has namespace {namespace}, {redact(store)} has nothing of it, so only the"
-                    " log would go: check --store; if the store is gone, or a drop was cut short, use --force"
-                )
-        except CorruptError:
-            if not force:  # whether a writer runs cannot be told
-                raise
-        dropped = drop_namespace(driver)
-    if not any(dropped):
-        raise no_namespace(namespace, store, wal)
+        if only_stores:
+            _refuse_listed(driver, force=force)
+        else:
+            _refuse_drop(driver, force=force)
+        dropped = drop_namespace(driver, log_too=not only_stores)
+    if not dropped.log and not any(dropped.stores):
+        raise no_namespace(namespace, *(url for _, url in goes))
     if json:
-        print_json({"namespace": namespace, **dropped._asdict()})
+        print_json({"namespace": namespace, "store": any(dropped.stores), "log": dropped.log})
         return
-    print(f"namespace {namespace} is gone")
-    for there, what, url in ((dropped.store, "store", store), (dropped.log, "log", wal)):
+    print(f"namespace {namespace} is gone" + " from these stores" * only_stores)
+    for (what, url), there in zip(goes, (*dropped.stores, dropped.log), strict=False):
         print(f"  {what:<6} {redact(url)}{'' if there else ' (nothing was there)'}")
 
 
-def _ask(store: str, wal: str, namespace: str) -> None:
+def _refuse_drop(driver: Driver, *, force: bool) -> None:
+    """ConfigError when it cannot be meant, or is not safe, unless forced."""
+    namespace, wal = driver.endpoints.namespace, driver.endpoints.wal
+    try:
+        refuse_if_writer_alive(driver, "tidegate drop", force=force)
+        # A log that does not answer, or lets nobody in, is told before the stores are gone.
+        in_log = None if force else driver.fold_on()
+        if in_log is None:
+            return
+        if all(each.identity() is None for each in driver.stores):
+            raise ConfigError(
+                f"{redact(wal)} has namespace {namespace}, {redact(driver.endpoints.store)} has nothing of"
+                " it, so only the log would go: check --store; if the store is gone, or a drop was cut short,"
+                " use --force"
+            )
+        left = set(in_log.stores) - {at.name for at in driver.endpoints.stores}
+        if left:
+            raise ConfigError(
+                f"namespace {namespace} also has store {', '.join(sorted(left))}, which would be left without"
+                " its log: give it too, as --store NAME=URL; or use --force"
+            )
+    except CorruptError:
+        if not force:  # whether a writer runs cannot be told
+            raise
+
+
+def _refuse_listed(driver: Driver, *, force: bool) -> None:
+    """ConfigError when one of the stores still follows the log, unless forced."""
+    state = None if force else driver.fold_on()
+    for at in driver.endpoints.stores if state is not None else ():
+        if at.name in state.stores or not state.stores:  # type: ignore[union-attr]
+            raise ConfigError(
+                f"store {at.name} follows the log of namespace {driver.endpoints.namespace}: first"
+                f" `tidegate store remove {at.name}`; or leave --only-stores out; or use --force"
+            )
+
+
+def _ask(namespace: str, goes: Sequence[tuple[str, str]]) -> None:
     if not _is_terminal():
         raise ConfigError(
-            f"namespace {namespace} would be removed from {redact(store)} and {redact(wal)}, for ever: add"
-            " --yes to do that without being asked"
+            f"namespace {namespace} would be removed from {' and '.join(redact(url) for _, url in goes)}, for"
+            " ever: add --yes to do that without being asked"
         )
-    print(f"This removes namespace {namespace}, all its versions and its log, for ever:", file=sys.stderr)
-    print(f"  store  {redact(store)}\n  log    {redact(wal)}", file=sys.stderr)
+    print(f"This removes namespace {namespace}, all its versions there, for ever:", file=sys.stderr)
+    for what, url in goes:
+        print(f"  {what:<6} {redact(url)}", file=sys.stderr)
     if typer.prompt("Type the namespace's name to go on", err=True) != namespace:
         raise ConfigError("that is not its name; nothing was removed")
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tidegate.cli.client_config import StoreConfig, store_options
 from tidegate.cli.common import Json, Namespace, Store, examples, gate_to
 from tidegate.cli.output import on_terminal, print_json, print_table
 
@@ -23,11 +24,12 @@ def history(
         int | None,
         typer.Option(metavar="N", min=1, help="Only the newest N versions."),
     ] = None,
+    store_config: StoreConfig = None,
     *,
     json: Json = False,
 ) -> None:
     """List the versions that can still be read, oldest first."""
-    with gate_to(store, namespace) as gate:
+    with gate_to(store, namespace, store_options(store_config)) as gate:
         versions = gate.history(limit)
     if json:
         print_json([dataclasses.asdict(info) for info in versions])
@@ -36,13 +38,14 @@ def history(
         print(f"namespace {namespace} has no visible version yet")
         return
     print_table(
-        ["version", "from", "decided", "published", "changes"],
+        ["version", "from", "decided", "published", "tasks", "changes"],
         [
             (
                 info.version,
                 info.origin,
                 info.decided_at,
                 info.published_at,
+                info.parallelism,
                 ", ".join(f"{table} {count}" for table, count in sorted(info.changes.items())) or "none",
             )
             for info in versions

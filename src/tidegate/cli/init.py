@@ -6,21 +6,24 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.common import AllowUnsafe, Json, Namespace, Store, Wal, driver_for, examples
+from tidegate.cli.client_config import StoreConfigs, WalConfig, endpoints
+from tidegate.cli.common import AllowUnsafe, Json, Namespace, Stores, Wal, driver_for, examples
 from tidegate.cli.output import print_json
-from tidegate.cli.wal_config import WalConfig, endpoints
-from tidegate.committers.open import ensure_made
+from tidegate.committers.open import ensure_made, refuse_other_uuid
 from tidegate.options import Options, redact
+from tidegate.sinks.store import Identity
 
 EXAMPLES = examples(
     "tidegate init --store sqlite:///data/store --wal file:///data/wal --namespace flights",
+    "tidegate init --store cassandra://node1,node2/tidegate --store-config FILE --wal URL --namespace x",
 )
 
 
 def init(
-    store: Store,
+    store: Stores,
     wal: Wal,
     namespace: Namespace,
+    store_config: StoreConfigs,
     key_groups: Annotated[
         int | None,
         typer.Option(metavar="N", help="Key groups, fixed for life. Default 128; 1024 above 50 M keys."),
@@ -33,20 +36,30 @@ def init(
     """Make a namespace in log and store. May be repeated.
 
     A query makes its namespace by itself at its first batch; init is for readers that come
-    before it, and to choose the number of key groups.
+    before it, to choose the number of key groups, and to make Cassandra's keyspace and tables.
     """
     options = Options(key_groups=key_groups, allow_unsafe=allow_unsafe)
-    with driver_for(endpoints(store, wal, namespace, wal_config), options) as driver:
+    where = endpoints(store, wal, namespace, wal_config, store_config)
+    with driver_for(where, options) as driver:
+        prepared = [what for each in (driver.store, *driver.others) for what in each.prepare()]
         fresh = driver.store.identity() is None
         state = ensure_made(driver)
         driver.log.create()  # again, when a part of it was removed
+        for other in driver.others:  # the log lists them when the first query opens
+            refuse_other_uuid(
+                driver, state, other.create(Identity(state.namespace, state.name, state.key_groups))
+            )
     facts = {"namespace": state.name, "uuid": state.namespace, "key_groups": state.key_groups, "made": fresh}
+    facts["prepared"] = prepared
     if json:
         print_json(facts)
         return
+    for what in prepared:
+        print(f"made {what}")
     made = "made," if fresh else "was there already,"
     print(f"namespace {state.name} {made} with {state.key_groups} key groups (uuid {state.namespace})")
     if fresh:
         print(f"  log    {redact(wal)}")
-        print(f"  store  {redact(store)}")
+        for at in where.stores:
+            print(f"  store  {redact(at.url)}")
         print("next: start a query with tidegate.spark.VersionedSink; `tidegate status` shows its versions")

@@ -1,4 +1,7 @@
-"""How results are printed: a table on a terminal, tab-separated lines elsewhere, or JSON."""
+"""How results are printed: a table on a terminal, tab-separated lines elsewhere, or JSON.
+
+rich is imported for a terminal only: no command waits for it elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+
+ROWS_AT_ONCE = 500
+"""A terminal shows many rows as tables of so many: memory stays bounded."""
 
 _json = msgspec.json.Encoder(decimal_format="number")
 
@@ -27,7 +30,12 @@ def on_terminal() -> bool:
 
 def print_json(value: Any) -> None:
     """One JSON value on one line. Binary is base64, times are RFC 3339, NaN is the text NaN."""
-    print(_json.encode(_plain(value)).decode())
+    print(json_of(value).decode())
+
+
+def json_of(value: Any) -> bytes:
+    """The same, as bytes."""
+    return _json.encode(_plain(value))
 
 
 def _plain(value: Any) -> Any:
@@ -52,6 +60,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         for row in rows:
             print("\t".join(map(cell, row)))
         return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(header_style="bold")
     for column in columns:
         table.add_column(Text(cell(column)), overflow="fold")
@@ -66,6 +78,10 @@ def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
         for name, value in pairs:
             print(f"{cell(name)}\t{cell(value)}")
         return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     grid = Table.grid(padding=(0, 2))
     for name, value in pairs:
         grid.add_row(Text(cell(name), style="bold"), Text(cell(value)))

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidegate.checks import Check
+from tidegate.cli.client_config import store_options, wal_options
 from tidegate.cli.fit import misfit
 from tidegate.cli.room import check_room, folder_of, free_bytes
-from tidegate.cli.wal_config import wal_options
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
-from tidegate.options import redact
+from tidegate.options import StoreAt, redact
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import Identity, Pointer, Store
 from tidegate.wal.fold import View, fold_all
@@ -24,6 +24,17 @@ OF_LOG, OF_STORE = "what is decided becomes visible (I4)", "everything"
 NOT_YET = "no namespace yet; the first batch or `tidegate init` makes it"
 ANY_NAME = "doctor"
 """A log is opened under it only to see whether URL and options fit; that touches nothing."""
+
+
+class Given(NamedTuple):
+    """What doctor was told: URLs, a name, files of options; ``also`` are the stores besides the primary."""
+
+    store: str | None
+    wal: str | None
+    namespace: str | None
+    wal_config: Path | None
+    store_config: Path | None
+    also: tuple[StoreAt, ...] = ()
 
 
 class Seen(NamedTuple):
@@ -52,20 +63,27 @@ class StoreSeen:
     pointer: Pointer = dataclasses.field(default_factory=Pointer)
 
 
-def look_at(store: str | None, wal: str | None, namespace: str | None, config: Path | None) -> Seen:
+def look_at(given: Given) -> Seen:
     """Everything that can be found out of log and store with what is given."""
     in_log, in_store = LogSeen([]), StoreSeen([])
     with contextlib.ExitStack() as closing:
         # The store first: what is visible was decided before, so a log read later must have it.
-        if store is not None and namespace is not None:
-            in_store = check_store(store, namespace, closing)
-        if wal is not None:
-            in_log = _check_wal(wal, namespace, config, closing)
+        if given.store is not None:
+            in_store = _check_store(given.store, given.namespace, given.store_config, closing)
+        others = [
+            (at, check_store(at.url, given.namespace or ANY_NAME, at.options, closing)) for at in given.also
+        ]
+        if given.wal is not None:
+            in_log = _check_wal(given.wal, given.namespace, given.wal_config, closing)
         checks, state = [*in_log.checks, *in_store.checks], in_log.state
         if in_log.log is not None and in_store.store is not None:
             checks.append(check_one_namespace(state, in_store.identity, in_store.pointer))
             if state is not None and in_store.identity is not None:
-                checks += check_room(in_log.log, in_store.store, state, free_bytes(str(wal)))
+                checks += check_room(in_log.log, in_store.store, state, free_bytes(str(given.wal)))
+        for at, seen in others:
+            if in_log.log is not None and seen.store is not None:
+                seen.checks.append(check_one_namespace(state, seen.identity, seen.pointer))
+            checks += [check._replace(check=f"{at.name}: {check.check}") for check in seen.checks]
     return Seen(checks, state)
 
 
@@ -121,10 +139,29 @@ def _set_up(log: Log, url: str) -> list[Check]:
 # -- the store ----------------------------------------------------------------------------------
 
 
-def check_store(url: str, namespace: str, closing: contextlib.ExitStack) -> StoreSeen:
-    """Whether the store answers, and what it says."""
+def _check_store(
+    url: str, namespace: str | None, config: Path | None, closing: contextlib.ExitStack
+) -> StoreSeen:
     try:
-        store = open_store(url, namespace)
+        options = store_options(config)
+    except ConfigError as error:
+        return StoreSeen([Check("store: options", "fail", str(error), OF_STORE)])
+    if namespace is not None:
+        return check_store(url, namespace, options, closing)
+    try:
+        store = open_store(url, ANY_NAME, options)
+    except (TidegateError, OSError) as error:
+        return StoreSeen([_failed("store: reachable", url, error, OF_STORE)])
+    closing.callback(store.close)
+    return StoreSeen([] if folder_of(url) is not None else _store_set_up(store, url))
+
+
+def check_store(
+    url: str, namespace: str, options: dict[str, Any], closing: contextlib.ExitStack
+) -> StoreSeen:
+    """Whether the store answers, what it says, and how it is set up."""
+    try:
+        store = open_store(url, namespace, options)
         closing.callback(store.close)
         identity = store.identity()
         pointer = Pointer() if identity is None else store.pointer()
@@ -132,7 +169,15 @@ def check_store(url: str, namespace: str, closing: contextlib.ExitStack) -> Stor
         return StoreSeen([_failed("store: reachable", url, error, OF_STORE)])
     found = NOT_YET if identity is None else f"version {pointer.visible} is visible"
     reached = Check("store: reachable", "pass", f"{store.where}: {found}", OF_STORE)
-    return StoreSeen([reached], store, identity, pointer)
+    return StoreSeen([reached, *_store_set_up(store, url)], store, identity, pointer)
+
+
+def _store_set_up(store: Store, url: str) -> list[Check]:
+    try:
+        found = store.checks(thorough=True)
+    except (TidegateError, OSError) as error:
+        return [_failed("store: set-up", url, error, OF_STORE)]
+    return [check._replace(check=f"store: {check.check}") for check in found]
 
 
 # -- both ---------------------------------------------------------------------------------------

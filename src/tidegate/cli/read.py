@@ -5,19 +5,20 @@ from __future__ import annotations
 import datetime
 import decimal
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.common import At, Json, Namespace, Store, examples, gate_to, say
-from tidegate.cli.output import cell, on_terminal, print_json, print_pairs, print_table
+from tidegate.cli.at import At, snapshot_at
+from tidegate.cli.client_config import StoreConfig, store_options
+from tidegate.cli.common import Json, Namespace, Store, examples, gate_to, say
+from tidegate.cli.output import ROWS_AT_ONCE, cell, on_terminal, print_json, print_pairs, print_table
+from tidegate.cli.parquet import write_parquet
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.values import Value, described
+from tidegate.values import Value, described, values_of
 from tidegate.wal.record import Column, TableSchema
-
-ROWS_AT_ONCE = 500
-"""A terminal shows a scan as tables of so many rows: memory stays bounded."""
 
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.")]
 
@@ -37,6 +38,7 @@ def get(
     store: Store,
     namespace: Namespace,
     at: At = None,
+    store_config: StoreConfig = None,
     *,
     json: Json = False,
 ) -> None:
@@ -46,7 +48,8 @@ def get(
     booleans as true or false, binary as text, or as 0x and hex digits. Write -- before a
     KEY that starts with a hyphen.
     """
-    with gate_to(store, namespace) as gate, gate.snapshot(version=at) as snapshot:
+    options = store_options(store_config)
+    with gate_to(store, namespace, options) as gate, snapshot_at(gate, at) as snapshot:
         found = snapshot.table(table)
         schema = found.schema()
         parsed = parse_key(table, key, schema.key)
@@ -64,10 +67,11 @@ def get(
 SCAN_EXAMPLES = examples(
     "tidegate scan airports --limit 20",
     "tidegate scan airports --at 41 --json > airports.jsonl",
+    "tidegate scan aircraft --prefix N1 --parquet aircraft.parquet",
 )
 
 
-def scan(
+def scan(  # noqa: PLR0913 - its options
     table: TableName,
     store: Store,
     namespace: Namespace,
@@ -76,17 +80,38 @@ def scan(
         int | None,
         typer.Option(metavar="N", min=1, help="Stop after N rows."),
     ] = None,
+    prefix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="Only keys that begin with it: their first column, a string or binary one."
+        ),
+    ] = None,
+    parquet: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a Parquet file with the table's columns instead."),
+    ] = None,
+    store_config: StoreConfig = None,
     *,
     json: Json = False,
 ) -> None:
     """Print all rows of a table at one version, in no particular order.
 
-    With --json a line {"key": ..., "value": ...} for each row.
+    With --json a line {"key": ..., "value": ...} for each row. Rows are printed, or written to
+    the Parquet file, as they are read: memory does not grow with the table.
     """
-    with gate_to(store, namespace) as gate, gate.snapshot(version=at) as snapshot:
+    options = store_options(store_config)
+    with gate_to(store, namespace, options) as gate, snapshot_at(gate, at) as snapshot:
         found = snapshot.table(table)
         schema = found.schema()
-        rows = itertools.islice(found.scan(), limit)
+        rows = itertools.islice(_beginning_with(prefix, table, schema, found.scan()), limit)
+        if parquet is not None:
+            written = write_parquet(parquet, values_of(schema), rows)
+            facts = {"table": table, "version": snapshot.version, "rows": written, "file": str(parquet)}
+            if json:
+                print_json(facts)
+            else:
+                print(f"{parquet}: {written} rows of table {table} at version {snapshot.version}")
+            return
         if json:
             for key, value in rows:
                 print_json({"key": key, "value": value})
@@ -98,6 +123,21 @@ def scan(
             return
         while page := list(itertools.islice(cells, ROWS_AT_ONCE)):
             print_table(columns, page)
+
+
+def _beginning_with(
+    prefix: str | None, table: str, schema: TableSchema, rows: Iterable[tuple[Any, Value]]
+) -> Iterator[tuple[Any, Value]]:
+    """The rows whose key's first column begins so. ConfigError: it is no text and no bytes."""
+    if prefix is None:
+        return iter(rows)
+    first = schema.key[0]
+    if first.type not in ("string", "binary"):
+        raise ConfigError(f"table {table}: --prefix is for keys of text or bytes, not {first.type}")
+    wanted = parse_key(table, [prefix], [first])
+    if len(schema.key) == 1:
+        return (row for row in rows if row[0].startswith(wanted))
+    return (row for row in rows if row[0][0].startswith(wanted))
 
 
 def _key_cells(schema: TableSchema, key: Any) -> Sequence[Any]:

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+from tidegate.cli.client_config import StoreConfigs, WalConfig, endpoints
 from tidegate.cli.common import (
     AllowUnsafe,
     Force,
+    Jobs,
     Json,
     Namespace,
-    Store,
+    Stores,
     Wal,
     driver_for,
     examples,
+    followers_in,
     made_here,
 )
+from tidegate.cli.many import fail_if_behind, print_standings, stores_as_json
 from tidegate.cli.output import print_json
-from tidegate.cli.wal_config import WalConfig, endpoints
 from tidegate.committers.driver import Driver
-from tidegate.committers.open import ensure_made, open_namespace, refuse_if_writer_alive
+from tidegate.committers.finish import finish_decided
+from tidegate.committers.local_apply import LocalApply
 from tidegate.options import Options
-from tidegate.wal.fold import fact_of
 
 EXAMPLES = examples(
     "tidegate recover --store sqlite:///data/store --wal file:///data/wal --namespace flights",
 )
 
 
-def recover(
-    store: Store,
+def recover(  # noqa: PLR0913 - its options
+    store: Stores,
     wal: Wal,
     namespace: Namespace,
+    store_config: StoreConfigs,
     wal_config: WalConfig = None,
+    jobs: Jobs = None,
     *,
     force: Force = False,
     allow_unsafe: AllowUnsafe = False,
@@ -39,29 +44,30 @@ def recover(
 
     It reads the log alone: for when the query is down after a decision and readers cannot wait
     for its restart. When everything decided is visible already, nothing is written. Refused
-    while a writer is running, since it would fence that writer.
+    while a writer is running, since it would fence that writer. A large version is applied in
+    several processes; all end with the command, however it ends.
     """
-    where = endpoints(store, wal, namespace, wal_config)
-    with driver_for(where, Options(allow_unsafe=allow_unsafe)) as driver:
+    where = endpoints(store, wal, namespace, wal_config, store_config)
+    with driver_for(where, Options(allow_unsafe=allow_unsafe), jobs) as driver:
         made_here(driver)
-        refuse_if_writer_alive(driver, "tidegate recover", force=force)
-        recovered = open_namespace(driver, None) if behind(driver) else []
-        visible = driver.store.pointer().visible
+        others = followers_in(driver, jobs)
+        done = finish_decided(
+            driver, others, "tidegate recover", force=force, starting=lambda: _start_processes(driver)
+        )
+    recovered, visible, standings = done
     if json:
-        print_json({"namespace": namespace, "recovered": recovered, "visible": visible})
+        facts = {"namespace": namespace, "recovered": recovered, "visible": visible}
+        print_json(facts | ({"stores": stores_as_json(standings)} if standings else {}))
     elif recovered:
         print(f"made visible: version {', '.join(map(str, recovered))}; version {visible} is visible now")
     else:
         print(f"nothing to recover: version {visible} is visible, and it is the last one decided")
+    if not json:
+        print_standings(standings)
+    fail_if_behind(standings)
 
 
-def behind(driver: Driver) -> bool:
-    """Whether the store is not at the log's end; nothing is appended to find out."""
-    if driver.store.identity() is None:
-        return True
-    ensure_made(driver)  # writes nothing, both are there; checks that they are one namespace
-    pointer = driver.store.pointer()
-    driver.fold_on()
-    fact = fact_of(driver.folded, pointer.visible)
-    digest = "" if fact is None else fact.digest
-    return (pointer.visible, pointer.digest) != (driver.folded.last_version, digest)
+def _start_processes(driver: Driver) -> None:
+    """They start while the namespace is opened: how large a version is shows only later."""
+    if isinstance(driver.apply_on_executors, LocalApply):
+        driver.apply_on_executors.start()

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from tidegate.checks import Check, Outcome
 from tidegate.cli.output import shown_bytes
 from tidegate.committers.apply import read_manifest
+from tidegate.committers.retire import kept_by
 from tidegate.errors import TidegateError
 from tidegate.options import Options
 from tidegate.sinks.store import Store
@@ -69,7 +70,7 @@ def check_room(log: Log, store: Store, state: Folded, free: int | None) -> Itera
     """
     with contextlib.suppress(TidegateError):
         decisions, staged = log.size()
-        held = shown_bytes(store.size())
+        held = shown_bytes(store.size()) + (f" ({store.size_counts})" if store.size_counts else "")
         found = (
             f"log {shown_bytes(decisions + staged)} ({shown_bytes(decisions)} of it decisions), store {held}"
         )
@@ -92,7 +93,8 @@ def check_leases(store: Store) -> Check:
         f"version {oldest.version}, {behind} behind the visible one, held for {oldest.age_s:.0f} s;"
         f" {len(leases)} leases in all"
     )
-    long = oldest.age_s > limits.max_lease_s or behind > limits.layers_max
+    _, layers = kept_by(store, limits)
+    long = oldest.age_s > limits.max_lease_s or behind > layers
     return Check("oldest lease", "warn" if long else "pass", found, BOUNDED)
 
 

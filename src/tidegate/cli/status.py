@@ -7,10 +7,11 @@ from typing import Any
 import typer
 
 from tidegate.cli import retention
-from tidegate.cli.common import Json, MaybeWal, Namespace, Store, examples, say
+from tidegate.cli.client_config import StoreConfigs, WalConfig, stores_given, wal_options
+from tidegate.cli.common import Json, MaybeWal, Namespace, Stores, examples, say
 from tidegate.cli.fit import misfit
 from tidegate.cli.output import print_json, print_pairs, print_table
-from tidegate.cli.wal_config import WalConfig, wal_options
+from tidegate.cli.rows import look_at_stores, problems_of, with_log
 from tidegate.clock import Clock
 from tidegate.committers.open import WRITER_ALIVE_S
 from tidegate.errors import ConfigError, WalGapError
@@ -29,33 +30,44 @@ EXAMPLES = examples(
 
 
 def status(
-    store: Store,
+    store: Stores,
     namespace: Namespace,
+    store_config: StoreConfigs,
     wal: MaybeWal = None,
     wal_config: WalConfig = None,
     *,
     json: Json = False,
 ) -> None:
-    """Show where a namespace stands, writing nothing.
+    """Show where a namespace stands, writing nothing; with several stores a row for each.
 
     Without --wal only what the store knows. Exit code 10 when log and store do not fit, or
     when a version that waits may be lost: the log keeps it for a time only, and that is over.
     """
     # The store first: what is visible was decided before, so a log read later must have it.
-    in_store = _in_store(store, namespace)
+    ats = stores_given(store, store_config)
+    primary, rows = look_at_stores(ats, namespace)
+    in_store = _in_store(primary.url, namespace, primary.options)
     options = {} if wal is None else wal_options(wal_config)
     in_log = None if wal is None else _in_log(wal, namespace, options, in_store["pointer"].visible)
     if in_store["uuid"] is None and (in_log is None or in_log["uuid"] is None):
-        where = redact(store) if wal is None else f"{redact(store)} nor in {redact(wal)}"
+        where = redact(primary.url) if wal is None else f"{redact(primary.url)} nor in {redact(wal)}"
         raise ConfigError(
             f"there is no namespace {namespace!r} in {where}: check URLs and name; a query's first batch"
             " makes it, and so does `tidegate init`"
         )
     problems, warnings = ([], []) if in_log is None else _found_out(in_store, in_log)
+    state = in_log["view"].state if in_log else None
+    rows = with_log(rows, state)
+    told = len(rows) > 1 or (state is not None and bool(state.stores))
+    problems += problems_of(rows) if told else []
     if json:
-        print_json(_as_json(namespace, in_store, in_log, problems) | {"warnings": warnings})
+        facts = _as_json(namespace, in_store, in_log, problems) | {"warnings": warnings}
+        print_json(facts | ({"stores": [row.as_json() for row in rows]} if told else {}))
     else:
         print_pairs(_as_pairs(namespace, in_store, in_log))
+        if told:
+            print()
+            print_table(["store", "at", "visible", "lag", "stands"], [row.cells() for row in rows])
         if in_store["tables"]:
             print()
             print_table(["table", "key", "value", "emptied at"], [_table_row(t) for t in in_store["tables"]])
@@ -77,8 +89,8 @@ def _found_out(in_store: dict[str, Any], in_log: dict[str, Any]) -> tuple[list[s
     return problems, warnings
 
 
-def _in_store(url: str, namespace: str) -> dict[str, Any]:
-    kept = open_store(url, namespace)
+def _in_store(url: str, namespace: str, options: dict[str, Any]) -> dict[str, Any]:
+    kept = open_store(url, namespace, options)
     try:
         identity = kept.identity()
         pointer = Pointer() if identity is None else kept.pointer()

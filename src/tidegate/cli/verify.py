@@ -7,9 +7,9 @@ import sys
 
 import typer
 
-from tidegate.cli.common import Json, Namespace, Store, Wal, driver_for, examples, made_here, say
+from tidegate.cli.client_config import StoreConfigs, WalConfig, endpoints
+from tidegate.cli.common import Json, Namespace, Stores, Wal, driver_for, examples, made_here, say
 from tidegate.cli.output import print_json, print_table
-from tidegate.cli.wal_config import WalConfig, endpoints
 from tidegate.committers.verify import Progress, Report
 from tidegate.committers.verify import verify as verify_namespace
 from tidegate.errors import CorruptError
@@ -21,7 +21,13 @@ EXAMPLES = examples(
 
 
 def verify(
-    store: Store, wal: Wal, namespace: Namespace, wal_config: WalConfig = None, *, json: Json = False
+    store: Stores,
+    wal: Wal,
+    namespace: Namespace,
+    store_config: StoreConfigs,
+    wal_config: WalConfig = None,
+    *,
+    json: Json = False,
 ) -> None:
     """Check the store against the log, and all checksums.
 
@@ -31,28 +37,43 @@ def verify(
 
     Exit code 14 when something is wrong, each finding on a line. Nothing is written.
     """
-    with driver_for(endpoints(store, wal, namespace, wal_config)) as driver:
+    with driver_for(endpoints(store, wal, namespace, wal_config, store_config)) as driver:
         with contextlib.suppress(CorruptError):  # what is wrong with the log is for the check to say
             made_here(driver)
-        report = verify_namespace(driver.log, driver.store, _show if sys.stderr.isatty() else _hide)
+        progress = _show if sys.stderr.isatty() else _hide
+        reports = [verify_namespace(driver.log, store, progress) for store in driver.stores]
+        names = [at.name for at in driver.endpoints.stores]
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
+    findings = [finding for report in reports for finding in report.findings]
     if json:
-        print_json(_as_json(namespace, report))
-    elif report.findings:
-        rows = [(finding.where, finding.expected, finding.found) for finding in report.findings]
+        of_each = [
+            {"store": name, **_as_json(namespace, each)} for name, each in zip(names, reports, strict=True)
+        ]
+        print_json(
+            _as_json(namespace, reports[0])
+            if len(reports) == 1
+            else {"namespace": namespace, "stores": of_each}
+        )
+    elif findings:
+        rows = [(finding.where, finding.expected, finding.found) for finding in findings]
         print_table(["where", "expected", "found"], rows)
     else:
-        print(
-            f"nothing wrong: versions {report.oldest} to {report.visible}, {report.rows} changes in"
-            f" {report.frames} frames, {report.records} records of the decision log"
-            if report.visible
-            else f"nothing wrong: no visible version yet, {report.records} records of the decision log"
-        )
-    for note in report.notes:
+        for name, report in zip(names, reports, strict=True):
+            _print_nothing_wrong(f"store {name}: " * (len(reports) > 1), report)
+    for note in dict.fromkeys(note for report in reports for note in report.notes):
         say(f"note: {note}")
-    if report.findings:
+    if findings:
         raise typer.Exit(CorruptError.exit_code)
+
+
+def _print_nothing_wrong(whose: str, report: Report) -> None:
+    print(
+        f"{whose}nothing wrong: versions {report.oldest} to {report.visible}, {report.rows} changes in"
+        f" {report.frames} frames, {report.records} records of the decision log"
+        if report.visible
+        else f"{whose}nothing wrong: no visible version yet, {report.records} records of the decision log"
+    )
 
 
 def _as_json(namespace: str, report: Report) -> dict[str, object]:

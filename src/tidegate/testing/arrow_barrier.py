@@ -40,6 +40,7 @@ class ArrowBarrier:
     source_offsets: str = ""
     starts: frozenset[str] = frozenset()
     batch_rows: int = 1000
+    reads_state: bool = False
     clock: Clock = dataclasses.field(default_factory=Clock)
 
     @property

@@ -62,8 +62,11 @@ def _opened(wal: str, store: str, elsewhere: Elsewhere | None) -> Iterator[tuple
         yield log, kept
 
 
-def check(wal: str, store: str, elsewhere: Elsewhere | None = None) -> Left:
-    """I1, I2, I7 and I8 for every reader, and that the log has what is still needed of it (I4)."""
+def check(wal: str, store: str, elsewhere: Elsewhere | None = None, in_flight: int = 1) -> Left:
+    """I1, I2, I7 and I8 for every reader, and that the log has what is still needed of it (I4).
+
+    ``in_flight`` is how many versions at most may be decided and not visible.
+    """
     with _opened(wal, store, elsewhere) as (log, kept):
         state = fold_all(View(), log.decisions()).state
         pointer = kept.pointer() if kept.identity() else None
@@ -72,7 +75,8 @@ def check(wal: str, store: str, elsewhere: Elsewhere | None = None) -> Left:
         decided = state.last_version if state else 0
         for version, fact in facts.items():
             require("I2", getattr(fact.origin, "batch_id", None) == version - 1, fact)
-        require("I5, I7", visible <= decided <= visible + 1, f"visible {visible}, decided {decided}")
+        waiting = decided - visible
+        require("I5, I7", 0 <= waiting <= in_flight, f"visible {visible}, decided {decided}")
         if state:
             _check_log(log, state, horizon)
         entries = kept.catalog() if visible else []

@@ -77,17 +77,21 @@ class Case(NamedTuple):
 
 
 class Place:
-    """A folder with a log, a store and what stands for Spark's checkpoint."""
+    """A folder with a log, a store and what stands for Spark's checkpoint.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    With ``in_flight`` its drivers commit pipelined, so many versions at most in flight.
+    """
+
+    def __init__(self, folder: Path, in_flight: int = 0) -> None:
+        self.folder, self.in_flight = folder, in_flight
         self.wal, self.store = f"file://{folder}/wal", f"sqlite://{folder}/store"
         self.checkpoint = folder / "checkpoint"
 
     def drive(self, specification: str, batches: int, codes: tuple[int, ...] = (0,)) -> list[Point]:
         """A driver to its end; its points when it got there."""
         argv = ["--wal", self.wal, "--store", self.store, "--checkpoint", str(self.checkpoint), *WORKLOAD]
-        told = self._run(specification, [*argv, "--batches", str(batches)], codes)
+        argv += ["--batches", str(batches), "--in-flight", str(self.in_flight)]
+        told = self._run(specification, argv, codes)
         events = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
         listed: list[Any] = next((event["points"] for event in events if event["event"] == "io"), [])
         return [Point(*point) for point in listed]
@@ -112,14 +116,14 @@ class Place:
     def copy(self, folder: Path) -> Place:
         """The same state, elsewhere."""
         shutil.copytree(self.folder, folder)
-        return Place(folder)
+        return Place(folder, self.in_flight)
 
     def check(self) -> Left:
         """Check a copy, because whoever opens SQLite's files first mends them and empties their logs."""
         beside = self.folder.with_name(f"{self.folder.name}-read")
         copied = self.copy(beside)
         try:
-            return check(copied.wal, copied.store)
+            return check(copied.wal, copied.store, in_flight=max(self.in_flight, 1))
         finally:
             shutil.rmtree(beside)
 
@@ -128,9 +132,9 @@ class Place:
         check_end(self.wal, self.store, versions, left)
 
 
-def count(folder: Path) -> list[Point]:
+def count(folder: Path, in_flight: int = 0) -> list[Point]:
     """Pass one: every I/O of a driver that is left alone."""
-    place = Place(folder)
+    place = Place(folder, in_flight)
     folder.mkdir()
     points = place.drive("count,old", BATCHES)
     place.check_end(BATCHES, None)
@@ -140,9 +144,9 @@ def count(folder: Path) -> list[Point]:
 # -- pass two ---------------------------------------------------------------------------------------
 
 
-def crash(case: Case, folder: Path) -> tuple[Place, Left]:
+def crash(case: Case, folder: Path, in_flight: int = 0) -> tuple[Place, Left]:
     """Run a driver until it dies there; what it left, checked."""
-    place = Place(folder)
+    place = Place(folder, in_flight)
     folder.mkdir()
     place.drive(f"{case},old", BATCHES, codes=(-signal.SIGKILL,))
     for path in folder.glob("wal/*/changelog/*.seg"):
@@ -168,11 +172,11 @@ def finish(case: object, way: str, place: Place, left: Left) -> None:
     place.check_end(BATCHES + 1, left)
 
 
-def run_case(case: Case, ways: Sequence[str], folder: Path) -> list[tuple[str, str]]:
+def run_case(case: Case, ways: Sequence[str], folder: Path, in_flight: int = 0) -> list[tuple[str, str]]:
     """One case in these ways; per way what was wrong ('' for nothing)."""
     wrong: list[tuple[str, str]] = []
     try:
-        place, left = crash(case, folder / "crashed")
+        place, left = crash(case, folder / "crashed", in_flight)
     except Exception as error:  # noqa: BLE001 - whatever it is, the sweep goes on and says so
         return [(way, f"{type(error).__name__}: {error}") for way in ways]
     for way in ways:
@@ -203,7 +207,13 @@ class Result(NamedTuple):
 
 
 def sweep(
-    chosen: Sequence[Case], folder: Path, jobs: int = 2, way: str | None = None, *, keep: bool = False
+    chosen: Sequence[Case],
+    folder: Path,
+    jobs: int = 2,
+    way: str | None = None,
+    *,
+    keep: bool = False,
+    in_flight: int = 0,
 ) -> Iterator[Result]:
     """Run cases, ``jobs`` at a time, each in a folder of its own that is removed after it."""
 
@@ -211,7 +221,7 @@ def sweep(
         own = Path(tempfile.mkdtemp(prefix=f"{case}-", dir=folder))
         try:
             ways = case.ways if way is None else (way,)
-            return [Result(case, *done) for done in run_case(case, ways, own)]
+            return [Result(case, *done) for done in run_case(case, ways, own, in_flight)]
         finally:
             if not keep:
                 shutil.rmtree(own)
@@ -279,12 +289,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", metavar="MODE@N", help="one case")
     parser.add_argument("--way", choices=WAYS, help="finish in this way only")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--in-flight", type=int, default=0, metavar="N", help="drivers that commit pipelined")
     parser.add_argument("--count", action="store_true", help="only count")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="run there, and leave everything behind")
     args = parser.parse_args(argv)
     with working_folder(args.keep) as folder:
         counted = Path(tempfile.mkdtemp(prefix="count-", dir=folder))
-        points = count(counted / "place")
+        points = count(counted / "place", args.in_flight)
         say(histogram(points))
         if args.count:
             return 0
@@ -292,8 +303,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         chosen = [case for case in chosen if args.first <= case.nth <= (args.to or len(points))]
         chosen = list(itertools.islice(chosen, 0, None, args.every))
         say(f"{len(points)} I/Os, {len(chosen)} cases")
-        found = sweep(chosen, folder, args.jobs, args.way, keep=args.keep is not None)
-        return follow(found, f"{len(chosen)} crashes", ONLY)
+        kept, in_flight = args.keep is not None, args.in_flight
+        found = sweep(chosen, folder, args.jobs, args.way, keep=kept, in_flight=in_flight)
+        again = f"{ONLY} --in-flight {in_flight}" if in_flight else ONLY
+        return follow(found, f"{len(chosen)} crashes", again)
 
 
 def follow(found: Iterable[Result], what: str, only: str) -> int:

@@ -18,21 +18,25 @@ import dataclasses
 import json
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 
+from tidegate.clock import Clock
 from tidegate.committers import apply
 from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
+from tidegate.committers.pipeline import Changes, Pipeline
 from tidegate.committers.retire import retire_up_to
 from tidegate.committers.trim import Trimmer
 from tidegate.errors import TidegateError
 from tidegate.options import WAL_RETAIN_APPLIES, Endpoints, Options
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.store import Store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.fold import replay_of
+from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
 
 MARKER = "marker"
@@ -123,19 +127,27 @@ def make_driver(args: argparse.Namespace) -> Driver:
     )
     log = open_log(args.wal, args.namespace, args.wal_options)
     store = open_store(args.store, args.namespace)
+    return make_driver_of(
+        Endpoints(args.namespace, args.wal, args.store, args.wal_options), log, store, options
+    )
+
+
+def make_driver_of(
+    endpoints: Endpoints, log: Log, store: Store, options: Options, clock: Clock | None = None
+) -> Driver:
+    """A driver that is not open yet; works that are for executors are done here, one by one."""
 
     def on_executors(works: Sequence[apply.ApplyWork]) -> None:
         for work in works:
             apply.do(work, log, store)
 
-    endpoints = Endpoints(args.namespace, args.wal, args.store, args.wal_options)
-    return Driver(endpoints, log, store, options, apply_on_executors=on_executors)
+    return Driver(endpoints, log, store, options, clock or Clock(), apply_on_executors=on_executors)
 
 
-def make_trimmer(driver: Driver, args: argparse.Namespace) -> Trimmer:
-    """It keeps the log for ``--wal-retain``, which may be shorter than a driver's deadlines allow."""
-    deadline_s = args.wal_retain / WAL_RETAIN_APPLIES
-    options = dataclasses.replace(driver.options, wal_retain_s=args.wal_retain, apply_deadline_s=deadline_s)
+def make_trimmer(driver: Driver, wal_retain_s: float) -> Trimmer:
+    """It keeps the log for so long, which may be shorter than a driver's deadlines allow."""
+    deadline_s = wal_retain_s / WAL_RETAIN_APPLIES
+    options = dataclasses.replace(driver.options, wal_retain_s=wal_retain_s, apply_deadline_s=deadline_s)
     return Trimmer(driver.log, driver.store, options, driver.clock)
 
 
@@ -148,11 +160,38 @@ def as_in_the_background(what: str) -> Iterator[None]:
         say(f"not {what}", error=type(error).__name__, message=str(error))
 
 
+class Turns(Changes):
+    """For a pipeline whose two sides are one thread: who waits completes versions until it holds.
+
+    So a kill comes at the same place each time, with as many versions in flight as there may be.
+    """
+
+    pipeline: Pipeline
+
+    def tell(self) -> None:
+        pass
+
+    def wait_for(self, holds: Callable[[], bool], timeout_s: float) -> bool:
+        del timeout_s  # what it waits for has deadlines of its own
+        while not holds():
+            self.pipeline.complete_next()
+        return True
+
+
+def pipeline_of(driver: Driver, in_flight: int) -> Pipeline:
+    """A pipeline that completes a version when there is no room for the next."""
+    turns = Turns()
+    driver.options = dataclasses.replace(driver.options, commit_in_flight=in_flight)
+    turns.pipeline = Pipeline(driver, changes=turns)
+    return turns.pipeline
+
+
 def run_query(driver: Driver, args: argparse.Namespace) -> None:
     """Open, then every batch in turn, from the first that the checkpoint does not have."""
     recovered = open_namespace(driver, args.lineage)
     say("opened", epoch=driver.epoch, recovered=recovered)
-    checkpoint, trimmer = Checkpoint(args.checkpoint), make_trimmer(driver, args)
+    checkpoint, trimmer = Checkpoint(args.checkpoint), make_trimmer(driver, args.wal_retain)
+    pipeline = pipeline_of(driver, args.in_flight) if args.in_flight else None
     for batch_id in range(checkpoint.next_batch(), args.batches):
         offsets = checkpoint.plan(batch_id)
         origin = batch(args.lineage, batch_id, offsets)
@@ -168,16 +207,32 @@ def run_query(driver: Driver, args: argparse.Namespace) -> None:
                 parallelism=args.parallelism,
                 source_offsets=offsets,
             )
-            fact = commit(driver, barrier)
+            fact = commit(driver, barrier) if pipeline is None else pipeline.commit(barrier)
             say("committed", batch=batch_id, version=fact.version, attempt=fact.attempt)
-        # On this thread, not in the background, so that a kill in it comes at the same place each time.
-        if args.keep_versions:
-            with as_in_the_background("retired"):
-                retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
+        retire(driver, args)
         checkpoint.done(batch_id)
-        with as_in_the_background("trimmed"):
-            trimmer.trim(driver.view, driver.clock.now_us())
+        trim(driver, trimmer)
+    if pipeline is not None:
+        pipeline.drain(args.deadline)
+        retire(driver, args)
+        trim(driver, trimmer)
     say("done", version=driver.folded.last_version)
+
+
+# On this thread, not in the background, so that a kill in it comes at the same place each time.
+
+
+def retire(driver: Driver, args: argparse.Namespace) -> None:
+    """Retire what ``--keep-versions`` lets go."""
+    if args.keep_versions:
+        with as_in_the_background("retired"):
+            retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
+
+
+def trim(driver: Driver, trimmer: Trimmer) -> None:
+    """Trim the log, when it is due."""
+    with as_in_the_background("trimmed"):
+        trimmer.trim(driver.view, driver.clock.now_us())
 
 
 def run_recover(driver: Driver) -> None:
@@ -206,6 +261,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--keep-versions", type=int, default=0, help="retire older ones; 0 keeps all")
     parser.add_argument("--summary-every", type=int, default=500, help="versions between Summaries")
     parser.add_argument("--wal-retain", type=float, default=86_400.0, help="seconds that the log is kept")
+    parser.add_argument("--in-flight", type=int, default=0, help="commit pipelined, so many versions at most")
     parser.add_argument("--recover", action="store_true", help="only finish what was decided")
     args = parser.parse_args(argv)
     if args.checkpoint is None and not args.recover:

@@ -78,9 +78,19 @@ class Example:
         self.schemas = dict(SCHEMAS)
         open_namespace(self.driver, lineage)
 
-    def write(self, rows: Rows, starts: frozenset[str] = frozenset()) -> int:
-        """Commit one batch; the version that it made. ``starts``: tables that it empties first."""
+    def write(
+        self,
+        rows: Rows,
+        starts: frozenset[str] = frozenset(),
+        source_offsets: str = "",
+        *,
+        batch_id: int | None = None,
+    ) -> int:
+        """Commit one batch, the next one unless given; the version that it made. ``starts``: tables that it
+        empties first.
+        """
         last = self.driver.folded.last_batch
+        number = last[1] + 1 if last else 0
         encoded = {
             name: {self._key(name, key): self._value(name, value) for key, value in of_table.items()}
             for name, of_table in rows.items()
@@ -88,10 +98,15 @@ class Example:
         barrier = TypedBarrier(
             self.driver.log,
             encoded,
-            batch(self.lineage, last[1] + 1 if last else 0),
+            batch(
+                self.lineage,
+                number if batch_id is None else batch_id,
+                generation=self.driver.folded.generation,
+            ),
             self.driver.folded.key_groups,
             starts=starts,
             typed=self.schemas,
+            source_offsets=source_offsets,
         )
         return commit(self.driver, barrier).version
 

@@ -26,8 +26,10 @@ from tidegate.sinks.store import (
     LeaseInfo,
     Pointer,
     Stamp,
+    Stopped,
     Store,
     Vacuumed,
+    never,
 )
 from tidegate.wal.fold import Entry
 from tidegate.wal.frame import Chunk
@@ -148,7 +150,7 @@ class FaultyStore(Store):
     """A store behind a port."""
 
     def __init__(self, inner: Store, port: Port) -> None:
-        self.where = inner.where
+        self.where, self.can_be_filled = inner.where, inner.can_be_filled
         self._inner, self._port = inner, port
 
     def identity(self) -> Identity | None:
@@ -189,14 +191,14 @@ class FaultyStore(Store):
     def schemas(self) -> dict[str, TableSchema]:
         return self._port.call(_reads_store("schemas"), self._inner.schemas)
 
-    def get_many(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+    def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
         def effect() -> Any:
-            return self._inner.get_many(table, keys, version, start)
+            return self._inner.get_stored(table, keys, version, start)
 
-        return self._port.call(_reads_store("get_many"), effect)
+        return self._port.call(_reads_store("get_stored"), effect)
 
-    def scan(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
-        rows = self._inner.scan(table, group, version, start)
+    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+        rows = self._inner.scan_stored(table, group, version, start)
         end = object()
         while (batch := self._port.call(_reads_store("scan"), lambda: next(rows, end))) is not end:
             yield batch
@@ -218,9 +220,24 @@ class FaultyStore(Store):
 
         return self._port.call(_writes_store("announce"), effect)
 
-    def retire(self, version: int, changes: Iterable[Chunk]) -> None:
+    def retire(
+        self, stamp: Stamp, counts: Counts, changes: Iterable[Chunk], stopped: Stopped = never
+    ) -> bool:
         given = list(changes)
-        self._port.call(_writes_store("retire"), lambda: self._inner.retire(version, given))
+        return self._port.call(
+            _writes_store("retire"), lambda: self._inner.retire(stamp, counts, given, stopped)
+        )
+
+    def drop_expired(self, rows: int) -> int:
+        return self._port.call(_writes_store("drop_expired"), lambda: self._inner.drop_expired(rows))
+
+    def begin_fill(self, entry: CatalogEntry, epoch: int) -> int:
+        call = _writes_store("begin_fill", f"v{entry.version} epoch {epoch}")
+        return self._port.call(call, lambda: self._inner.begin_fill(entry, epoch))
+
+    def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
+        call = _writes_store("publish_filled", f"v{entry.version} epoch {epoch}")
+        return self._port.call(call, lambda: self._inner.publish_filled(entry, epoch))
 
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
         return self._port.call(_reads_store("verify"), lambda: self._inner.verify(stamp, counts))

@@ -9,7 +9,7 @@ the invariant's name as soon as one is broken.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tidegate.clock import Clock
@@ -17,7 +17,6 @@ from tidegate.committers import apply
 from tidegate.sinks.memory_store import MemoryStore
 from tidegate.sinks.sqlite_store import SqliteStore
 from tidegate.sinks.store import CatalogEntry, Counts, Stamp, Store
-from tidegate.testing.arrow_barrier import Rows
 from tidegate.wal.file_log import FileLog
 from tidegate.wal.fold import Entry, View, fold_all, same_barrier
 from tidegate.wal.frame import Chunk
@@ -28,18 +27,24 @@ from tidegate.wal.record import BatchOrigin, Folded, Origin, VersionFact
 Content = dict[str, dict[bytes, bytes]]
 """Live values by table and key."""
 
+StoredRows = Mapping[str, Mapping[bytes, bytes]]
+"""By table and key, as they lie: a flags byte, the expiry where there is one, the value; ``-`` deletes."""
+
 
 class Violation(AssertionError):  # noqa: N818 - it is a finding, not a failure of the program
-    """An invariant is broken. The message starts with its name."""
+    """An invariant is broken. The message starts with its name; ``index`` is the schedule that did it."""
+
+    index: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Staged:
-    """What one attempt wanted to write."""
+    """What one attempt, of this time, wanted to write."""
 
     origin: Origin
-    rows: Rows
+    rows: StoredRows
     starts: frozenset[str]
+    at_us: int
 
 
 def require(invariant: str, holds: object, what: str) -> None:
@@ -55,11 +60,14 @@ class History:
         self.staged: dict[str, Staged] = {}
         self.view = View()
         self.facts: list[VersionFact] = []
+        self.rows: list[Content] = [{}]  # as they lie, those that have expired among them
         self.contents: list[Content] = [{}]
         self.starts: list[dict[str, int]] = [{}]
         self.undecided: dict[str, str] = {}  # attempt -> the error that proved it
         self.claimed = 0
         self.visible = 0
+        self.in_flight_max = 1
+        """So many versions at most are decided and not visible."""
         self.log: WatchedLog
         self.store: WatchedStore
 
@@ -94,25 +102,35 @@ class History:
         require("I3", staged is not None, f"attempt {fact.attempt} was decided, nobody staged it")
         assert staged is not None
         require("I2", staged.origin == fact.origin, f"attempt {fact.attempt} was staged for another barrier")
+        in_time = staged.at_us <= fact.decided_at_us
+        require("decided_at", in_time, f"version {fact.version} was decided before its attempt began")
+        base_us = self.facts[-1].decided_at_us if self.facts else 0
+        require(
+            "decided_at",
+            base_us < staged.at_us,
+            f"version {fact.version} is of an attempt from before its base",
+        )
         self.facts.append(fact)
+        waiting = len(self.facts) - self.visible
+        require("I11", waiting <= self.in_flight_max, f"{waiting} versions are decided and not visible")
         self._check_durable(fact, staged)
-        tables = {name: dict(rows) for name, rows in self.contents[-1].items()}
+        tables = {name: dict(rows) for name, rows in self.rows[-1].items()}
         for name, changes in staged.rows.items():
-            live = {} if name in staged.starts else tables.get(name, {})
-            live = {**live, **{key: value for key, value in changes.items() if value is not None}}
-            tables[name] = {key: value for key, value in live.items() if changes.get(key, b"") is not None}
-        self.contents.append(tables)
+            before = {} if name in staged.starts else tables.get(name, {})
+            tables[name] = {key: row for key, row in {**before, **changes}.items() if row != b"-"}
+        self.rows.append(tables)
+        self.contents.append(live(tables, fact.decided_at_us))
         self.starts.append({name: at.start for name, at in state.tables.items()})
 
     def _check_durable(self, fact: VersionFact, staged: Staged) -> None:
         """I3: whatever the decision names is in the log, and is what the tasks were given."""
         manifest = apply.read_manifest(self.log, fact)
-        found: dict[str, dict[bytes, bytes | None]] = {name: {} for name in manifest.tables}
+        found: dict[str, dict[bytes, bytes]] = {name: {} for name in manifest.tables}
         for work in apply.plan(manifest, fact, 1):
             for chunk in apply.chunks_of(work, self.log):
-                for table, key, value in rows_in(chunk):
+                for table, key, row in rows_in(chunk):
                     require("I3", key not in found[table], f"{table} {key!r} stands in two frames")
-                    found[table][key] = value
+                    found[table][key] = row
         given = {name: dict(rows) for name, rows in staged.rows.items()}
         require("I3", found == given, f"version {fact.version}: the log has {found}, staged was {given}")
 
@@ -129,9 +147,9 @@ class History:
         same = stamp.decided_at_us == fact.decided_at_us
         require("I5", same, f"version {stamp.version} is applied with another timestamp")
         staged = self.staged[fact.attempt].rows
-        for table, key, value in rows_in(chunk):
-            own = key in staged.get(table, {}) and staged[table][key] == value
-            require("I5", own, f"{table} {key!r}={value!r} is no row of attempt {fact.attempt}")
+        for table, key, row in rows_in(chunk):
+            own = staged.get(table, {}).get(key) == row
+            require("I5", own, f"{table} {key!r}={row!r} is no row of attempt {fact.attempt}")
 
     def claiming(self, before: int, after: int) -> None:
         require("I6", after >= before, f"the store's epoch went from {before} to {after}")
@@ -143,26 +161,29 @@ class History:
         require("I7", version == self.visible + 1, f"visible went from {self.visible} to {version}")
         fact = self.fact(version, "I5")
         require("I6", epoch >= self.claimed, f"epoch {epoch} flipped v{version} after {self.claimed} claimed")
-        same = (entry.digest, entry.attempt, entry.origin) == (fact.digest, fact.attempt, fact.origin)
+        told = entry.digest, entry.attempt, entry.origin, entry.decided_at_us
+        same = told == (fact.digest, fact.attempt, fact.origin, fact.decided_at_us)
         require("I1", same, f"the flip of version {version} names another decision")
         self.visible, self.claimed = version, max(self.claimed, epoch)
         self.check_reads(version)
 
-    def check_reads(self, version: int) -> None:
+    def check_reads(self, version: int, store: Store | None = None) -> None:
         """I1: the store's answer at a visible version is the fold of the decided changes."""
+        at_us = self.facts[version - 1].decided_at_us
         for table, start in self.starts[version].items():
             expected = self.contents[version].get(table, {})
-            keys = sorted({key for content in self.contents for key in content.get(table, {})})
-            values = self.store.get_many(table, keys, version, start).to_pylist()
+            keys = sorted({key for rows in self.rows for key in rows.get(table, {})})
+            values = (store or self.store).get_many(table, keys, version, start, at_us).to_pylist()
             found = {key: value for key, value in zip(keys, values, strict=True) if value is not None}
             require("I1", found == expected, f"v{version}, {table}: {found} instead of {expected}")
 
-    def check_scans(self, version: int, key_groups: int) -> None:
+    def check_scans(self, version: int, key_groups: int, store: Store | None = None) -> None:
         """I1 again, by scans, which find keys that were never decided as well."""
+        at_us = self.facts[version - 1].decided_at_us
         for table, start in self.starts[version].items():
             found: dict[bytes, bytes] = {}
             for group in range(key_groups):
-                for batch in self.store.scan(table, group, version, start):
+                for batch in (store or self.store).scan(table, group, version, start, at_us):
                     found.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
             expected = self.contents[version].get(table, {})
             require("I1", found == expected, f"v{version}, scan of {table}: {found} instead of {expected}")
@@ -176,14 +197,13 @@ class History:
             require("proof", not decided, f"{error} said {attempt} is undecided; it is version {decided}")
             self.undecided[attempt] = error
 
-    def returned(self, origin: BatchOrigin, fact: VersionFact) -> None:
-        """I2, I3: a commit returned, so the barrier is decided, once, and visible."""
+    def returned(self, origin: BatchOrigin, fact: VersionFact, *, visible: bool = True) -> None:
+        """I2, I3: a commit returned, so the barrier is decided, once, and visible unless pipelined."""
         decided = self.fact(fact.version, "I2")
         require("I2", decided == fact, f"commit returned {fact}, the log has {decided}")
         require("I2", fact.origin == origin, f"commit of {origin} returned the version of {fact.origin}")
-        require(
-            "I3", self.visible >= fact.version, f"version {fact.version} returned, {self.visible} visible"
-        )
+        shown = self.visible >= fact.version or not visible
+        require("I3", shown, f"version {fact.version} returned, {self.visible} visible")
 
     def opened(self, last_version: int, epoch: int = 0) -> None:
         """I4, I6: an open returned, so all that it folded is visible, and its epoch is claimed."""
@@ -194,11 +214,26 @@ class History:
         )
 
 
-def rows_in(chunk: Chunk) -> Iterable[tuple[str, bytes, bytes | None]]:
-    """A chunk's changes: table, key, value (None deletes)."""
+def rows_in(chunk: Chunk) -> Iterable[tuple[str, bytes, bytes]]:
+    """A chunk's changes: table, key, and the row as it lies."""
     for run in chunk.runs:
-        for key, value in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
-            yield run.table, key, value[1:] if value[:1] == b"+" else None
+        for key, row in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
+            yield run.table, key, row
+
+
+def value_at(row: bytes, at_us: int) -> bytes | None:
+    """What a row that lies like this shows at a time; not asked of the library, which is what is tested."""
+    if row[:1] != b"e":
+        return row[1:] if row[:1] == b"+" else None
+    return row[9:] if at_us < int.from_bytes(row[1:9], "big") else None
+
+
+def live(rows: StoredRows, at_us: int) -> Content:
+    """What rows show at a time."""
+    shown = {table: {key: value_at(row, at_us) for key, row in of.items()} for table, of in rows.items()}
+    return {
+        table: {key: value for key, value in of.items() if value is not None} for table, of in shown.items()
+    }
 
 
 class WatchedLog(Log):

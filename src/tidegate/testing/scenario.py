@@ -6,14 +6,17 @@ error it is checked that what the error proves is true.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tidegate.committers import apply
 from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
+from tidegate.committers.follower import Follower
 from tidegate.committers.open import open_namespace
 from tidegate.committers.retire import retire_up_to
 from tidegate.committers.trim import Trimmer
@@ -29,22 +32,30 @@ from tidegate.errors import (
     WalUnavailableError,
 )
 from tidegate.options import WAL_RETAIN_APPLIES, Endpoints, Options
+from tidegate.sinks.state_cache import CacheSpec
 from tidegate.sinks.store import Lease, Store
 from tidegate.testing.arrow_barrier import ArrowBarrier
+from tidegate.testing.expiring_tables import ExpiringTables
 from tidegate.testing.faulty import FaultyLog, FaultyStore
 from tidegate.testing.history import History, Staged, Violation, require
+from tidegate.testing.pipelines import Pipelines
+from tidegate.testing.second_store import AT, FIRST, SECOND, SecondStore, follow_on
+from tidegate.testing.state_hosts import StateHosts
 from tidegate.testing.world import Actor, TaskLostError, VirtualClock, World
 from tidegate.wal.bad_rows import StageSpec
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.changelog import stage_task
 from tidegate.wal.fold import View, replay_of, same_barrier
-from tidegate.wal.record import Ack, BatchOrigin
+from tidegate.wal.record import Ack, BatchOrigin, VersionFact
 
 KEY_GROUPS = 4
 LINEAGE = "query-1"
 TABLES = ("aircraft", "airports", "marker")
 TRIMS_AFTER_S = 0.001
 KEYS = tuple(b"k%d" % number for number in range(5))
+FOLLOWS_TO_THE_END = 20
+"""So many steps a follower takes where nothing fails: more than versions can be decided."""
+Commit = Callable[[ArrowBarrier], VersionFact]
 LEASE_S = 600.0
 """What a simulated reader asks for: as long as the options let a lease hold."""
 
@@ -59,6 +70,12 @@ class Query:
         self.commits: set[int] = set()
         self.errors: Counter[str] = Counter()
         self.replans = world.chance.random() < 0.05
+        self.second: SecondStore | None = None
+        self.hosts: StateHosts | None = None
+        self.pipelines: Pipelines | None = None
+        self.expiring: ExpiringTables | None = None
+        self.times_to_live: dict[str, Mapping[str, float]] = {}
+        """By table, of each driver, by its writer id."""
         self.trims = world.chance.random() < 0.3
         """The log is cut and trimmed as early as can be; then all clocks agree, as trimming asks."""
 
@@ -106,8 +123,17 @@ class Query:
         log, store = FaultyLog(self.history.log, actor), FaultyStore(self.history.store, actor)
         skew_us = chance.randint(-2_000_000, 2_000_000)
         clock = VirtualClock(self.world, 0 if self.trims else skew_us)
+        times: Mapping[str, float] = {}
+        if self.expiring is not None:
+            times = self.expiring.times_to_live()
+            options = dataclasses.replace(options, ttl=times)
+            clock = clock if self.trims else self.expiring.clock(self.world, skew_us)
         endpoints = Endpoints("simulated", "memory://simulated", "memory://simulated")
+        if self.second is not None:
+            endpoints = dataclasses.replace(endpoints, store_name=FIRST, also=(AT,))
+            options = dataclasses.replace(options, keep_versions=chance.randint(1, 2))
         driver = Driver(endpoints, log, store, options, clock)
+        self.times_to_live[driver.writer] = times
         driver.apply_on_executors = lambda works: self._apply_on_executors(actor, works)
         return driver
 
@@ -129,10 +155,15 @@ class SimulatedBarrier(ArrowBarrier):
 
     query: Query = dataclasses.field(kw_only=True)
     actor: Actor = dataclasses.field(kw_only=True)
+    told: CacheSpec | None = None
+    times_to_live: Mapping[str, float] = dataclasses.field(default_factory=dict)
     attempts: list[str] = dataclasses.field(default_factory=list)
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         self.attempts.append(spec.attempt)
+        if self.query.pipelines is not None and self.reads_state:
+            store = FaultyStore(self.query.history.store, self.actor)
+            self.query.pipelines.read_state(store, base_version, spec.at_us)
         given: dict[str, ArrowBarrier] = {}
 
         def body(task: int) -> Any:
@@ -141,14 +172,21 @@ class SimulatedBarrier(ArrowBarrier):
         name = f"{self.actor.name}/stage"
         bodies = [body(task) for task in range(self.parallelism)]
         acks: list[Ack] = self.query.world.run_tasks(name, bodies, faulty=self.actor.faulty)
-        rows: dict[str, dict[bytes, bytes | None]] = {table: {} for table in self.rows}
+        rows: dict[str, dict[bytes, bytes]] = {table: {} for table in self.rows}
         for ack in acks:
             for batch in given[ack.task_attempt].batches(ack.task):
                 columns = (batch[name].to_pylist() for name in ("t", "k", "v"))
-                for table, key, value in zip(*columns, strict=True):
-                    rows[self.tables[table]][key] = value[1:] if value[:1] == b"+" else None
-        self.query.history.staged[spec.attempt] = Staged(self.origin, rows, self.starts)
+                for number, key, value in zip(*columns, strict=True):
+                    table = self.tables[number]
+                    rows[table][key] = self._as_it_lies(table, value, spec.at_us)
+        self.query.history.staged[spec.attempt] = Staged(self.origin, rows, self.starts, spec.at_us)
         return acks
+
+    def _as_it_lies(self, table: str, value: bytes, at_us: int) -> bytes:
+        if value == b"-" or table not in self.times_to_live:
+            return value
+        expiry_us = at_us + int(self.times_to_live[table] * 1e6)
+        return b"e" + expiry_us.to_bytes(8, "big") + value[1:]
 
     def _stage_task(self, actor: Actor, task: int, spec: StageSpec, given: dict[str, ArrowBarrier]) -> Ack:
         task_attempt = self.clock.new_id()
@@ -161,8 +199,23 @@ class SimulatedBarrier(ArrowBarrier):
             self.log, rows, self.origin, self.key_groups, self.parallelism
         )
         log = FaultyLog(self.query.history.log, actor)
-        batches = mine.batches(task)
-        return stage_task(batches, spec, log, task=task, task_attempt=task_attempt, host=actor.name)
+        cache = None
+        if self.query.hosts is not None and self.told is not None:
+            run = f"{spec.attempt}-{task_attempt}"
+            cache = self.query.hosts.opened(spec, self.told, task, self.parallelism, run)
+            cache.read(FaultyStore(self.query.history.store, actor))
+        ack = stage_task(
+            mine.batches(task),
+            spec,
+            log,
+            task=task,
+            task_attempt=task_attempt,
+            host=actor.name,
+            watch=None if cache is None else cache.watch,
+        )
+        if cache is not None:
+            cache.keep(ack)
+        return ack
 
 
 def life(query: Query, actor: Actor, *, only_recover: bool = False) -> None:
@@ -174,13 +227,30 @@ def life(query: Query, actor: Actor, *, only_recover: bool = False) -> None:
         driver = query.driver(actor)
         try:
             _open(query, driver, None if only_recover else LINEAGE)
+            _follow(query, driver, actor)
             if not only_recover:
-                _run_batches(query, driver, actor)
+                with _committing(query, driver, actor) as commit_one:
+                    _run_batches(query, driver, actor, commit_one)
             return
         except TidegateError:
             if not actor.faulty or query.world.chance.random() < 0.4:
                 raise
         driver.clock.sleep(query.world.chance.random())
+
+
+def _follow(query: Query, driver: Driver, actor: Actor) -> None:
+    """The thread that drives the second store, where there is one."""
+    store = query.second
+    if store is not None:
+        steps = query.world.chance.randint(0, 6) if actor.faulty else FOLLOWS_TO_THE_END
+        own = dataclasses.replace(driver, log=driver.log, others=())
+
+        def body(thread: Actor) -> Follower:
+            own.log = FaultyLog(query.history.log, thread)
+            own.store = FaultyStore(query.history.store, thread)
+            return follow_on(own, store, thread, steps)
+
+        query.world.spawn(f"{actor.name}/second", body, faulty=actor.faulty)
 
 
 def _open(query: Query, driver: Driver, lineage: str | None) -> None:
@@ -193,14 +263,24 @@ def _open(query: Query, driver: Driver, lineage: str | None) -> None:
     query.history.opened(driver.folded.last_version, driver.epoch)
 
 
-def _run_batches(query: Query, driver: Driver, actor: Actor) -> None:
+@contextlib.contextmanager
+def _committing(query: Query, driver: Driver, actor: Actor) -> Iterator[Commit]:
+    """How barriers are committed: each until it is visible, or pipelined."""
+    if query.pipelines is None:
+        yield partial(commit, driver)
+    else:
+        with query.pipelines.beside(driver, actor) as pipeline:
+            yield pipeline.commit
+
+
+def _run_batches(query: Query, driver: Driver, actor: Actor, commit_one: Commit) -> None:
     batch_id = max(query.commits, default=-1) + 1
     while batch_id < query.batches:
         origin = query.plan(batch_id)
         try:
             fact = replay_of(driver.folded, origin)
             if fact is None:
-                fact = _commit(query, driver, actor, origin)
+                fact = _commit(query, driver, actor, origin, commit_one)
         except ConflictError:
             if query.world.chance.random() < 0.5:
                 raise
@@ -210,15 +290,18 @@ def _run_batches(query: Query, driver: Driver, actor: Actor) -> None:
             other = [f for f in query.history.facts if same_barrier(f.origin, origin) and f.origin != origin]
             require("I10", other, f"LineageError, but {origin} was not decided with another fingerprint")
             raise
-        query.history.returned(origin, fact)
+        query.history.returned(origin, fact, visible=query.pipelines is None)
         actor.may_crash()
         query.commits.add(batch_id)
         batch_id += 1
 
 
-def _commit(query: Query, driver: Driver, actor: Actor, origin: BatchOrigin) -> Any:
+def _commit(
+    query: Query, driver: Driver, actor: Actor, origin: BatchOrigin, commit_one: Commit
+) -> VersionFact:
     chance, epoch = query.world.chance, driver.epoch
     rows = query.rows(origin.batch_id)
+    told = None if query.hosts is None else query.hosts.told(driver)
     barrier = SimulatedBarrier(
         driver.log,
         rows,
@@ -229,14 +312,23 @@ def _commit(query: Query, driver: Driver, actor: Actor, origin: BatchOrigin) -> 
         clock=driver.clock,
         query=query,
         actor=actor,
+        told=told,
+        reads_state=told is not None or (query.pipelines is not None and query.pipelines.reads_state()),
+        times_to_live=query.times_to_live.get(driver.writer, {}),
     )
     try:
-        return commit(driver, barrier)
+        return commit_one(barrier)
     except TidegateError as error:
         query.errors[f"commit {type(error).__name__}"] += 1
         if isinstance(error, ConflictError | WalUnavailableError | TaskLostError):
             query.history.proven_undecided(barrier.attempts, type(error).__name__)
-        if isinstance(error, StoreUnavailableError):
+        if (
+            query.pipelines is not None
+            and driver.epoch == epoch
+            and not isinstance(error, OutcomeUnknownError)
+        ):
+            query.history.proven_undecided(barrier.attempts, f"pipelined {type(error).__name__}")
+        elif isinstance(error, StoreUnavailableError):
             decided = any(same_barrier(fact.origin, origin) for fact in query.history.facts)
             require("proof", decided, f"commit raised {error!r}, but {origin} is not decided")
         if not isinstance(error, LineageError | TaskLostError):
@@ -269,7 +361,8 @@ def retire_on(query: Query, actor: Actor) -> None:
         wal_retain_s=TRIMS_AFTER_S,
         apply_deadline_s=TRIMS_AFTER_S / WAL_RETAIN_APPLIES,
     )
-    trimmer = Trimmer(log, store, options, clock)
+    others = {} if query.second is None else {SECOND: FaultyStore(query.second, actor)}
+    trimmer = Trimmer(log, store, options, clock, others, FIRST)
     for _ in range(query.world.chance.randint(1, 5)):
         clock.sleep(query.world.chance.random())
         try:
@@ -281,6 +374,12 @@ def retire_on(query: Query, actor: Actor) -> None:
                     trimmer.trim(view, folded_at_us)
         except (StoreUnavailableError, WalUnavailableError):
             continue
+
+
+def retire_all(query: Query) -> None:
+    """What is left to retire, when nothing fails any more."""
+    history, options = query.history, Options(key_groups=KEY_GROUPS, keep_versions=1)
+    retire_up_to(history.log, history.store, history.folded, options, lambda: False)
 
 
 # -- readers ----------------------------------------------------------------------------------------
@@ -329,7 +428,7 @@ def _read_leased(query: Query, store: Store, version: int) -> None:
     )
     for _ in range(2):  # I8: the same answer, both times
         for table, at in sorted(entries[0].tables.items()):
-            values = store.get_many(table, KEYS, version, at.start).to_pylist()
+            values = store.get_many(table, KEYS, version, at.start, entries[0].decided_at_us).to_pylist()
             found = {key: value for key, value in zip(KEYS, values, strict=True) if value is not None}
             expected = history.contents[version].get(table, {})
             require("I1", found == expected, f"reader at v{version}, {table}: {found}, not {expected}")

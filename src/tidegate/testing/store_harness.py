@@ -70,6 +70,14 @@ class StoreHarness(abc.ABC):
     page_rows = 1_000
     """How many rows of a scan the store reads at once: the borders that are tested."""
     large_value_bytes = 16 * 1024 * 1024
+    knows_every_table = True
+    """Whether a seal notices changes of a table that its counts do not name."""
+
+    size_follows_writes = True
+    """Whether the size shows at once what was written."""
+
+    lost_rows_can_be_put_back = True
+    """Whether ``lose_row`` leaves nothing behind that hides the row when it is written again."""
 
     @abc.abstractmethod
     def make_store(self) -> Store:
@@ -149,6 +157,18 @@ def counts_of(changes: Changes, key_groups: int = KEY_GROUPS) -> dict[int, dict[
     return counts
 
 
+def retire_version(
+    store: Store, version: int, changes: Iterable[Chunk], stopped: Callable[[], bool] = lambda: False
+) -> bool:
+    """Retire the version by these chunks of its changes, and by no others; whether it came to its end."""
+    chunks = list(changes)
+    counts: dict[int, dict[str, int]] = {}
+    for run in (run for chunk in chunks for run in chunk.runs):
+        of_group = counts.setdefault(run.group, {})
+        of_group[run.table] = of_group.get(run.table, 0) + len(run.keys)
+    return store.retire(stamp(version), counts, iter(chunks), stopped)
+
+
 def binary(values: Iterable[bytes]) -> Any:
     return pa.array(list(values), pa.binary())
 
@@ -188,7 +208,7 @@ def put(
 
 
 def get(store: Store, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> list[Any]:
-    found = store.get_many(table, keys, version, start)
+    found = store.get_many(table, keys, version, start, stamp(version).decided_at_us)
     assert found.type == pa.binary()
     assert len(found) == len(keys)
     return list(found.to_pylist())
@@ -201,7 +221,7 @@ def scanned(
     rows: dict[bytes, bytes] = {}
     for group in range(key_groups):
         keys: list[bytes] = []
-        for batch in store.scan(table, group, version, start):
+        for batch in store.scan(table, group, version, start, stamp(version).decided_at_us):
             assert batch.schema.names == ["key", "value"]
             assert batch.schema.types == [pa.binary(), pa.binary()]
             assert batch.num_rows > 0

@@ -6,12 +6,14 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tidegate.errors import SnapshotExpiredError
 from tidegate.sinks.store import Store
 from tidegate.testing.store_harness import (
     EPOCH,
+    KEY_GROUPS,
     StoreHarness,
     binary,
     counts_of,
@@ -19,6 +21,7 @@ from tidegate.testing.store_harness import (
     get,
     group_of,
     put,
+    retire_version,
     runs_of,
     scanned,
     stamp,
@@ -158,6 +161,23 @@ class ReadTests(StoreHarness):
         assert store.publish(entry(1), EPOCH)
         assert get(store, "t", list(forms), 1) == [value for _, value in forms.values()]
         assert scanned(store, "t", 1) == live({key: value for key, (_, value) in forms.items()})
+        self.check_stored(store, {key: stored for key, (stored, _) in forms.items()})
+
+    @staticmethod
+    def check_stored(store: Store, forms: Mapping[bytes, bytes]) -> None:
+        """Rows as they lie there: what a cache may keep, whatever time it is read at."""
+        found = store.get_stored("t", [*forms, b"absent", b"plain"], 1)
+        assert found.type == pa.binary()
+        assert found.to_pylist() == [*forms.values(), None, forms[b"plain"]]
+        assert store.get_stored_one("t", b"expires", 1) == forms[b"expires"]
+        assert store.get_stored_one("t", b"absent", 1) is None
+        rows: dict[bytes, bytes] = {}
+        for group in range(KEY_GROUPS):
+            for batch in store.scan_stored("t", group, 1):
+                rows.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
+        assert rows == forms
+        with pytest.raises(ValueError, match="decided_at_us"):
+            store.get_many("t", list(forms), 1)
 
     # -- scan ----------------------------------------------------------------------------------
 
@@ -228,7 +248,7 @@ class ReadTests(StoreHarness):
         writer = self.reopen(store)
         put(writer, 2, changes, 1)
         assert writer.announce(2) == 2
-        writer.retire(2, [Chunk(0, runs_of(changes, 1))])
+        retire_version(writer, 2, [Chunk(0, runs_of(changes, 1))])
         assert writer.verify(stamp(2), counts_of(changes, 1)) == []
         writer.close()
         store.close()
@@ -243,7 +263,7 @@ class ReadTests(StoreHarness):
         scan = store.scan("t", 0, 1)
         rows = next(scan)["key"].to_pylist()
         store.announce(2)
-        store.retire(2, [Chunk(0, runs_of(second, 1))])
+        retire_version(store, 2, [Chunk(0, runs_of(second, 1))])
         with pytest.raises(SnapshotExpiredError):
             for batch in scan:
                 rows += batch["key"].to_pylist()

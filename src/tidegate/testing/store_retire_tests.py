@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -19,6 +20,7 @@ from tidegate.testing.store_harness import (
     group_of,
     in_threads,
     put,
+    retire_version,
     runs_of,
     scanned,
     stamp,
@@ -61,7 +63,7 @@ class RetireTests(StoreHarness):
         store.announce(3)
         assert [one.version for one in store.catalog()] == [3, 4, 5]
         for version in (1, 2, 3):
-            store.retire(version, [Chunk(0, runs_of({"t": {b"k": b"%d" % version}}))])
+            retire_version(store, version, [Chunk(0, runs_of({"t": {b"k": b"%d" % version}}))])
         assert [one.version for one in store.catalog()] == [3, 4, 5]
         assert store.catalog(1, 2) == []
 
@@ -142,7 +144,7 @@ class RetireTests(StoreHarness):
         before = {version: scanned(store, "t", version) for version in (3, 4, 5)}
         store.announce(3)
         for version in (1, 2, 3):
-            store.retire(version, [Chunk(0, runs_of(history[version]))])
+            retire_version(store, version, [Chunk(0, runs_of(history[version]))])
             assert {version: scanned(store, "t", version) for version in before} == before
         assert get(store, "t", KEYS, 4) == [before[4].get(key) for key in KEYS]
 
@@ -154,13 +156,31 @@ class RetireTests(StoreHarness):
         for version in (1, 2, 3):
             chunks = chunks_of(history[version], rows_max=3)
             for chunk in chunks[::2]:
-                self.reopen(store).retire(version, [chunk])
+                retire_version(self.reopen(store), version, [chunk])
                 assert {version: scanned(store, "t", version) for version in before} == before
-            store.retire(version, iter(chunks))
-            store.retire(version, chunks)
+            retire_version(store, version, iter(chunks))
+            retire_version(store, version, chunks)
             assert {version: scanned(store, "t", version) for version in before} == before
         rows = {key for table, _, key, version in self.stored_rows(store) if version < 3}
         assert not rows & set(history[3]["t"])
+
+    def test_a_retirement_that_is_stopped_anywhere_is_done_by_the_next(self, store: Store) -> None:
+        """Who closes does not wait for all of it: it may end between any two steps, again and again."""
+        first: Changes = {"t": {b"%d" % i: b"1" for i in range(2_000)}, "u": dict.fromkeys(KEYS, b"1")}
+        second: Changes = {"t": {key: b"2" if i % 2 else None for i, key in enumerate(first["t"])}, "u": {}}
+        put(store, 1, first)
+        put(store, 2, second, u=2)
+        before, steps = scanned(store, "t", 2), 0
+        store.announce(2)
+        for version, changes in ((1, first), (2, second)):
+            chunks, done = chunks_of(changes, rows_max=400), False
+            while not done:
+                done = retire_version(self.reopen(store), version, chunks, after(steps))
+                assert scanned(store, "t", 2) == before
+                assert scanned(store, "u", 2, 2) == {}
+                steps += 0 if done else 1
+        assert steps > 1, "it was never stopped on the way"
+        assert store.vacuum(dry_run=True).rows == 0
 
     def test_retirement_drops_what_was_replaced(self, store: Store) -> None:
         put(store, 1, {"t": {b"a": b"1", b"b": b"1", b"c": b"1"}})
@@ -170,8 +190,8 @@ class RetireTests(StoreHarness):
             *((b"a", 1), (b"a", 2), (b"a", 3), (b"b", 1), (b"b", 2), (b"c", 1))
         }
         store.announce(2)
-        store.retire(1, [Chunk(0, runs_of({"t": {b"a": b"1", b"b": b"1", b"c": b"1"}}))])
-        store.retire(2, [Chunk(0, runs_of({"t": {b"a": b"2", b"b": None}}))])
+        retire_version(store, 1, [Chunk(0, runs_of({"t": {b"a": b"1", b"b": b"1", b"c": b"1"}}))])
+        retire_version(store, 2, [Chunk(0, runs_of({"t": {b"a": b"2", b"b": None}}))])
         assert held(self.stored_rows(store)) == {(b"a", 2), (b"a", 3), (b"c", 1)}
         assert get(store, "t", [b"a", b"b", b"c"], 2) == [b"2", None, b"1"]
         assert get(store, "t", [b"a", b"b", b"c"], 3) == [b"3", None, b"1"]
@@ -183,9 +203,9 @@ class RetireTests(StoreHarness):
         put(store, 2, second, t=2, u=0)
         put(store, 3, {}, t=2, u=0)
         store.announce(3)
-        store.retire(1, [Chunk(0, runs_of(first))])
-        store.retire(2, [Chunk(0, runs_of(second))])
-        store.retire(3, [])
+        retire_version(store, 1, [Chunk(0, runs_of(first))])
+        retire_version(store, 2, [Chunk(0, runs_of(second))])
+        retire_version(store, 3, [])
         rows = self.stored_rows(store)
         assert held(rows) == {(KEYS[0], 2), (b"a", 1)}
         assert scanned(store, "t", 3, 2) == {KEYS[0]: b"2"}
@@ -231,7 +251,7 @@ class RetireTests(StoreHarness):
         put(store, 1, first)
         store.announce(1)
         store.apply(stamp(2), Chunk(0, runs_of({"t": {b"k": b"2"}})))
-        store.retire(1, [Chunk(0, runs_of(first))])
+        retire_version(store, 1, [Chunk(0, runs_of(first))])
         store.seal(stamp(2), counts_of({"t": {b"k": b"2"}}))
         put(store, 2, {"t": {b"k": b"2"}})
         assert get(store, "t", [b"k"], 1) == [b"1"]
@@ -247,7 +267,7 @@ class RetireTests(StoreHarness):
                 changes = {"t": {key: b"%d" % version if i % 2 else None for i, key in enumerate(KEYS)}}
                 put(store, version, changes)
                 store.announce(version)
-                store.retire(version, chunks_of(changes))
+                retire_version(store, version, chunks_of(changes))
 
         def read(answer: Callable[[Store, int], list[bytes | None]]) -> list[str]:
             reader, wrong, version = self.reopen(store), [], 0
@@ -297,8 +317,14 @@ class RetireTests(StoreHarness):
             put(store, version, changes)
         store.announce(len(versions))
         for version, changes in enumerate(versions, start=1):
-            store.retire(version, [Chunk(0, runs_of(changes))])
+            retire_version(store, version, [Chunk(0, runs_of(changes))])
 
 
 def held(rows: set[Row]) -> set[tuple[bytes, int]]:
     return {(row.key, row.version) for row in rows}
+
+
+def after(steps: int) -> Callable[[], bool]:
+    """For ``stopped``: yes when it has been asked so often."""
+    asked = itertools.count()
+    return lambda: next(asked) >= steps

@@ -14,25 +14,33 @@ import pytest
 
 # Before they are imported: without this their asserts would say nothing.
 pytest.register_assert_rewrite(
+    "tidegate.testing.store_diff_tests",
+    "tidegate.testing.store_fill_tests",
     "tidegate.testing.store_harness",
     "tidegate.testing.store_lease_tests",
     "tidegate.testing.store_pointer_tests",
     "tidegate.testing.store_read_tests",
     "tidegate.testing.store_retire_tests",
+    "tidegate.testing.store_ttl_tests",
     "tidegate.testing.store_upkeep_tests",
     "tidegate.testing.store_write_tests",
 )
 
+from tidegate.testing.store_diff_tests import DiffTests  # noqa: E402
+from tidegate.testing.store_fill_tests import FillTests  # noqa: E402
 from tidegate.testing.store_harness import ManualClock, Row, StorePlace  # noqa: E402
 from tidegate.testing.store_lease_tests import LeaseTests  # noqa: E402
 from tidegate.testing.store_pointer_tests import PointerTests  # noqa: E402
 from tidegate.testing.store_read_tests import ReadTests  # noqa: E402
 from tidegate.testing.store_retire_tests import RetireTests  # noqa: E402
+from tidegate.testing.store_ttl_tests import TtlTests  # noqa: E402
 from tidegate.testing.store_upkeep_tests import UpkeepTests  # noqa: E402
 from tidegate.testing.store_write_tests import WriteTests  # noqa: E402
 
 __all__ = ["ManualClock", "Row", "StorePlace", "StoreSuite"]
 
 
-class StoreSuite(PointerTests, WriteTests, ReadTests, RetireTests, LeaseTests, UpkeepTests):
+class StoreSuite(
+    PointerTests, WriteTests, ReadTests, RetireTests, LeaseTests, UpkeepTests, FillTests, TtlTests, DiffTests
+):
     """The guarantees of ``sinks/store.py``, one test each or nearly so."""

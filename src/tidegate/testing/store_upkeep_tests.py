@@ -17,6 +17,7 @@ from tidegate.testing.store_harness import (
     get,
     group_of,
     put,
+    retire_version,
     runs_of,
     scanned,
     stamp,
@@ -63,7 +64,7 @@ class UpkeepTests(StoreHarness):
         put(store, 1, {"t": {b"a": b"1"}})
         put(store, 2, {"t": {b"b": b"2"}})
         store.announce(2)
-        store.retire(2, [Chunk(0, runs_of({"t": {b"b": b"2"}}))])
+        retire_version(store, 2, [Chunk(0, runs_of({"t": {b"b": b"2"}}))])
         assert store.rows_of("t", [b"a", b"b"], 1).to_pylist() == [b"+1", None]
 
     def test_a_whole_store_finds_nothing_wrong_with_itself(self, store: Store) -> None:
@@ -72,6 +73,8 @@ class UpkeepTests(StoreHarness):
         assert {store.part_of(group) for group in range(KEY_GROUPS)}
 
     def test_size_grows_with_what_is_stored(self, store: Store) -> None:
+        if not self.size_follows_writes:
+            pytest.skip("this store's size follows its writes later")
         before = store.size()
         put(store, 1, {"t": {key: bytes(1_000) for key in KEYS}})
         assert store.size() >= before + 40_000
@@ -134,7 +137,7 @@ class UpkeepTests(StoreHarness):
         for version, changes in ((1, first), (2, second)):
             store.apply(stamp(version), Chunk(0, runs_of(changes)))
             store.seal(stamp(version), {group_of(b"k"): {"t": 9}})
-            store.retire(version, [Chunk(0, runs_of(changes))])
+            retire_version(store, version, [Chunk(0, runs_of(changes))])
         assert get(store, "t", [b"k", b"l"], 2) == [None, b"1"]
         put(store, 3, {"t": {b"k": b"3"}})
         assert get(store, "t", [b"k", b"l"], 3) == [b"3", b"1"]

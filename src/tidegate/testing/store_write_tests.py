@@ -159,6 +159,8 @@ class WriteTests(StoreHarness):
         elif wrong == "another table":
             counts[group]["w"] = 1
         elif wrong == "a table less":
+            if not self.knows_every_table:
+                pytest.skip("this store looks only for the tables it is told of")
             del counts[group]["t"]
         for _ in range(2):
             with pytest.raises(IncompleteError):
@@ -212,6 +214,8 @@ class WriteTests(StoreHarness):
             assert "t" in finding.where
             assert finding.expected != finding.found
         assert store.verify(stamp(2), counts_of(SECOND)) == []
+        if not self.lost_rows_can_be_put_back:
+            return
         store.apply(stamp(1), Chunk(0, runs_of(FIRST)))  # repair
         assert store.verify(stamp(1), counts_of(FIRST)) == []
 

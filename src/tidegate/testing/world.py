@@ -14,7 +14,7 @@ import random
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import greenlet
 
@@ -49,6 +49,19 @@ class Fault(enum.Enum):
 FOR_READS = (Fault.REFUSED, Fault.CRASH_BEFORE, Fault.HELD_BEFORE, Fault.HELD_AFTER)
 
 
+CallId = tuple[str, int]
+"""Which call: the actor that makes it, and how many it has made."""
+
+
+class Late(NamedTuple):
+    """A call that is still on its way, whose caller waits no more."""
+
+    who: str
+    at: CallId
+    call: Call
+    effect: Callable[[], Any]
+
+
 class Status(enum.Enum):
     READY = "ready"
     SLEEPING = "sleeping"
@@ -64,6 +77,8 @@ class Actor:
 
     def __init__(self, world: World, name: str, body: Callable[[Actor], Any], *, faulty: bool) -> None:
         self.world, self.name, self.faulty = world, name, faulty
+        self.uid = world.uid_of(name)
+        self.calls = self.places = 0
         self.status = Status.READY
         self.wakes_at = 0.0
         self.held_until = 0
@@ -117,8 +132,9 @@ class Actor:
         """One call of the log or the store, with what chance makes of it."""
         world = self.world
         world.calls += 1
+        self.calls += 1
         self.switch()
-        fault = world.draw(call) if self.faulty else None
+        fault = world.draw(self, call) if self.faulty else None
         if fault is not None:
             world.faults[fault] += 1
         return self._with(fault, call, effect)
@@ -126,12 +142,12 @@ class Actor:
     def _with(self, fault: Fault | None, call: Call, effect: Callable[[], T]) -> T:
         world, rest = self.world, f"{call.name} {call.shown}"
         if fault is Fault.HELD_BEFORE:
-            self.hold(world.chance.randint(10, 500))
+            world.stand_still(self, fault)
         if fault in (Fault.CRASH_BEFORE, Fault.REFUSED):
             world.note(self.name, rest, fault.value)
             raise Crashed if fault is Fault.CRASH_BEFORE else call.refused(f"simulated: {call.name}")
         if fault in (Fault.LATE, Fault.CRASH_LATE, Fault.TWICE):
-            world.late.append((self.name, call, effect))
+            world.late.append(Late(self.name, (self.uid, self.calls), call, effect))
         if fault in (Fault.LATE, Fault.CRASH_LATE):
             world.note(self.name, rest, fault.value)
             raise Crashed if fault is Fault.CRASH_LATE else call.unknown(f"simulated: {call.name}")
@@ -140,7 +156,7 @@ class Actor:
         if fault is Fault.CRASH_AFTER:
             raise Crashed
         if fault is Fault.HELD_AFTER:
-            self.hold(world.chance.randint(10, 500))
+            world.stand_still(self, fault)
         self.switch()
         if fault is Fault.LOST:
             raise call.unknown(f"simulated: {call.name}")
@@ -148,12 +164,14 @@ class Actor:
 
     def hold(self, steps: int) -> None:
         """Stand still for so many steps of the others, or until none of them can move."""
-        self.held_until = self.world.steps + steps
+        self.held_until = self.world.held_until(steps)
         self.switch()
 
     def may_crash(self) -> None:
         """A place outside all calls where the process may die."""
-        if self.faulty and self.world.chance.random() < self.world.rates[Fault.CRASH_BEFORE]:
+        self.places += 1
+        if self.faulty and self.world.dies(self):
+            self.world.note(self.name, "between two batches", Fault.CRASH_BEFORE.value)
             raise Crashed
 
 
@@ -175,7 +193,8 @@ class World:
         self.steps = self.calls = 0
         self.actors: list[Actor] = []
         self.current: Actor | None = None
-        self.late: list[tuple[str, Call, Callable[[], Any]]] = []
+        self.late: list[Late] = []
+        self.spawned: Counter[str] = Counter()
         self.faults: Counter[Fault] = Counter()
         self.trace: deque[tuple[float, str, str, str]] = deque(maxlen=TRACE_MAX)
         self.violation: Violation | None = None
@@ -211,8 +230,28 @@ class World:
         self.actors.append(actor)
         return actor
 
-    def draw(self, call: Call) -> Fault | None:
+    def uid_of(self, name: str) -> str:
+        """A name that no other actor has, for the next one of this name."""
+        self.spawned[name] += 1
+        return name if self.spawned[name] == 1 else f"{name}~{self.spawned[name]}"
+
+    def dies(self, actor: Actor) -> bool:
+        """Whether the actor dies here, outside all calls."""
+        del actor
+        return self.chance.random() < self.rates[Fault.CRASH_BEFORE]
+
+    def held_until(self, steps: int) -> int:
+        """The step at which an actor that is held for so many goes on."""
+        return self.steps + steps
+
+    def stand_still(self, actor: Actor, fault: Fault) -> None:
+        """What a fault that holds an actor does."""
+        del fault
+        actor.hold(self.chance.randint(10, 500))
+
+    def draw(self, actor: Actor, call: Call) -> Fault | None:
         """What becomes of this call."""
+        del actor
         for first, last, names, fault in self.outages:
             if first <= self.steps <= last and f"{call.name} {call.shown}".startswith(names):
                 return fault if call.writes else Fault.REFUSED
@@ -235,14 +274,35 @@ class World:
             if self.steps > STEPS_MAX:
                 names = [f"{actor.name} {actor.status.value}" for actor in self.actors]
                 raise Violation(f"liveness: no end after {STEPS_MAX} steps: {names}")
-            if self.late and self.chance.random() < self.delivers:
-                self.deliver(self.chance.randrange(len(self.late)))
-                continue
-            actor = self._choose()
-            if actor is not None:
-                self.current = actor
-                actor.greenlet.switch()
-                self._check()
+            self.step()
+
+    def step(self) -> None:
+        """One thing happens: a late call arrives, or an actor goes on to its next switch."""
+        if self.late and self.chance.random() < self.delivers:
+            self.deliver(self.chance.randrange(len(self.late)))
+            return
+        actor = self._choose()
+        if actor is not None:
+            self.go_on(actor)
+
+    def go_on(self, actor: Actor) -> None:
+        """The actor runs to its next switch."""
+        self.current = actor
+        actor.greenlet.switch()
+        self._check()
+
+    def settle(self) -> None:
+        """Faults have stopped: what is still on its way arrives now, or never, or (it stays) at the end.
+
+        An Open that arrived after the last driver's own would fence it, rightly, so those do not stay.
+        """
+        for index in reversed(range(len(self.late))):
+            is_open = self.late[index].call.shown == "open"
+            dice = self.chance.random()
+            if dice < 0.4:
+                self.deliver(index)
+            elif is_open or dice < 0.5:
+                self.late.pop(index)
 
     def _choose(self) -> Actor | None:
         ready = [a for a in self.actors if a.status is Status.READY and a.held_until <= self.steps]
@@ -262,12 +322,12 @@ class World:
 
     def deliver(self, index: int) -> None:
         """One call that was on its way arrives; nobody hears its answer."""
-        who, call, effect = self.late.pop(index)
-        self.note(f"({who})", f"{call.name} {call.shown}", "arrives late")
+        late = self.late.pop(index)
+        self.note(f"({late.who})", f"{late.call.name} {late.call.shown}", "arrives late")
         try:
-            effect()
+            late.effect()
         except TidegateError as error:
-            self.note(f"({who})", call.name, f"{type(error).__name__}, unheard")
+            self.note(f"({late.who})", late.call.name, f"{type(error).__name__}, unheard")
         self._check()
 
     def _check(self) -> None:

@@ -1,0 +1,207 @@
+r"""Large batches into Redis: tidegate beside the plainest and the fastest writer without any guarantee.
+
+    tools/run python tests/services/run.py kafka redis -- \
+        python benchmarks/bench_redis_batch.py --wal {kafka} --store {redis} \
+        [--keys 400000] [--key-groups 1024]
+
+All write the same batches inside foreachBatch, in turns, on local[2], beside the servers on the same
+cores: (a) ``foreachPartition`` with redis-py pipelines of 5,000 SETs; (b) ``mapInArrow`` with one MSET per
+Arrow batch; tidegate, with its log, its versions, and its merge into the base counted: until a
+version is visible, and until the layer that it pushed out is merged. Printed: seconds per batch and
+ratios of medians, the first batch being a warm-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+PIPELINE = 5_000
+
+
+def pipelined(url: str) -> Callable[[Iterable[Any]], None]:
+    """(a) Each partition through redis-py's pipelines, a SET per row."""
+
+    def write(rows: Iterable[Any]) -> None:
+        import redis
+
+        client = redis.Redis.from_url(url)
+        pipe, waiting = client.pipeline(transaction=False), 0
+        for row in rows:
+            pipe.set("a:" + row.key, row.value)
+            waiting += 1
+            if waiting == PIPELINE:
+                pipe.execute()
+                waiting = 0
+        pipe.execute()
+        client.close()
+
+    return write
+
+
+def in_arrow(url: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """(b) Each Arrow batch as one MSET."""
+
+    def write(batches: Iterable[Any]) -> Iterator[Any]:
+        import redis
+
+        client = redis.Redis.from_url(url)
+        for batch in batches:
+            keys, values = (column.to_pylist() for column in batch.columns)
+            client.mset({"b:" + key: value for key, value in zip(keys, values, strict=True)})
+        client.close()
+        yield from ()
+
+    return write
+
+
+def await_merged(store: Any, keep: int) -> None:
+    """Until every layer that nobody may read by itself any more is in the base."""
+    from tidegate.sinks import redis_header
+
+    space = store._space  # noqa: SLF001 - what the background does is seen nowhere else
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        pointer = store.pointer()
+        oldest = [min(at) for each in redis_header.headers(space).values() for at in each.layers.values()]
+        if pointer.horizon >= pointer.visible - keep + 1 and min(oldest, default=2**31) > pointer.horizon:
+            return
+        time.sleep(0.005)
+    raise TimeoutError("the layers were not merged within 120 s")
+
+
+def report(seconds: dict[str, list[float]], rows: int) -> None:
+    medians = {name: statistics.median(each[1:]) for name, each in seconds.items()}
+    for name, all_of in seconds.items():
+        shown = " ".join(f"{one:.2f}" for one in all_of)
+        per_s = rows / medians[name] / 1e3
+        print(f"{name:18} median {medians[name]:6.2f} s {per_s:7,.0f} K rows/s   (all: {shown})")
+    merged = medians["tidegate, merged"]
+    print(f"throughput of tidegate / (a): {medians['(a) pipelines'] / merged:.2f}  (merges counted)")
+    print(f"time of tidegate / (b): {merged / medians['(b) MSET']:.2f}  (merges counted)")
+
+
+def session() -> Any:
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.driver.memory", "3g")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def write_input(spark: Any, folder: Path, arguments: argparse.Namespace) -> Any:
+    """A file for each batch, all of the same rows, which are returned."""
+    key = "id" if arguments.keys >= arguments.rows else f"pmod(hash(id), {arguments.keys})"
+    rows = spark.range(0, arguments.rows, numPartitions=2).selectExpr(
+        f"concat('key-', cast({key} as string)) as key",
+        "concat('{\"n\":', id, ',\"text\":\"', substr(sha1(cast(id as string)), 1, 36), '\"}') as value",
+    )
+    for number in range(arguments.rounds + 1):
+        rows.write.parquet(str(folder / "input" / f"part-{number:03}.parquet"))
+    return rows
+
+
+def in_turns(
+    url: str, sink: Any, store: Any, seconds: dict[str, list[float]], stages: dict[str, list[float]]
+) -> Callable[[Any, int], None]:
+    """Each batch goes through all writers, another one first each time; the seconds go to the two dicts."""
+
+    def clocked(name: str, started: float) -> None:
+        seconds.setdefault(name, []).append(time.perf_counter() - started)
+
+    def plain(batch: Any) -> None:
+        started = time.perf_counter()
+        batch.foreachPartition(pipelined(url))
+        clocked("(a) pipelines", started)
+
+    def fast(batch: Any) -> None:
+        started = time.perf_counter()
+        batch.mapInArrow(in_arrow(url), "key string").write.format("noop").mode("append").save()
+        clocked("(b) MSET", started)
+
+    def tide(batch: Any, batch_id: int) -> None:
+        started = time.perf_counter()
+        sink(batch, batch_id)
+        clocked("tidegate, visible", started)
+        for name, took in sink.last_phases.items():
+            stages.setdefault(name, []).append(took)
+        await_merged(store, 2)
+        clocked("tidegate, merged", started)
+
+    def write(batch: Any, batch_id: int) -> None:
+        writers = [lambda: plain(batch), lambda: fast(batch), lambda: tide(batch, batch_id)]
+        for turn in range(3):
+            writers[(turn + batch_id) % 3]()
+
+    return write
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--wal", required=True)
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--key-groups", type=int, default=128)
+    arguments = parser.parse_args()
+    from tidegate.sinks.open_store import open_store
+    from tidegate.spark import VersionedSink
+
+    folder = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
+    spark = session()
+    rows = write_input(spark, folder, arguments)
+    namespace = f"bench-{os.getpid()}"
+    sink = VersionedSink(
+        namespace=namespace,
+        wal=arguments.wal,
+        store=arguments.store,
+        table="t",
+        key="key",
+        value="value",
+        key_groups=arguments.key_groups,
+        allow_unsafe=True,
+    )
+    seconds: dict[str, list[float]] = {}
+    stages: dict[str, list[float]] = {}
+    store = open_store(arguments.store, namespace)
+
+    query = (
+        spark.readStream.schema(rows.schema)
+        .option("maxFilesPerTrigger", 2)
+        .parquet(str(folder / "input" / "*"))
+        .writeStream.foreachBatch(in_turns(arguments.store, sink, store, seconds, stages))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    sink.close()
+    spark.stop()
+    store.drop()
+    store.close()
+    shutil.rmtree(folder)
+    print(f"{arguments.rows:,} rows over {arguments.keys:,} keys; the first batch of each is a warm-up")
+    report(seconds, arguments.rows)
+    shown = ", ".join(f"{name} {statistics.median(took[1:]):.2f}" for name, took in stages.items())
+    print(f"stages of tidegate, median s: {shown}")
+
+
+if __name__ == "__main__":
+    main()

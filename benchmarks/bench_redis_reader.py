@@ -1,0 +1,166 @@
+r"""Reads from Redis beside the same client without versions: one key, a thousand keys, and under a writer.
+
+    tools/run python tests/services/run.py redis -- \
+        python benchmarks/bench_redis_reader.py --store {redis} [--keys 400000]
+
+Bare: redis-py, an HGET of a hash that holds the key, or one pipeline with an HMGET per hash. Rounds
+of both in turns; printed are medians of all calls, and their ratio. Then p99 of ``get`` at rest, and while
+another process applies, seals, publishes and merges versions of as many changes as there are keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import redis
+
+import tidegate
+from tidegate.committers.commit import commit
+from tidegate.committers.driver import Driver
+from tidegate.committers.open import open_namespace
+from tidegate.committers.retire import retire_up_to
+from tidegate.key_groups import key_group
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.open_store import open_store
+from tidegate.testing import arrow_barrier
+from tidegate.wal.open_log import open_log
+from tidegate.wal.record import Column, TableSchema
+
+KEY_GROUPS = 128
+SCHEMA = TableSchema((Column("key", "string"),), (Column("n", "bigint"), Column("text", "string")))
+
+
+def write(store: str, namespace: str, wal: str, keys: int, versions: int) -> None:
+    """So many versions that change every key, each merged as soon as it may be."""
+    where = Endpoints(namespace, wal, store)
+    log = open_log(where.wal, namespace)
+    driver = Driver(where, log, open_store(store, namespace), Options(key_groups=KEY_GROUPS))
+    open_namespace(driver, "bench")
+    arrow_barrier.BYTES_SCHEMA = SCHEMA  # the rows below are JSON
+    dropped, first = 0, driver.folded.last_version
+    for version in range(first, first + versions):
+        rows = {b"key-%07d" % at: b'{"n":%d,"text":"%s"}' % (version, b"x" * 40) for at in range(keys)}
+        barrier = arrow_barrier.ArrowBarrier(
+            log, {"t": rows}, arrow_barrier.batch("bench", version), KEY_GROUPS
+        )
+        commit(driver, barrier)
+        dropped = retire_up_to(log, driver.store, driver.folded, driver.options, lambda: False, dropped)
+    driver.store.close()
+
+
+def took_us(read: Callable[[], object], times: int) -> list[float]:
+    took = []
+    for _ in range(times):
+        started = time.perf_counter_ns()
+        read()
+        took.append((time.perf_counter_ns() - started) / 1000)
+    return took
+
+
+def in_turns(bare: Callable[[], object], ours: Callable[[], object], times: int) -> tuple[float, float]:
+    """Medians of both, over ten rounds in turns."""
+    of_bare: list[float] = []
+    of_ours: list[float] = []
+    for _ in range(10):
+        of_bare += took_us(bare, times)
+        of_ours += took_us(ours, times)
+    return statistics.median(of_bare), statistics.median(of_ours)
+
+
+def p99(took: list[float]) -> float:
+    return sorted(took)[int(0.99 * len(took))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--keys", type=int, default=400_000)
+    parser.add_argument("--write", nargs=3, metavar=("NAMESPACE", "WAL", "VERSIONS"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.write:
+        namespace, wal, versions = arguments.write
+        write(arguments.store, namespace, wal, arguments.keys, int(versions))
+        return
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
+        namespace, wal = f"bench-{os.getpid()}", f"file://{folder}/wal"
+        write(arguments.store, namespace, wal, arguments.keys, 2)
+        compare(arguments.store, namespace, arguments.keys)
+        under_a_writer(arguments.store, namespace, wal, arguments.keys)
+        open_store(arguments.store, namespace).drop()
+
+
+def compare(url: str, namespace: str, count: int) -> None:
+    client: Any = redis.Redis.from_url(url)
+    keys = [b"key-%07d" % at for at in range(count)]
+    identity = open_store(url, namespace).identity()
+    assert identity is not None
+    hashes = {group: f"tg:{{{namespace}/{group}}}:t:d:2:{identity.uuid}" for group in range(KEY_GROUPS)}
+    chance = random.Random(1)
+    some = [keys[chance.randrange(count)] for _ in range(1_000)]
+
+    def bare_one() -> Any:
+        key = keys[chance.randrange(count)]
+        return json.loads(client.hget(hashes[key_group(key, KEY_GROUPS)], key)[1:])
+
+    def bare_many() -> Any:
+        places = defaultdict(list)
+        for key in some:
+            places[key_group(key, KEY_GROUPS)].append(key)
+        pipe = client.pipeline(transaction=False)
+        for group, of_group in places.items():
+            pipe.hmget(hashes[group], of_group)
+        return [json.loads(value[1:]) for values in pipe.execute() for value in values]
+
+    gate = tidegate.connect(url, namespace=namespace)
+    names = [key.decode() for key in keys]
+    some_names = [key.decode() for key in some]
+    with gate.snapshot() as snapshot:
+        table = snapshot.table("t")
+        assert table.get(names[5]) == {"n": 1, "text": "x" * 40}
+        results = {
+            "get, one key": in_turns(bare_one, lambda: table.get(names[chance.randrange(count)]), 1_000),
+            "get_many, 1,000 keys": in_turns(bare_many, lambda: table.get_many(some_names), 20),
+        }
+    print(f"{count:,} keys in {KEY_GROUPS} key groups, two versions of each; p50 in microseconds")
+    for name, (bare, ours) in results.items():
+        print(f"{name:22} bare redis-py {bare:9.1f}   tidegate {ours:9.1f}   ratio {ours / bare:.2f}")
+    gate.close()
+    client.close()
+
+
+def under_a_writer(url: str, namespace: str, wal: str, count: int) -> None:
+    gate = tidegate.connect(url, namespace=namespace)
+    table, chance = gate.table("t"), random.Random(2)
+
+    def read() -> object:
+        return table.get(f"key-{chance.randrange(count):07}")
+
+    at_rest = took_us(read, 10_000)
+    command = [sys.executable, __file__, "--store", url, "--keys", str(count), "--write", namespace, wal, "3"]
+    with subprocess.Popen(command) as writer:
+        busy: list[float] = []
+        while writer.poll() is None:
+            busy += took_us(read, 200)
+    print(f"get at the newest version, while 3 versions of {count:,} changes were written and merged:")
+    for name, rest, under in (
+        ("p50", statistics.median(at_rest), statistics.median(busy)),
+        ("p99", p99(at_rest), p99(busy)),
+    ):
+        print(f"  {name} {rest:.0f} us at rest, {under:.0f} us under the writer: {under / rest:.1f}x")
+    print(f"  ({len(busy):,} reads under the writer)")
+    gate.close()
+
+
+if __name__ == "__main__":
+    main()

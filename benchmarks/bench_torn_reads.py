@@ -1,0 +1,215 @@
+r"""Torn reads: a hundred markers rewritten to one number in every batch, and a reader that looks all along.
+
+    tools/run python tests/services/run.py kafka redis -- \
+        python benchmarks/bench_torn_reads.py --wal {kafka} --store {redis} [--snapshots 10000]
+
+The plain writer is ``foreachPartition`` with redis-py pipelines of SETs; its reader takes all markers
+with one MGET. With ``--store {cassandra} --jars <folder>`` it is the Spark Cassandra Connector (how to fetch
+it: spark-cassandra-connector-pom.xml), and its reader takes all markers with one SELECT. tidegate's takes
+a snapshot and one ``get_many``. A read that sees two numbers is torn. Batches go on until the reader has
+made ``--snapshots`` reads of tidegate, and a tenth of that of the plain writer, or ``--seconds`` are over for
+each of the two; ``--only tidegate`` leaves the other out. Printed: how many were torn, and of how many
+versions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+BATCHES_MIN = 20
+TABLE = "torn.plain"
+MARKERS = [f"marker-{number}" for number in range(100)]
+
+
+def watch(kind: str, url: str, namespace: str, stop: Path) -> None:
+    """The reader process: until the file appears; reads, torn ones and numbers seen, as JSON, each second."""
+    import tidegate
+
+    plain = plain_reader(url) if kind == "plain" else None
+    gate = None
+    reads, torn, seen, told = 0, 0, set(), time.monotonic()
+    while True:
+        ending = stop.exists()
+        values: list[Any] = []
+        if plain is not None:
+            values = plain()
+        else:
+            with contextlib.suppress(tidegate.ConfigError, tidegate.SnapshotExpiredError):
+                gate = gate or tidegate.connect(url, namespace=namespace)
+                with gate.snapshot() as snapshot:
+                    found = snapshot.table("t").get_many(MARKERS)
+                    values = [found[name]["n"] if name in found else None for name in MARKERS]
+        if values and values[0] is not None:
+            reads += 1
+            torn += len(set(values)) > 1
+            seen |= set(values)
+        if ending or time.monotonic() > told + 1:
+            told = time.monotonic()
+            print(json.dumps({"reads": reads, "torn": torn, "seen": len(seen)}), flush=True)
+        if ending:
+            return
+
+
+def plain_reader(url: str) -> Callable[[], list[Any]]:
+    """What the plain writer's reader calls: the numbers of all markers."""
+    if url.startswith("redis"):
+        import redis
+
+        client: Any = redis.Redis.from_url(url)
+        return lambda: [None if found is None else int(found) for found in client.mget(MARKERS)]
+    session = cassandra_session(url)
+    select = session.prepare("SELECT key, n FROM torn.plain WHERE key IN ?")
+
+    def read() -> list[Any]:
+        found = {row.key: row.n for row in session.execute(select, (MARKERS,))}
+        return [found.get(name) for name in MARKERS]
+
+    return read
+
+
+def cassandra_session(url: str) -> Any:
+    from cassandra.cluster import Cluster
+
+    node = urlsplit(url)
+    return Cluster([node.hostname], port=node.port).connect()
+
+
+def plain_writer(url: str) -> Callable[[Any], object]:
+    """Writes a batch without versions."""
+    if url.startswith("redis"):
+        return lambda batch: batch.foreachPartition(pipelined(url))
+    session = cassandra_session(url)
+    keyspace, table = TABLE.split(".")
+    session.execute(
+        f"CREATE KEYSPACE IF NOT EXISTS {keyspace}"
+        " WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
+    )
+    session.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} (key text PRIMARY KEY, n int)")
+    session.cluster.shutdown()
+    options = {"keyspace": keyspace, "table": table}
+
+    def write(batch: Any) -> None:
+        batch.write.format("org.apache.spark.sql.cassandra").options(**options).mode("append").save()
+
+    return write
+
+
+def pipelined(url: str) -> Callable[[Any], None]:
+    def write(rows: Any) -> None:
+        import redis
+
+        client = redis.Redis.from_url(url)
+        pipe = client.pipeline(transaction=False)
+        for at, row in enumerate(rows, 1):
+            pipe.set(row.key, row.n)
+            if at % 5_000 == 0:
+                pipe.execute()
+        pipe.execute()
+        client.close()
+
+    return write
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--wal")
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--jars", help="the folder with the connector's jars, for Cassandra")
+    parser.add_argument("--rows", type=int, default=50_000)
+    parser.add_argument("--snapshots", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=400.0, help="of each writer, at most")
+    parser.add_argument("--only", choices=["plain", "tidegate"], help="this writer alone")
+    parser.add_argument("--watch", nargs=3, metavar=("KIND", "NAMESPACE", "STOP"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.watch:
+        kind, namespace, stop = arguments.watch
+        watch(kind, arguments.store, namespace, Path(stop))
+        return
+    from tidegate.spark import VersionedSink
+
+    spark = spark_session(arguments.store, arguments.jars)
+    namespace = f"torn-{os.getpid()}"
+    sink = VersionedSink(
+        namespace=namespace,
+        wal=arguments.wal,
+        store=arguments.store,
+        table="t",
+        key="key",
+        allow_unsafe=True,
+        store_options={"create": True} if arguments.store.startswith("cassandra") else {},
+    )
+
+    def batch(number: int) -> Any:
+        every = arguments.rows // len(MARKERS)  # the markers lie all over the batch
+        marker = f"concat('marker-', cast(id div {every} as string))"
+        key = f"if(id % {every} = 0, {marker}, concat('other-', cast(id as string))) as key"
+        return spark.range(0, arguments.rows, numPartitions=2).selectExpr(key, f"{number} as n")
+
+    writers: dict[str, tuple[Callable[[int], object], float]] = {
+        "tidegate": (lambda number: sink.load({"t": batch(number)}, token=str(number)), 1.0),
+    }
+    if arguments.only != "tidegate":
+        write_plain = plain_writer(arguments.store)
+        writers = {"plain": (lambda number: write_plain(batch(number)), 0.1), **writers}
+    if arguments.only == "plain":
+        del writers["tidegate"]
+    print(f"{len(MARKERS)} markers among {arguments.rows:,} rows a batch")
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
+        for kind, (write, share) in writers.items():
+            report = against_a_reader(
+                kind, write, int(share * arguments.snapshots), namespace, arguments, folder
+            )
+            of = f"{report['torn']:,} of {report['reads']:,} reads torn"
+            print(f"{kind:9} {of} ({report['torn'] / report['reads']:.1%}), {report['seen']} numbers seen")
+    sink.close()
+    spark.stop()
+
+
+def spark_session(store: str, jars: str | None) -> Any:
+    from pyspark.sql import SparkSession
+
+    settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    if jars:
+        node = urlsplit(store)
+        settings["spark.jars"] = ",".join(str(jar) for jar in Path(jars).glob("*.jar"))
+        settings["spark.cassandra.connection.host"] = str(node.hostname)
+        settings["spark.cassandra.connection.port"] = str(node.port)
+    builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2)
+    spark = builder.config(map=settings).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def against_a_reader(
+    kind: str, write: Callable[[int], object], reads: int, namespace: str, arguments: Any, folder: str
+) -> dict[str, int]:
+    stop, told = Path(folder) / f"{kind}.stop", Path(folder) / f"{kind}.json"
+    command = [sys.executable, __file__, "--store", arguments.store, "--watch", kind, namespace, str(stop)]
+    number, ends_at = 0, time.monotonic() + arguments.seconds
+    with told.open("w") as output, subprocess.Popen(command, stdout=output) as reader:
+        while reader.poll() is None:
+            number += 1
+            write(number)
+            lines = told.read_text().splitlines()
+            enough = number >= BATCHES_MIN and lines and json.loads(lines[-1])["reads"] >= reads
+            if enough or time.monotonic() > ends_at:
+                stop.touch()
+                reader.wait(60)
+    report: dict[str, int] = json.loads(told.read_text().splitlines()[-1])
+    return report
+
+
+if __name__ == "__main__":
+    main()

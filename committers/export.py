@@ -1,0 +1,154 @@
+"""Export: one version of a namespace, from a store into a folder of Parquet files. Needs no log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tidegate.clock import Clock
+from tidegate.committers.export_format import (
+    MANIFEST,
+    ROWS,
+    File,
+    Manifest,
+    Table,
+    checksum_of,
+    encode,
+    place_of,
+)
+from tidegate.committers.hold import HeldVersion
+from tidegate.errors import ConfigError
+from tidegate.sinks.layout import payloads
+from tidegate.sinks.store import CatalogEntry, Identity, Store
+
+FILE_BYTES = 256 * 1024 * 1024
+GROUP_ROWS, GROUP_BYTES = 10_000, 8 * 1024 * 1024
+"""A row group of a file: what is in memory at once."""
+
+
+def export(
+    store: Store,
+    identity: Identity,
+    version: int,
+    folder: Path,
+    tables: Sequence[str] | None = None,
+    file_bytes: int = FILE_BYTES,
+) -> Manifest:
+    """Write what a readable version holds, all tables or these, into an empty or new folder.
+
+    The version is held by a lease for as long as it takes; a row group at a time is in memory. On return all
+    is on disk (fsync). After an error the folder has no manifest, and is no export.
+
+    ConfigError: the folder cannot be written or is not empty, or there is no such table.
+    SnapshotExpiredError: the version was retired.
+    """
+    held = HeldVersion(store, version, Clock(), "export")
+    try:
+        entry = store.catalog(version, version)[0]
+        names = sorted(entry.tables) if tables is None else sorted(set(tables))
+        for name in names:
+            if name not in entry.tables:
+                raise ConfigError(
+                    f"there is no table {name!r} at version {version} of namespace {identity.name}; the"
+                    f" tables there are: {', '.join(sorted(entry.tables))}"
+                )
+        _make_empty(folder)
+        schemas = store.schemas()
+        written = {}
+        for name in names:
+            at = entry.tables[name]
+            files = _write(folder, name, _live(store, held, entry, name, identity.key_groups), file_bytes)
+            rows = sum(file.rows for file in files)
+            written[name] = Table(schemas[at.schema_id], rows, tuple(files), bool(at.expires))
+        manifest = Manifest(
+            identity.name,
+            identity.uuid,
+            version,
+            entry.digest,
+            entry.decided_at_us,
+            identity.key_groups,
+            written,
+        )
+        _write_manifest(folder, manifest)
+        return manifest
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror or error}") from None
+    finally:
+        held.give_back()
+
+
+def _make_empty(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty: give a new folder, an export takes all of it")
+
+
+def _live(store: Store, held: HeldVersion, entry: CatalogEntry, table: str, key_groups: int) -> Iterator[Any]:
+    """The live rows of a table, as they are stored: record batches of ``ROWS``."""
+    for group in range(key_groups):
+        held.keep()
+        for batch in store.scan_stored(table, group, entry.version, entry.tables[table].start):
+            held.keep()
+            live = batch.filter(payloads(batch["value"], entry.decided_at_us).is_valid())
+            if live.num_rows:
+                groups = pa.repeat(pa.scalar(group, pa.int32()), live.num_rows)
+                yield pa.record_batch([groups, live["key"], live["value"]], schema=ROWS)
+
+
+def _row_groups(batches: Iterator[Any]) -> Iterator[Any]:
+    """Batches gathered into tables of about a row group."""
+    held: list[Any] = []
+    rows = held_bytes = 0
+    for batch in batches:
+        held.append(batch)
+        rows, held_bytes = rows + batch.num_rows, held_bytes + batch.nbytes
+        if rows >= GROUP_ROWS or held_bytes >= GROUP_BYTES:
+            yield pa.Table.from_batches(held, schema=ROWS)
+            held, rows, held_bytes = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held, schema=ROWS)
+
+
+def _write(folder: Path, name: str, batches: Iterator[Any], file_bytes: int) -> list[File]:
+    """The files of one table, each of about ``file_bytes`` before it is compressed."""
+    from pyarrow import parquet
+
+    files: list[File] = []
+    groups = _row_groups(batches)
+    following = next(groups, None)
+    while following is not None:
+        path = place_of(folder, name, len(files))
+        path.parent.mkdir(exist_ok=True)
+        rows = written = 0
+        with parquet.ParquetWriter(path, ROWS) as file:
+            while following is not None and (not written or written + following.nbytes <= file_bytes):
+                file.write_table(following)
+                rows, written = rows + following.num_rows, written + following.nbytes
+                following = next(groups, None)
+        _sync(path)
+        files.append(msgspec.structs.replace(checksum_of(path), rows=rows))
+    return files
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    beside = folder / f".{MANIFEST}.part"
+    beside.write_bytes(encode(manifest))
+    _sync(beside)
+    for name in manifest.tables:
+        if (of_table := folder / f"table={name}").is_dir():
+            _sync(of_table)
+    beside.replace(folder / MANIFEST)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

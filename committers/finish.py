@@ -1,0 +1,76 @@
+"""Finish: what an earlier driver decided becomes visible, without a query; nothing else is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tidegate.committers.driver import Driver
+from tidegate.committers.follower import Follower, Standing
+from tidegate.committers.open import ensure_made, log_is_empty, open_namespace, refuse_if_writer_alive
+from tidegate.committers.store_list import refuse_other_stores
+from tidegate.errors import TidegateError
+from tidegate.wal.fold import fact_of
+
+
+class Finished(NamedTuple):
+    """The versions made visible in the primary, what is visible there now, how the other stores stand."""
+
+    recovered: list[int]
+    visible: int
+    standings: list[Standing]
+
+
+def finish_decided(
+    driver: Driver,
+    others: Sequence[Follower],
+    command: str,
+    *,
+    force: bool = False,
+    starting: Callable[[], None] = lambda: None,
+) -> Finished:
+    """Make every decided version visible, in every store. The driver is not open yet.
+
+    Writes nothing when all is visible already, or nothing was made yet; ``starting`` is called before
+    anything is written. An error of another store stands in its standing. May be repeated.
+
+    ConfigError: another writer gave a sign of life within the last 30 s, and ``force`` is not set; or
+    the log has other stores. Else as ``open_namespace``.
+    """
+    if driver.fold_on() is None:
+        if (identity := driver.store.identity()) is not None:
+            raise log_is_empty(driver, identity)
+        return Finished([], 0, [])
+    refuse_other_stores(driver, driver.folded)
+    refuse_if_writer_alive(driver, command, force=force)
+    recovered = []
+    if any([is_behind(driver), *map(_seems_behind, others)]):  # each is asked, for its standing
+        starting()
+        recovered = open_namespace(driver, None)
+    visible = driver.store.pointer().visible
+    standings = [other.catch_up() if driver.epoch else other.standing for other in others]
+    return Finished(recovered, visible, standings)
+
+
+def is_behind(driver: Driver) -> bool:
+    """Whether the store is not at the log's end; nothing is appended to find out."""
+    if driver.store.identity() is None:
+        return True
+    ensure_made(driver)  # writes nothing, both are there; checks that they are one namespace
+    pointer = driver.store.pointer()
+    driver.fold_on()
+    fact = fact_of(driver.folded, pointer.visible)
+    digest = "" if fact is None else fact.digest
+    return (pointer.visible, pointer.digest) != (driver.folded.last_version, digest)
+
+
+def _seems_behind(other: Follower) -> bool:
+    """Whether a store is known not to be at the log's end; nothing is written to find out.
+
+    One that does not answer is not known to be: its error stands in its ``standing``.
+    """
+    try:
+        return other.look()
+    except TidegateError as error:
+        other.met(error)
+        return False

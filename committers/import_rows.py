@@ -1,0 +1,123 @@
+"""Import: an exported version becomes one version of a namespace, in any kind of store, with any key groups.
+
+Rows are dealt into buckets by their key groups here, in files beside, and staged bucket by bucket, so
+memory holds one bucket, whatever the size of the export.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.committers.commit import commit
+from tidegate.committers.driver import Driver
+from tidegate.committers.export_format import Manifest, batches_of, check_files, read_manifest
+from tidegate.committers.given_rows import GivenRows
+from tidegate.committers.open import open_namespace
+from tidegate.errors import ConfigError
+from tidegate.key_groups import key_group_of_each
+from tidegate.wal.bad_rows import CHANGES
+from tidegate.wal.fold import decided_for, once_key
+from tidegate.wal.record import Folded, ImportOrigin
+
+BUCKET_BYTES = 64 * 1024 * 1024
+"""About so much of the exported files goes into one bucket."""
+
+
+class Imported(NamedTuple):
+    """``version`` is None when it was imported so long ago that the log no longer says as which one."""
+
+    version: int | None
+    new: bool
+    recovered: list[int]
+
+
+def read_whole(folder: Path) -> tuple[Manifest, str]:
+    """An export's manifest and digest. ConfigError, CorruptError: it is not whole, every file is compared."""
+    manifest, digest = read_manifest(folder)
+    if not manifest.tables:
+        raise ConfigError(f"{folder} holds no table, so there is nothing to import")
+    check_files(folder, manifest)
+    return manifest, digest
+
+
+def imported_before(state: Folded | None, token: str) -> Imported | None:
+    """The version that this import has made already, if it has."""
+    origin = ImportOrigin(token)
+    if state is None or once_key(origin) not in state.once:
+        return None
+    fact = decided_for(state, origin)
+    return Imported(None if fact is None else fact.version, new=False, recovered=[])
+
+
+def import_rows(
+    driver: Driver, folder: Path, manifest: Manifest, token: str, bucket_bytes: int = BUCKET_BYTES
+) -> Imported:
+    """Make a version in which the exported tables hold exactly the exported rows; others stay as they are.
+
+    Once per ``token``: a second time writes nothing. The driver is not open yet; the namespace is made
+    where there is none. On return the version is durable, and visible in the primary.
+
+    CorruptError: rows are not what the manifest says; nothing was decided. Otherwise as
+    ``open_namespace`` and ``commit``.
+    """
+    recovered = open_namespace(driver, None)
+    before = imported_before(driver.folded, token)
+    if before is not None:
+        return before._replace(recovered=recovered)
+    tables = tuple(sorted(manifest.tables))
+    size = sum(file.bytes for table in manifest.tables.values() for file in table.files)
+    key_groups = driver.folded.key_groups
+    buckets = max(1, min(-(-size // bucket_bytes), key_groups, BUCKETS_MAX))
+    with tempfile.TemporaryDirectory(prefix="tidegate-import-") as beside:
+        places = _deal(folder, manifest, tables, key_groups, [Path(beside, str(at)) for at in range(buckets)])
+        barrier = GivenRows(
+            driver.log,
+            ImportOrigin(token),
+            tables,
+            {name: manifest.tables[name].table_schema for name in tables},
+            lambda: _rows(places),
+            driver.clock,
+            starts=frozenset(tables),
+            expiring=frozenset(name for name in tables if manifest.tables[name].expires),
+        )
+        return Imported(commit(driver, barrier).version, new=True, recovered=recovered)
+
+
+BUCKETS_MAX = 500
+"""So many files may be open at once."""
+
+
+def _deal(
+    folder: Path, manifest: Manifest, tables: tuple[str, ...], key_groups: int, places: list[Path]
+) -> list[Path]:
+    """Every row into the bucket of its key group, as ``CHANGES``."""
+    writers = [pa.ipc.new_stream(str(place), CHANGES) for place in places]
+    try:
+        for index, name in enumerate(tables):
+            for batch in batches_of(folder, name, manifest.tables[name]):
+                keys = batch["key"]
+                groups = np.array(key_group_of_each(keys.to_pylist(), key_groups), np.int32)
+                of_table = pa.repeat(pa.scalar(index, pa.int32()), batch.num_rows)
+                rows = pa.record_batch([pa.array(groups), of_table, keys, batch["value"]], schema=CHANGES)
+                buckets = groups.astype(np.int64) * len(places) // key_groups
+                for bucket in np.unique(buckets).tolist():
+                    writers[bucket].write_batch(rows.filter(pa.array(buckets == bucket)))
+    finally:
+        for writer in writers:
+            writer.close()
+    return places
+
+
+def _rows(places: list[Path]) -> Iterator[Any]:
+    for place in places:
+        with pa.ipc.open_stream(str(place)) as stream:
+            rows = stream.read_all()
+        order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in "gtk"])
+        yield from rows.take(order).to_batches(max_chunksize=1_000)

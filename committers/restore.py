@@ -1,0 +1,150 @@
+"""Restore: an older version once more, as an ordinary new one; on request its undone batches may come again.
+
+The new version holds what has to be written so that readers see the older one again. It is staged, decided,
+applied and published as any other; nothing that was visible is taken back. docs/decisions/0034.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tidegate.committers.commit import commit
+from tidegate.committers.driver import Driver
+from tidegate.committers.given_rows import GivenRows
+from tidegate.committers.hold import HeldVersion
+from tidegate.committers.insist import append_until_folded
+from tidegate.committers.open import open_namespace
+from tidegate.errors import ConfigError, SnapshotExpiredError
+from tidegate.sinks.differences import changes_to, untouched
+from tidegate.sinks.store import CatalogEntry
+from tidegate.wal.bad_rows import CHANGES
+from tidegate.wal.fold import last_batch_within
+from tidegate.wal.record import BatchOrigin, Folded, RestoreOrigin, Rewound
+
+
+class Restored(NamedTuple):
+    """What a restore did. ``made`` is None when an earlier run of it had made the version already.
+
+    ``generation`` is the one in which undone batches may be replayed; None without ``reprocess``.
+    ``kept`` is the last batch that the restored state holds: a checkpoint goes on behind it.
+    """
+
+    recovered: list[int]
+    made: int | None
+    visible: int
+    generation: int | None
+    kept: BatchOrigin | None
+
+
+def restore(driver: Driver, version: int, *, reprocess: bool = False) -> Restored:
+    """Make a new version that holds what ``version`` held, in every table. The driver is not open yet.
+
+    On return it is durable and visible in the primary. With ``reprocess`` a Rewound follows: the
+    batches behind the restored state may be replayed from a checkpoint that was set back. May be
+    repeated: what an earlier run has done is not done again.
+
+    ConfigError: there is no such version, it is visible, or no query is followed. SnapshotExpiredError:
+    it was retired. Both before anything is appended. Otherwise as ``open_namespace`` and ``commit``.
+    """
+    _refuse(driver, version, reprocess=reprocess)
+    recovered = open_namespace(driver, None)
+    made = None
+    if not _is_restored(driver.folded, version):
+        made = _commit(driver, version)
+    generation = _rewind(driver, version) if reprocess else None
+    kept = last_batch_within(driver.folded, driver.folded.last_version)
+    return Restored(recovered, made, driver.folded.last_version, generation, kept)
+
+
+def _refuse(driver: Driver, version: int, *, reprocess: bool) -> None:
+    state, pointer = driver.fold_on(), driver.store.pointer()
+    name = driver.endpoints.namespace
+    if state is None or version > pointer.visible or version < 1:
+        raise ConfigError(
+            f"there is no version {version} of namespace {name} to restore, the visible one is"
+            f" {pointer.visible}: `tidegate history` lists those that can be read"
+        )
+    if reprocess and state.lineage is None:
+        raise ConfigError(
+            f"namespace {name} follows no query, so there is nothing to replay: leave --reprocess out"
+        )
+    if version < pointer.horizon:
+        raise SnapshotExpiredError(
+            f"version {version} of namespace {name} was retired, the oldest that can be restored is"
+            f" {pointer.horizon}; keep_versions at the writer says how many are kept"
+        )
+    if version == state.last_version or (not reprocess and _is_restored(state, version)):
+        raise ConfigError(f"namespace {name} shows version {version} already: nothing was written")
+
+
+def _is_restored(state: Folded, version: int) -> bool:
+    return bool(state.recent) and state.recent[-1].origin == RestoreOrigin(version)
+
+
+def _commit(driver: Driver, version: int) -> int:
+    """The version that it becomes; what it needs is held until then."""
+    store = driver.store
+    held = HeldVersion(store, version, driver.clock, "restore")
+    try:
+        (wanted,), (now,) = store.catalog(version, version), store.catalog(driver.folded.last_version)
+        tables = _tables(driver, wanted, now)
+        schemas = store.schemas()
+        barrier = GivenRows(
+            driver.log,
+            RestoreOrigin(version),
+            tables,
+            {name: schemas[_source(name, wanted, now).tables[name].schema_id] for name in tables},
+            lambda: _rows(driver, held, tables, wanted, now),
+            driver.clock,
+        )
+        return commit(driver, barrier).version
+    finally:
+        held.give_back()
+
+
+def _tables(driver: Driver, wanted: CatalogEntry, now: CatalogEntry) -> tuple[str, ...]:
+    """The tables that may differ, in rows or in their columns."""
+    same = {name for name in untouched(driver.store, wanted, now) if wanted.tables[name] == now.tables[name]}
+    return tuple(sorted(now.tables.keys() - same))
+
+
+def _source(table: str, wanted: CatalogEntry, now: CatalogEntry) -> CatalogEntry:
+    """Whose columns the table has: a table that came later stays, without rows."""
+    return wanted if table in wanted.tables else now
+
+
+def _rows(
+    driver: Driver, held: HeldVersion, tables: tuple[str, ...], wanted: CatalogEntry, now: CatalogEntry
+) -> Iterator[Any]:
+    for group in range(driver.folded.key_groups):
+        for index, table in enumerate(tables):
+            held.keep()
+            for batch in changes_to(driver.store, table, group, now, wanted):
+                held.keep()
+                places = [pa.repeat(pa.scalar(at, pa.int32()), batch.num_rows) for at in (group, index)]
+                yield pa.record_batch([*places, batch["key"], batch["value"]], schema=CHANGES)
+
+
+def _rewind(driver: Driver, version: int) -> int:
+    """Append Rewound, unless batches may be replayed already; the generation in which they may."""
+    state = driver.folded
+    if state.last_batch is None or state.last_batch[0] < state.generation or state.lineage is None:
+        return state.generation
+    wanted = state.generation + 1
+    record = Rewound(
+        namespace=state.namespace,
+        writer=driver.writer,
+        epoch=driver.epoch,
+        prev_digest=state.digest,
+        lineage=state.lineage,
+        generation=wanted,
+    )
+    what = (
+        f"the batches that version {version} of namespace {driver.endpoints.namespace} lacks may be replayed"
+    )
+    again = f"tidegate restore --to {version} --reprocess"
+    append_until_folded(driver, record, lambda folded: folded.generation >= wanted, what, again)
+    return wanted

@@ -1,0 +1,80 @@
+"""The log's list of stores, against the stores that a driver was given.
+
+The list is made of StoreAdded and StoreRemoved records. An empty list means one store, whatever it
+is called: a namespace that only ever had one needs no list. Every store that follows the log stands
+in it, the primary too; which one is the primary, the driver's order says.
+"""
+
+from __future__ import annotations
+
+from tidegate.committers.driver import Driver
+from tidegate.committers.insist import append_until_folded
+from tidegate.errors import ConfigError
+from tidegate.wal.record import Folded, StoreAdded, StoreRemoved
+
+
+def refuse_other_stores(driver: Driver, state: Folded, changing: str | None = None) -> None:
+    """ConfigError when a store is in the list and was not given, or the other way round.
+
+    A namespace without versions may still get its first stores. ``changing`` may be in the list or not.
+    """
+    given = [at.name for at in driver.endpoints.stores]
+    if state.stores:
+        missing = [name for name in state.stores if name not in (*given, changing)]
+        unlisted = [name for name in given if name not in (*state.stores, changing)]
+    else:
+        missing, unlisted = [], [name for name in given[1:] if name != changing]
+    if state.last_version == 0:
+        unlisted = []
+    if not missing and not unlisted:
+        return
+    listed = ", ".join(state.stores) or "one store, without a name"
+    name = driver.endpoints.namespace
+    ways = [
+        f"{one} is not given: give it as {one}=URL, or run `tidegate store remove {one}`" for one in missing
+    ] + [f"{one} is not in the list: run `tidegate store add {one}=URL`, or leave it out" for one in unlisted]
+    raise ConfigError(f"the log of namespace {name} lists {listed}; store {'; store '.join(ways)}")
+
+
+def list_stores_of_new(driver: Driver) -> None:
+    """The first stores of a namespace that has no version yet go into the list. May be repeated."""
+    given = [at.name for at in driver.endpoints.stores]
+    if len(given) > 1 and driver.folded.last_version == 0:
+        for name in given:
+            add_to_list(driver, name)
+
+
+def add_to_list(driver: Driver, name: str) -> None:
+    """On return the log lists the store; errors as ``append_until_folded``. The driver must be open."""
+    state = driver.folded
+    if name in state.stores:
+        return
+    record = StoreAdded(
+        namespace=state.namespace,
+        writer=driver.writer,
+        epoch=driver.epoch,
+        prev_digest=state.digest,
+        store=name,
+    )
+    what = f"namespace {driver.endpoints.namespace} has store {name}"
+    append_until_folded(
+        driver, record, lambda now: name in now.stores, what, f"tidegate store add {name}=URL"
+    )
+
+
+def remove_from_list(driver: Driver, name: str) -> None:
+    """On return the log does not list the store; errors as ``append_until_folded``."""
+    state = driver.folded
+    if name not in state.stores:
+        return
+    record = StoreRemoved(
+        namespace=state.namespace,
+        writer=driver.writer,
+        epoch=driver.epoch,
+        prev_digest=state.digest,
+        store=name,
+    )
+    what = f"namespace {driver.endpoints.namespace} has no store {name}"
+    append_until_folded(
+        driver, record, lambda now: name not in now.stores, what, f"tidegate store remove {name}"
+    )

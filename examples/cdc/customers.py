@@ -1,0 +1,55 @@
+"""Captured changes from a Kafka topic into a versioned table, and an API that waits for its own write.
+
+    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0 \
+        customers.py --kafka broker1:9092 --wal kafka://broker1:9092 --store redis://cache:6379/0
+
+Each record is JSON: {"op": "c", "id": 7, "lsn": 41, "name": "Ada"}; op d deletes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from tidegate.spark import Transaction, VersionedSink
+
+NAMESPACE, TABLE, TOPIC = "customers", "customers", "customers"
+CHANGE = "op string, id bigint, lsn bigint, name string"
+
+
+def write(txn: Transaction, batch: DataFrame) -> None:
+    """One batch of changes as one version."""
+    parsed = functions.from_json(functions.col("value").cast("string"), CHANGE)
+    changes = batch.select(parsed.alias("change")).select("change.*")
+    txn.apply_changes(TABLE, changes, "id", sequence_by="lsn", op_column="op", delete_values=["d"])
+
+
+def start(spark: SparkSession, kafka: str, sink: VersionedSink, checkpoint: str) -> Any:
+    """The running query."""
+    records = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", kafka)
+        .option("subscribe", TOPIC)
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    return records.writeStream.foreachBatch(sink.each(write)).option("checkpointLocation", checkpoint).start()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run until stopped."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kafka", required=True, help="host1:9092,host2:9092")
+    parser.add_argument("--wal", required=True, help="the log's URL")
+    parser.add_argument("--store", required=True, help="the store's URL")
+    parser.add_argument("--checkpoint", default="/tmp/customers-checkpoint")  # noqa: S108 - an example
+    given = parser.parse_args(arguments)
+    sink = VersionedSink(namespace=NAMESPACE, wal=given.wal, store=given.store)
+    start(SparkSession.builder.getOrCreate(), given.kafka, sink, given.checkpoint).awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What a reader in an event loop asks of a store, and any store behind threads.
+
+The methods are those of ``store.Store``, with the same guarantees and errors. Each may be
+cancelled: the store is left as if the request had been made and its answer lost.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from tidegate.clock import Clock
+from tidegate.sinks.open_store import REDIS, open_store
+from tidegate.sinks.store import CatalogEntry, Identity, Lease, Pointer, Store
+from tidegate.wal.record import TableSchema
+
+CLOSE_S = 30.0
+"""So long ``close`` waits for requests that were cancelled and still run in their threads."""
+
+Result = TypeVar("Result")
+
+
+class AsyncStore(abc.ABC):
+    """The reading half of ``Store``; see there. Tasks of one event loop may share it."""
+
+    where: str
+
+    @abc.abstractmethod
+    async def identity(self) -> Identity | None: ...
+
+    @abc.abstractmethod
+    async def pointer(self) -> Pointer: ...
+
+    @abc.abstractmethod
+    async def catalog(self, oldest: int = 0, newest: int | None = None) -> list[CatalogEntry]: ...
+
+    @abc.abstractmethod
+    async def schemas(self) -> dict[str, TableSchema]: ...
+
+    @abc.abstractmethod
+    async def get_many(
+        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+    ) -> Any: ...
+
+    @abc.abstractmethod
+    def scan(
+        self, table: str, group: int, version: int, start: int = 0, at_us: int | None = None
+    ) -> AsyncGenerator[Any, None]: ...
+
+    @abc.abstractmethod
+    async def lease(self, lease: Lease, ttl_s: float) -> None: ...
+
+    @abc.abstractmethod
+    async def release(self, lease_id: str) -> None: ...
+
+    @abc.abstractmethod
+    async def await_newer(self, version: int, timeout_s: float) -> bool: ...
+
+    @abc.abstractmethod
+    async def close(self) -> None: ...
+
+
+def open_async_store(
+    url: str, namespace: str, options: Mapping[str, Any] | None, clock: Clock | None
+) -> AsyncStore:
+    """The store that a URL names, for the running event loop. Errors as ``open_store``."""
+    store = open_store(url, namespace, options, clock)
+    if url.partition(":")[0] not in REDIS:
+        return ThreadedStore(store)
+    from tidegate.sinks.redis_async_store import AsyncRedisStore
+
+    return AsyncRedisStore(url, namespace, dict(options or {}))
+
+
+class ThreadedStore(AsyncStore):
+    """A store whose requests run in the event loop's threads (``asyncio.to_thread``)."""
+
+    def __init__(self, store: Store) -> None:
+        self.where = store.where
+        self._store = store
+        self._running: set[asyncio.Future[Any]] = set()
+
+    async def identity(self) -> Identity | None:
+        return await self._in_thread(self._store.identity)
+
+    async def pointer(self) -> Pointer:
+        return await self._in_thread(self._store.pointer)
+
+    async def catalog(self, oldest: int = 0, newest: int | None = None) -> list[CatalogEntry]:
+        return await self._in_thread(lambda: self._store.catalog(oldest, newest))
+
+    async def schemas(self) -> dict[str, TableSchema]:
+        return await self._in_thread(self._store.schemas)
+
+    async def get_many(
+        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+    ) -> Any:
+        return await self._in_thread(lambda: self._store.get_many(table, keys, version, start, at_us))
+
+    async def scan(
+        self, table: str, group: int, version: int, start: int = 0, at_us: int | None = None
+    ) -> AsyncGenerator[Any, None]:
+        batches = self._store.scan(table, group, version, start, at_us)
+        while (batch := await self._in_thread(lambda: next(batches, None))) is not None:
+            yield batch
+
+    async def lease(self, lease: Lease, ttl_s: float) -> None:
+        await self._in_thread(lambda: self._store.lease(lease, ttl_s))
+
+    async def release(self, lease_id: str) -> None:
+        await self._in_thread(lambda: self._store.release(lease_id))
+
+    async def await_newer(self, version: int, timeout_s: float) -> bool:
+        """These stores cannot tell: look now and then."""
+        return False
+
+    async def close(self) -> None:
+        if self._running:
+            await asyncio.wait(self._running, timeout=CLOSE_S)
+        await asyncio.to_thread(self._store.close)
+
+    async def _in_thread(self, ask: Callable[[], Result]) -> Result:
+        running = asyncio.ensure_future(asyncio.to_thread(ask))
+        self._running.add(running)
+        running.add_done_callback(self._ended)
+        return await asyncio.shield(running)  # a thread cannot be cancelled; ``close`` waits for it
+
+    def _ended(self, running: asyncio.Future[Any]) -> None:
+        self._running.discard(running)
+        if not running.cancelled():
+            running.exception()  # whoever asked was told, or was cancelled

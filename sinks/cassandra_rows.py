@@ -1,0 +1,345 @@
+"""The rows of a Cassandra store: applied, counted, read, retired. The pointer stands elsewhere.
+
+A row's timestamp is its version's ``decided_at``, and so is that of the tombstones a version
+brings, so that whatever is written again, however late, is what was there before, or stays
+deleted. Every delete is bounded by a version: ``version < N`` of one key, where N is a row of that
+key at or below the horizon. So a row that is found is right whatever was deleted meanwhile: a
+delete that takes a newer row of the key away takes the older ones with it, in one tombstone.
+Only a key that is not found may have been retired, and then the horizon, which moves before
+anything is deleted, has passed the version (``Space.check_after``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import CorruptError
+from tidegate.key_groups import key_group
+from tidegate.sinks.cassandra_batch import Packed, PackedBatch, bigint, bound, one, rows, statement
+from tidegate.sinks.cassandra_space import Space
+from tidegate.sinks.expired import Looked, is_hidden
+from tidegate.sinks.layout import unpack
+from tidegate.sinks.reads import batch_of, by_group
+from tidegate.sinks.store import CatalogEntry, Counts, Finding, Stamp, Stopped
+from tidegate.sinks.unreachable import unreachable
+from tidegate.wal.frame import Chunk, Run
+
+KEYS_AT_ONCE = 100
+"""Keys in one request: each is a slice of its own for the server."""
+PAGE_FIRST, PAGE_ROWS = 32, 500
+PAGE_BYTES = 2 * 1024 * 1024
+SEAL = ""
+"""The note that a key group is sealed: of a table without a name, which no table is."""
+DELETES = pa.array([b"-", b"d"])
+
+Request = tuple[Any, int]
+
+
+class Rows:
+    """The rows and notes of one space."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._listed: set[tuple[Any, str]] = set()
+        self._expiry_rows = PAGE_FIRST
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def apply(self, stamp: Stamp, chunk: Chunk) -> None:
+        """Write the changes and, once they are acknowledged, how many there were."""
+        if self.is_merged(stamp.version):
+            return
+        counted: dict[tuple[int, str], int] = defaultdict(int)
+        for run in chunk.runs:
+            counted[run.group, run.table] += len(run.keys)
+        self._list_tables({run.table for run in chunk.runs})
+        self._send(_in_turns(self._puts(stamp, run) for run in chunk.runs))
+        notes = [(group, table, chunk.ordinal, changes) for (group, table), changes in counted.items()]
+        self._note(stamp, notes)
+
+    def _puts(self, stamp: Stamp, run: Run) -> Iterator[Request]:
+        of = self._partition(run.table, run.group)
+        head, tail = self._start_of("put_row", 6) + bound(*of), bound(bigint(stamp.version))
+        for packed in rows(head, run.keys, tail, run.values):
+            yield self._batch(of, packed, stamp)
+
+    def seal(self, stamp: Stamp, counts: Counts) -> list[str]:
+        """Seal what is whole; in words, what is not."""
+        if self.is_merged(stamp.version):
+            return []
+        sealed, found = self._notes(stamp.version, counts)
+        whole = [
+            group
+            for group in counts
+            if group not in sealed and _without_zeros(counts[group]) == found.get(group, {})
+        ]
+        self._note(stamp, [(group, SEAL, 0, sum(counts[group].values())) for group in whole])
+        wrong = sorted(counts.keys() - sealed - set(whole))
+        return [
+            f"key group {group}: {found.get(group, {})} instead of {dict(counts[group])}" for group in wrong
+        ]
+
+    def is_merged(self, version: int) -> bool:
+        """Whether the version is below the horizon, or not above what the store was filled with: whole long
+        ago, and replaced ones of its rows may be gone. What comes late is left out; were it sent all the
+        same, the tombstones are newer.
+        """
+        if version > self._space.merged:
+            self._space.look()
+        return version <= self._space.merged
+
+    def _list_tables(self, tables: set[str]) -> None:
+        space = self._space.made.space
+        for table in sorted(tables):
+            if (space, table) not in self._listed:
+                self._space.write("put_table", space, table)
+                self._listed.add((space, table))
+
+    def _note(self, stamp: Stamp, notes: Sequence[tuple[int, str, int, int]]) -> None:
+        of = self._space.made.space.bytes, bigint(stamp.version)
+        head = self._start_of("note", 6)
+        encoded = [
+            one(head + bound(*of), _int(group), table.encode(), _int(chunk), bigint(changes))
+            for group, table, chunk, changes in notes
+        ]
+        self._send(self._batch(of, packed, stamp) for packed in _joined(encoded))
+
+    def _notes(self, version: int, counts: Counts) -> tuple[set[int], dict[int, dict[str, int]]]:
+        """Which of the key groups are sealed, and what they were brought."""
+        sealed, found = set[int](), dict[int, dict[str, int]]()
+        if counts:
+            for group, table, changes in self._space.rows("notes", version, min(counts), max(counts)):
+                if table == SEAL:
+                    sealed.add(group)
+                else:
+                    of_group = found.setdefault(group, {})
+                    of_group[table] = of_group.get(table, 0) + changes
+        return sealed, found
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def get(self, table: str, key: bytes, version: int, start: int) -> bytes | None:
+        """The stored value of a key. One request if there is a row, delete markers included."""
+        group = key_group(key, self._space.made.identity.key_groups)
+        found = self._space.rows("get", table, group, key, version, start)
+        if not found:
+            self._space.check_after(version)
+            return None
+        stored: bytes = found[0][0]
+        return stored
+
+    def look_up(self, name: str, table: str, keys: Sequence[bytes], *bounds: int) -> list[bytes | None]:
+        """Stored values, aligned with ``keys``, by a statement on some keys of a partition."""
+        space, found = self._space, dict[bytes, bytes]()
+        asked = by_group(list(dict.fromkeys(keys)), space.made.identity.key_groups, KEYS_AT_ONCE)
+        distinct = list(dict.fromkeys(keys))
+        requests = (
+            (
+                space.session.bind(
+                    name,
+                    (space.made.space, table, group, [distinct[at] for at in some], *bounds),
+                    space.read_at,
+                ),
+                sum(len(distinct[at]) for at in some),
+            )
+            for group, some in asked
+        )
+        for answer in space.session.each(requests):
+            found.update(answer)
+        return [found.get(key) for key in keys]
+
+    def scan(self, table: str, group: int, version: int, start: int) -> Iterator[Any]:
+        """Rows of a key group, page by page; each page is a request of its own."""
+        last, limit = None, PAGE_FIRST
+        while True:
+            of = (table, group) if last is None else (table, group, last)
+            name = "first_page" if last is None else "page"
+            page = self._space.rows(name, *of, version, start, limit)
+            self._space.check_after(version)  # what is missing in the page may have been retired
+            if page:
+                last = page[-1][0]
+                yield batch_of([key for key, _ in page], [value for _, value in page])
+            if len(page) < limit:
+                return
+            limit = _next_limit(page)
+
+    # -- retirement ----------------------------------------------------------------------------
+
+    def retire(self, stamp: Stamp, changes: Iterable[Chunk], stopped: Stopped) -> bool:
+        """Delete what these changes have replaced: one tombstone per key, bounded by the version. False:
+        stopped between two chunks.
+        """
+        version = bound(bigint(stamp.version))
+        below, until = self._start_of("drop_below", 5), self._start_of("drop_until", 5)
+        for chunk in changes:
+            if stopped():
+                return False
+            self._send(
+                self._batch(of, packed, stamp)
+                for run in chunk.runs
+                for of in [self._partition(run.table, run.group)]
+                for head, keys in ((below, _upserted(run)), (until, _deleted(run)))
+                for packed in rows(head + bound(*of), keys, version)
+            )
+        return True
+
+    def retire_replaced(self, stamp: Stamp, table: str) -> None:
+        """A table that the version emptied: everything that was written before it goes."""
+        self._each_group("drop_older", stamp.decided_at_us - 1, table)
+
+    def drop_expired(
+        self, table: str, group: int, last: bytes | None, most: int, entry: CatalogEntry
+    ) -> Looked:
+        """Delete what had expired when the entry's version was decided, at or below the horizon, of some
+        keys behind ``last``: as a delete marker at or below the horizon, with all that is older.
+        """
+        limit = min(most, self._expiry_rows)
+        of = (table, group) if last is None else (table, group, last)
+        page = self._space.rows("first_newest" if last is None else "newest", *of, entry.version, limit)
+        old: dict[tuple[int, int], list[bytes]] = defaultdict(list)
+        for key, version, value, written_us in page:
+            if is_hidden(value, entry.decided_at_us):
+                old[version, written_us].append(key)
+        head = self._start_of("drop_until", 5) + bound(*self._partition(table, group))
+        self._send(
+            self._batch(self._partition(table, group), packed, Stamp(version, written_us))
+            for (version, written_us), keys in old.items()
+            for packed in rows(head, pa.array(keys, pa.binary()), bound(bigint(version)))
+        )
+        if page:
+            self._expiry_rows = _next_limit([(key, value) for key, _, value, _ in page])
+        following = page[-1][0] if len(page) == limit else None
+        return Looked(len(page), sum(map(len, old.values())), following)
+
+    def drop_notes(self, version: int, timestamp_us: int) -> None:
+        """The version is below the horizon: it is whole, and nobody asks any more."""
+        self._space.write("drop_notes", timestamp_us, self._space.made.space, version)
+
+    # -- checking ------------------------------------------------------------------------------
+
+    def verify(self, stamp: Stamp, counts: Counts) -> Iterator[Finding]:
+        if self.is_merged(stamp.version):
+            return
+        sealed, _ = self._notes(stamp.version, counts)
+        for group in sorted(counts):
+            where = f"{self._space.where}, version {stamp.version}, key group {group}"
+            if group not in sealed:
+                yield Finding(where, "sealed", "not sealed")
+            for table, changes in sorted(counts[group].items()):
+                ((found,),) = self._space.rows("count_version", table, group, stamp.version)
+                if found != changes:
+                    yield Finding(f"{where}, table {table}", f"{changes} rows", f"{found} rows")
+
+    def malformed(self) -> Iterator[Finding]:
+        """Stored values that are none."""
+        for table, group, key, versions in self._keys():
+            for version, (value, _) in versions.items():
+                try:
+                    unpack(value)
+                except CorruptError as error:
+                    where = f"{self._space.where}, table {table}, key group {group}, key {key!r}"
+                    yield Finding(f"{where}, version {version}", "a stored value", str(error))
+
+    # -- vacuum and drop -------------------------------------------------------------------------
+
+    def vacuum(self, horizon: int, starts: Mapping[str, int], at_us: int, *, dry_run: bool) -> int:
+        """Delete rows that no reader at or above the horizon reaches; how many there are."""
+        gone = 0
+        for table, group, key, versions in self._keys():
+            stored = {version: value for version, (value, _) in versions.items()}
+            old = unreachable(stored, horizon, starts.get(table, 0), at_us)
+            gone += len(old)
+            if old and not dry_run:
+                # One tombstone for all: a reader that is too late finds none of them, and is refused.
+                timestamp_us = max(versions[version][1] for version in old)
+                packed = one(
+                    self._start_of("drop_until", 5),
+                    *self._partition(table, group),
+                    key,
+                    bigint(old[-1]),
+                )
+                stamp = Stamp(old[-1], timestamp_us)
+                self._send(iter([self._batch(self._partition(table, group), packed, stamp)]))
+        return gone
+
+    def tables(self) -> list[str]:
+        """Every table that may have rows."""
+        return sorted(table for (table,) in self._space.rows("tables"))
+
+    def _keys(self) -> Iterator[tuple[str, int, bytes, dict[int, tuple[bytes, int]]]]:
+        """Every key with all its rows: (table, key group, key, version -> value and timestamp)."""
+        space = self._space
+        for table in self.tables():
+            for group in range(space.made.identity.key_groups):
+                found = space.session.stream("all_rows", space.made.space, table, group, level=space.read_at)
+                for key, of_key in itertools.groupby(found, lambda row: row[0]):
+                    yield table, group, key, {row[1]: (row[2], row[3]) for row in of_key}
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def _partition(self, table: str, group: int) -> tuple[bytes, ...]:
+        return self._space.made.space.bytes, table.encode(), _int(group)
+
+    def _start_of(self, name: str, values: int) -> bytes:
+        return statement(self._space.session.prepared(name).query_id, values)
+
+    def _batch(self, of: tuple[bytes, ...], packed: Packed, stamp: Stamp) -> tuple[Any, int]:
+        space = self._space
+        batch = PackedBatch(space.settings.keyspace, of, packed, stamp.decided_at_us, space.write_at)
+        return batch, packed.weight
+
+    def _send(self, requests: Iterator[tuple[Any, int]]) -> None:
+        """On return all are acknowledged."""
+        for _ in self._space.session.each(requests):
+            pass
+
+    def _each_group(self, name: str, timestamp_us: int, table: str) -> None:
+        space = self._space
+        self._send(
+            (space.session.bind(name, (timestamp_us, space.made.space, table, group), space.write_at), 1)
+            for group in range(space.made.identity.key_groups)
+        )
+
+
+def _in_turns(of_each: Iterable[Iterator[Request]]) -> Iterator[Request]:
+    """One request of each partition after the other: writers of one partition wait for each other there."""
+    for some in itertools.zip_longest(*of_each):
+        yield from (request for request in some if request is not None)
+
+
+def _upserted(run: Run) -> Any:
+    return run.keys.filter(pc.invert(_is_delete(run)))
+
+
+def _deleted(run: Run) -> Any:
+    return run.keys.filter(_is_delete(run))
+
+
+def _is_delete(run: Run) -> Any:
+    return pc.is_in(pc.binary_slice(run.values, 0, 1), DELETES)
+
+
+def _joined(statements: Sequence[Packed], at_once: int = 1_000) -> Iterator[Packed]:
+    for at in range(0, len(statements), at_once):
+        some = statements[at : at + at_once]
+        yield Packed(len(some), b"".join(packed.body for packed in some))
+
+
+def _next_limit(page: Sequence[tuple[bytes, bytes]]) -> int:
+    """So many rows as fit into ``PAGE_BYTES`` if they are like these."""
+    mean_bytes = sum(len(key) + len(value) for key, value in page) // len(page) + 1
+    return max(1, min(PAGE_ROWS, PAGE_BYTES // mean_bytes))
+
+
+def _int(number: int) -> bytes:
+    return number.to_bytes(4, "big", signed=True)
+
+
+def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
+    return {table: rows for table, rows in counts.items() if rows}

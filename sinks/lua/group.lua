@@ -1,0 +1,587 @@
+-- The rows of one key group. KEYS[1] is its header, tg:{<namespace>/<group>}:h, a hash:
+--   u          the namespace's uuid; with a "!" behind it while what was lost is being put back
+--   s          the server's id at which it was last compared with the log
+--   floor      versions up to it are merged, and can no longer be told apart
+--   l:<table>  the sealed versions above the base, newest first: "7,6"
+--   b:<table>  the newest version in the base; there exactly as long as the base is
+--   whole      up to this version everything was sealed on every server when it was written
+--   filling    the key group is being filled at this version from another store, and is not whole yet
+-- Beside it: <table>:d:<version>:<uuid>, the changes of one version, and <table>:b, the base. Metadata never lies
+-- in a data hash. A d: hash that is not listed is never looked at, nor one of another uuid: what a namespace that was
+-- dropped sent late.
+-- ARGV[1] is the uuid, ARGV[2] the id of the server that the caller means.
+
+local REBUILDING = '!'
+
+local function refuse_uuid(key, stands, uuid)
+  if not stands or stands == uuid .. REBUILDING then
+    return refuse('TGLOST', key)
+  end
+  if stands ~= uuid then
+    return refuse('TGOTHER', stands)
+  end
+end
+
+local function refuse_server(args)
+  local id = server_id()
+  if id ~= args[2] then
+    return refuse('TGSERVER', id)
+  end
+end
+
+-- A key group that moved here counts when somebody has looked where it came from.
+local function refuse_unnoted(key, noted, id)
+  if noted ~= id then
+    return refuse('TGLOST', key)
+  end
+end
+
+local function refuse_stranger(key, args)
+  local header = redis.call('HMGET', key, 'u', 's')
+  return refuse_server(args) or refuse_uuid(key, header[1], args[1]) or refuse_unnoted(key, header[2], args[2])
+end
+
+-- For those who put back what was lost.
+local function refuse_stranger_but_rebuild(key, args)
+  local refusal = refuse_server(args)
+  local stands = redis.call('HGET', key, 'u')
+  if refusal or stands == args[1] .. REBUILDING then
+    return refusal
+  end
+  return refuse_uuid(key, stands, args[1])
+end
+
+local function place(key, name, suffix)
+  return string.sub(key, 1, -2) .. name .. suffix
+end
+
+local function changes_of(key, name, version, uuid)
+  return place(key, name, ':d:' .. version .. ':' .. uuid)
+end
+
+local function layers_of(listed)
+  local layers = {}
+  for version in string.gmatch(listed or '', '%d+') do
+    layers[#layers + 1] = tonumber(version)
+  end
+  return layers
+end
+
+local function list_layers(key, name, layers)
+  if #layers == 0 then
+    return redis.call('HDEL', key, 'l:' .. name)
+  end
+  table.sort(layers, function(one, other) return one > other end)
+  for at, version in ipairs(layers) do
+    layers[at] = text(version)
+  end
+  return redis.call('HSET', key, 'l:' .. name, table.concat(layers, ','))
+end
+
+local function has(layers, version)
+  for _, one in ipairs(layers) do
+    if one == version then
+      return true
+    end
+  end
+  return false
+end
+
+-- uuid: what stands in the header, made if there was none.
+writes.make = function(keys, args)
+  if redis.call('HSETNX', keys[1], 'u', args[1]) == 1 then
+    redis.call('HSET', keys[1], 's', server_id())
+  end
+  return redis.call('HGET', keys[1], 'u')
+end
+
+-- The keys that the header lists, and whether all of them are there. One that is not was lost: keys come one by one
+-- with a slot that moves, and a server that is promoted meanwhile may have the header and not all of its rows.
+local function listed(key, uuid)
+  local fields, found, whole = redis.call('HGETALL', key), {}, true
+  for at = 1, #fields, 2 do
+    local kind, name = string.match(fields[at], '^([lb]):(.+)$')
+    if kind == 'b' then
+      found[#found + 1] = place(key, name, ':b')
+    elseif kind == 'l' then
+      for _, layer in ipairs(layers_of(fields[at + 1])) do
+        found[#found + 1] = changes_of(key, name, text(layer), uuid)
+      end
+    end
+  end
+  for _, one in ipairs(found) do
+    whole = whole and redis.call('EXISTS', one) == 1
+  end
+  return found, whole
+end
+
+-- uuid, server, the header's u until all is put back: 1 if the header was lost, or was being put back before.
+-- A header without all of its rows is as good as lost: then all of the key group goes, and is put back.
+writes.begin_rebuild = function(keys, args)
+  local refusal = refuse_server(args)
+  if refusal then
+    return refusal
+  end
+  local stands = redis.call('HGET', keys[1], 'u')
+  if stands == args[1] or stands == args[1] .. REBUILDING then
+    local found, whole = listed(keys[1], args[1])
+    if not whole then
+      for _, one in ipairs(found) do
+        redis.call('UNLINK', one)
+      end
+      redis.call('DEL', keys[1])
+    end
+  end
+  redis.call('HSETNX', keys[1], 'u', args[1] .. REBUILDING)
+  return redis.call('HGET', keys[1], 'u') == args[1] .. REBUILDING and 1 or 0
+end
+
+-- uuid, server: all is put back, and counts at this server.
+writes.end_rebuild = function(keys, args)
+  local refusal = refuse_stranger_but_rebuild(keys[1], args)
+  if refusal then
+    return refusal
+  end
+  redis.call('HSET', keys[1], 'u', args[1], 's', args[2])
+  return 1
+end
+
+-- uuid, server, table, version, start, key, ...: the stored values, null where there is none.
+-- The newest sealed layer at or below the version that has the key; then the base, if it is of the table's
+-- present life: not from before `start`, at which it was emptied.
+reads.read = function(keys, args)
+  local refusal = refuse_server(args)
+  if refusal then
+    return refusal
+  end
+  local name, version, start = args[3], tonumber(args[4]), tonumber(args[5])
+  local header = redis.call('HMGET', keys[1], 'u', 'floor', 'l:' .. name, 'b:' .. name, 's')
+  refusal = refuse_uuid(keys[1], header[1], args[1]) or refuse_unnoted(keys[1], header[5], args[2])
+  if refusal then
+    return refusal
+  end
+  if version < (tonumber(header[2]) or 0) then
+    return refuse('TGEXPIRED', header[2])
+  end
+  local sources = {}
+  for layer in string.gmatch(header[3] or '', '%d+') do
+    local at = tonumber(layer)
+    if at <= version and at >= start then
+      sources[#sources + 1] = changes_of(keys[1], name, layer, args[1])
+    end
+  end
+  if header[4] and tonumber(header[4]) >= start then
+    sources[#sources + 1] = place(keys[1], name, ':b')
+  end
+  if #args == 6 then
+    for _, source in ipairs(sources) do
+      local value = redis.call('HGET', source, args[6])
+      if value then
+        return { value }
+      end
+    end
+    return { false }
+  end
+  local values, missing, wanted = {}, {}, {}
+  for at = 6, #args do
+    values[at - 5] = false
+    missing[at - 5], wanted[at - 5] = at - 5, args[at]
+  end
+  for _, source in ipairs(sources) do
+    if #wanted == 0 then
+      break
+    end
+    local found = redis.call('HMGET', source, unpack(wanted))
+    local still, keys_left = {}, {}
+    for at, value in ipairs(found) do
+      if value then
+        values[missing[at]] = value
+      else
+        still[#still + 1], keys_left[#keys_left + 1] = missing[at], wanted[at]
+      end
+    end
+    missing, wanted = still, keys_left
+  end
+  return values
+end
+
+-- uuid, server, table, version, start: this server's id, then the layers that a scan at this version reads,
+-- newest first; the base comes last. All is read from this server, or begun anew: here a row only
+-- ever moves from a layer to the base, so in this order none is missed.
+reads.layers = function(keys, args)
+  local refusal = refuse_stranger(keys[1], args)
+  if refusal then
+    return refusal
+  end
+  local header = redis.call('HMGET', keys[1], 'floor', 'l:' .. args[3])
+  local version, start = tonumber(args[4]), tonumber(args[5])
+  if version < (tonumber(header[1]) or 0) then
+    return refuse('TGEXPIRED', header[1])
+  end
+  local found = { args[2] }
+  for _, layer in ipairs(layers_of(header[2])) do
+    if layer <= version and layer >= start then
+      found[#found + 1] = text(layer)
+    end
+  end
+  return found
+end
+
+-- uuid, server, table, version, start, layer or 0 for the base, cursor, about how many rows:
+-- the next cursor, then key and stored value, again and again.
+reads.page = function(keys, args)
+  local refusal = refuse_stranger(keys[1], args)
+  if refusal then
+    return refusal
+  end
+  local name, layer = args[3], args[6]
+  local header = redis.call('HMGET', keys[1], 'floor', 'b:' .. name)
+  if tonumber(args[4]) < (tonumber(header[1]) or 0) then
+    return refuse('TGEXPIRED', header[1])
+  end
+  local source = changes_of(keys[1], name, layer, args[1])
+  if layer == '0' then
+    if not header[2] or tonumber(header[2]) < tonumber(args[5]) then
+      return { '0', {} }
+    end
+    source = place(keys[1], name, ':b')
+  end
+  return redis.call('HSCAN', source, args[7], 'COUNT', args[8])
+end
+
+-- uuid, server, version, then table and count, again and again: mark the version as whole.
+-- What does not fit, as table and count found, again and again; empty: sealed. In this order: sealed already
+-- (its rows may be on the way to the base), under the floor (a late zombie), counted.
+local function seal(keys, args)
+  local version, floor = tonumber(args[3]), tonumber(redis.call('HGET', keys[1], 'floor')) or 0
+  local wrong, sealing = {}, {}
+  for at = 4, #args, 2 do
+    local name, layers = args[at], layers_of(redis.call('HGET', keys[1], 'l:' .. args[at]) or '')
+    local changes = changes_of(keys[1], name, args[3], args[1])
+    if not has(layers, version) then
+      if version <= floor then
+        redis.call('UNLINK', changes)
+      else
+        local rows = redis.call('HLEN', changes)
+        if rows ~= tonumber(args[at + 1]) then
+          wrong[#wrong + 1], wrong[#wrong + 2] = name, rows
+        elseif rows > 0 then
+          layers[#layers + 1] = version
+          sealing[name] = layers
+        end
+      end
+    end
+  end
+  if #wrong == 0 then
+    for name, layers in pairs(sealing) do
+      list_layers(keys[1], name, layers)
+    end
+  end
+  return wrong
+end
+
+writes.seal = function(keys, args)
+  return refuse_stranger(keys[1], args) or seal(keys, args)
+end
+
+-- The same, for those who put back what was lost.
+writes.seal_again = function(keys, args)
+  return refuse_stranger_but_rebuild(keys[1], args) or seal(keys, args)
+end
+
+-- uuid, server, version: make room for a fill at this version. What lies below it goes, and is never read nor
+-- sealed again. One that comes late, at or below the floor or under a later fill, changes nothing.
+writes.begin_fill = function(keys, args)
+  local refusal = refuse_stranger(keys[1], args)
+  if refusal then
+    return refusal
+  end
+  local version, fields = tonumber(args[3]), redis.call('HGETALL', keys[1])
+  local header = redis.call('HMGET', keys[1], 'floor', 'filling')
+  local floor, filling = tonumber(header[1]) or 0, tonumber(header[2]) or 0
+  if floor >= version or filling >= version then
+    return 0
+  end
+  for at = 1, #fields, 2 do
+    local kind, name = string.match(fields[at], '^([lb]):(.+)$')
+    if kind == 'b' and tonumber(fields[at + 1]) < version then
+      redis.call('UNLINK', place(keys[1], name, ':b'))
+      redis.call('HDEL', keys[1], fields[at])
+    elseif kind == 'l' then
+      local kept = {}
+      for _, layer in ipairs(layers_of(fields[at + 1])) do
+        if layer < version then
+          redis.call('UNLINK', changes_of(keys[1], name, text(layer), args[1]))
+        else
+          kept[#kept + 1] = layer
+        end
+      end
+      list_layers(keys[1], name, kept)
+    end
+  end
+  redis.call('HSET', keys[1], 'floor', text(version - 1), 'filling', args[3])
+  return 1
+end
+
+-- uuid, server, version: all is filled and sealed, and becomes the base: every version up to it, merged. So what
+-- is applied late at this version is not looked at. 1; 0: the fill was not begun here.
+writes.end_fill = function(keys, args)
+  local refusal = refuse_stranger(keys[1], args)
+  if refusal then
+    return refusal
+  end
+  local version, fields = tonumber(args[3]), redis.call('HGETALL', keys[1])
+  local header = redis.call('HMGET', keys[1], 'floor', 'filling')
+  if tonumber(header[2]) ~= version then
+    return (tonumber(header[1]) or 0) >= version and 1 or 0
+  end
+  for at = 1, #fields, 2 do
+    local name = string.match(fields[at], '^l:(.+)$')
+    -- Where there is a base, a merge is under way: it brings the rest there.
+    if name and fields[at + 1] == args[3] and redis.call('HEXISTS', keys[1], 'b:' .. name) == 0 then
+      redis.call('RENAME', changes_of(keys[1], name, args[3], args[1]), place(keys[1], name, ':b'))
+      redis.call('HSET', keys[1], 'b:' .. name, args[3])
+      redis.call('HDEL', keys[1], fields[at])
+    end
+  end
+  redis.call('HSET', keys[1], 'floor', args[3])
+  redis.call('HDEL', keys[1], 'filling')
+  return 1
+end
+
+-- Whether a stored value has expired at a time, given as it stands in values: 8 bytes, big-endian, signed.
+local function expired(value, at)
+  local kind = string.sub(value, 1, 1)
+  if kind ~= 'e' and kind ~= 'x' then
+    return false
+  end
+  for place = 1, 8 do
+    local ours, theirs = string.byte(value, place + 1), string.byte(at, place)
+    if place == 1 then
+      ours, theirs = (ours + 128) % 256, (theirs + 128) % 256
+    end
+    if ours ~= theirs then
+      return ours < theirs
+    end
+  end
+  return true
+end
+
+-- Key and stored value, again and again, from a layer to the base; how many rows went by it.
+local function move(pairs_of, changes, base)
+  local keys, rows, deleted, gone = {}, pairs_of, {}, 0
+  for at = 1, #pairs_of, 2 do
+    keys[(at + 1) / 2] = pairs_of[at]
+    if pairs_of[at + 1] == '-' then
+      deleted[#deleted + 1] = pairs_of[at]
+    end
+  end
+  if #deleted > 0 then
+    rows = {}
+    for at = 1, #pairs_of, 2 do
+      if pairs_of[at + 1] ~= '-' then
+        rows[#rows + 1], rows[#rows + 2] = pairs_of[at], pairs_of[at + 1]
+      end
+    end
+  end
+  for at = 1, #rows, 4000 do
+    local last = math.min(at + 3999, #rows)
+    gone = gone + (last - at + 1) / 2 - redis.call('HSET', base, unpack(rows, at, last))
+  end
+  for at = 1, #deleted, 4000 do
+    local last = math.min(at + 3999, #deleted)
+    gone = gone + (last - at + 1) + redis.call('HDEL', base, unpack(deleted, at, last))
+  end
+  for at = 1, #keys, 4000 do
+    redis.call('HDEL', changes, unpack(keys, at, math.min(at + 3999, #keys)))
+  end
+  return gone
+end
+
+-- uuid, server, table, version, start, about how many rows, cursor: move the oldest layer up to the version
+-- into the base, a step at a time: 1 when no such layer is left (else 0), the cursor for the next step, and
+-- how many rows went. `version` is at or below the horizon, `start` the table's start there; both come from
+-- the same read of the pointer as the server's id. The cursor only saves time: a layer is done when it is empty.
+writes.merge = function(keys, args)
+  local refusal = refuse_stranger(keys[1], args)
+  if refusal then
+    return refusal
+  end
+  local name, upto, start = args[3], tonumber(args[4]), tonumber(args[5])
+  local header = redis.call('HMGET', keys[1], 'floor', 'l:' .. name, 'b:' .. name)
+  local floor, layers, based = tonumber(header[1]) or 0, layers_of(header[2]), tonumber(header[3])
+  local base, oldest, gone = place(keys[1], name, ':b'), layers[#layers], 0
+  if based and based < start then
+    -- Emptied since: no reader at or above the horizon looks there.
+    gone = gone + redis.call('HLEN', base)
+    redis.call('UNLINK', base)
+    redis.call('HDEL', keys[1], 'b:' .. name)
+    redis.call('HSET', keys[1], 'floor', text(math.max(floor, start)))
+    floor, based = math.max(floor, start), nil
+  end
+  if not oldest or oldest > upto then
+    return { 1, '0', gone }
+  end
+  local changes, cursor = changes_of(keys[1], name, text(oldest), args[1]), '0'
+  if oldest < start then
+    gone = gone + redis.call('HLEN', changes)
+    redis.call('UNLINK', changes)
+    redis.call('HSET', keys[1], 'floor', text(math.max(floor, start)))
+  else
+    redis.call('HSET', keys[1], 'floor', text(math.max(floor, oldest)), 'b:' .. name, text(oldest))
+    if oldest == start and not based then
+      -- The first rows of a table that was emptied: no delete markers, nothing to move them onto.
+      if redis.call('EXISTS', changes) == 1 then
+        redis.call('RENAME', changes, base)
+      end
+    else
+      local page = redis.call('HSCAN', changes, args[7], 'COUNT', args[6])
+      cursor = page[1]
+      gone = gone + move(page[2], changes, base)
+    end
+  end
+  if redis.call('EXISTS', base) == 0 then
+    redis.call('HDEL', keys[1], 'b:' .. name)  -- all of it was deleted
+  end
+  if redis.call('EXISTS', changes) == 1 then
+    return { 0, cursor, gone }
+  end
+  layers[#layers] = nil
+  local left = layers[#layers]
+  list_layers(keys[1], name, layers)
+  return { (left and left <= upto) and 0 or 1, '0', gone }
+end
+
+-- uuid, server, table, version, time, cursor, about how many rows, 1 to drop: of some rows of the base those that
+-- have expired at the time, which is when the version was decided, which is at or below the horizon: no reader at or
+-- above it gets them. The next cursor, how many rows there were, how many of them went, or would go: those that a
+-- layer up to the version replaces are left out then.
+writes.expire = function(keys, args)
+  local refusal = refuse_stranger(keys[1], args)
+  if refusal then
+    return refusal
+  end
+  local header = redis.call('HMGET', keys[1], 'floor', 'b:' .. args[3], 'l:' .. args[3])
+  if not header[2] then
+    return { '0', 0, 0 }
+  end
+  local base, upto, found = place(keys[1], args[3], ':b'), tonumber(args[4]), {}
+  local page = redis.call('HSCAN', base, args[6], 'COUNT', args[7])
+  local rows = page[2]
+  for at = 1, #rows, 2 do
+    local replaced = not expired(rows[at + 1], args[5])
+    if not replaced and args[8] ~= '1' then
+      for _, layer in ipairs(layers_of(header[3])) do
+        local changes = changes_of(keys[1], args[3], text(layer), args[1])
+        replaced = replaced or (layer <= upto and redis.call('HEXISTS', changes, rows[at]) == 1)
+      end
+    end
+    if not replaced then
+      found[#found + 1] = rows[at]
+    end
+  end
+  if #found > 0 and args[8] == '1' then
+    -- A reader below the horizon is refused from now on, not told that there is no row.
+    redis.call('HSET', keys[1], 'floor', text(math.max(tonumber(header[1]) or 0, upto)))
+    for at = 1, #found, 4000 do
+      redis.call('HDEL', base, unpack(found, at, math.min(at + 3999, #found)))
+    end
+    if redis.call('EXISTS', base) == 0 then
+      redis.call('HDEL', keys[1], 'b:' .. args[3])
+    end
+  end
+  return { page[1], #rows / 2, #found }
+end
+
+-- uuid, server, table, version, start, time: how many rows merging up to the version would drop, and dropping
+-- what has expired at the time after it, but for rows of the base.
+reads.mergeable = function(keys, args)
+  local refusal = refuse_stranger(keys[1], args)
+  if refusal then
+    return refusal
+  end
+  local name, upto, start = args[3], tonumber(args[4]), tonumber(args[5])
+  local header = redis.call('HMGET', keys[1], 'l:' .. name, 'b:' .. name)
+  local based, base = tonumber(header[2]), place(keys[1], name, ':b')
+  local gone, seen, hidden = 0, {}, based and based >= start
+  if based and based < start then
+    gone = redis.call('HLEN', base)
+  end
+  for _, layer in ipairs(layers_of(header[1])) do
+    if layer <= upto then
+      local found = redis.call('HGETALL', changes_of(keys[1], name, text(layer), args[1]))
+      for at = 1, #found, 2 do
+        local key = found[at]
+        if layer < start or seen[key] then
+          gone = gone + 1
+        else
+          seen[key] = true
+          gone = gone + ((found[at + 1] == '-' or expired(found[at + 1], args[6])) and 1 or 0)
+          gone = gone + (hidden and redis.call('HEXISTS', base, key) or 0)
+        end
+      end
+    end
+  end
+  return gone
+end
+
+-- uuid, server, table, version, the changes' uuid, 1 to drop: rows of changes that a late apply left under the floor,
+-- or that are of a namespace that was dropped.
+writes.sweep = function(keys, args)
+  local refusal = refuse_stranger(keys[1], args)
+  if refusal then
+    return refusal
+  end
+  local header = redis.call('HMGET', keys[1], 'floor', 'l:' .. args[3])
+  local above = tonumber(args[4]) > (tonumber(header[1]) or 0)
+  if args[5] == args[1] and (above or has(layers_of(header[2]), tonumber(args[4]))) then
+    return 0
+  end
+  local changes = changes_of(keys[1], args[3], args[4], args[5])
+  local rows = redis.call('HLEN', changes)
+  if args[6] == '1' then
+    redis.call('UNLINK', changes)
+  end
+  return rows
+end
+
+-- uuid, server, version, then tables: the floor, then per table 1 if the version is sealed there, and rows.
+reads.look = function(keys, args)
+  local refusal = refuse_stranger_but_rebuild(keys[1], args)
+  if refusal then
+    return refusal
+  end
+  local found = { tonumber(redis.call('HGET', keys[1], 'floor')) or 0 }
+  for at = 4, #args do
+    local layers = layers_of(redis.call('HGET', keys[1], 'l:' .. args[at]) or '')
+    found[#found + 1] = has(layers, tonumber(args[3])) and 1 or 0
+    found[#found + 1] = redis.call('HLEN', changes_of(keys[1], args[at], args[3], args[1]))
+  end
+  return found
+end
+
+-- uuid, server: the header, field and value, again and again.
+reads.header = function(keys, args)
+  return refuse_stranger_but_rebuild(keys[1], args) or redis.call('HGETALL', keys[1])
+end
+
+-- uuid, server, version: everything up to it is sealed wherever this header is found.
+writes.stamp = function(keys, args)
+  local refusal = refuse_stranger(keys[1], args)
+  if refusal then
+    return refusal
+  end
+  if tonumber(args[3]) > (tonumber(redis.call('HGET', keys[1], 'whole')) or 0) then
+    redis.call('HSET', keys[1], 'whole', args[3])
+  end
+  return 1
+end
+
+-- uuid, server, table, version, key, ...: what lies there of exactly this version.
+reads.rows = function(keys, args)
+  local refusal = refuse_stranger_but_rebuild(keys[1], args)
+  if refusal then
+    return refusal
+  end
+  return redis.call('HMGET', changes_of(keys[1], args[3], args[4], args[1]), unpack(args, 5))
+end

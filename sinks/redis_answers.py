@@ -1,0 +1,189 @@
+"""One call and what its answer means, whoever sends it: ``redis_calls.py`` or ``redis_async.py``. Pure."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple
+
+import redis
+from redis import exceptions
+
+from tidegate.errors import ConfigError, StoreNotVerifiedError, StoreUnavailableError
+from tidegate.sinks.redis_functions import RELEASE, call_head, library, script_of
+from tidegate.sinks.redis_resp import pack
+
+FLIGHT_BYTES = 256 * 1024
+FLIGHT_CALLS = 500
+
+NOT_NOW = (
+    exceptions.MovedError,
+    exceptions.AskError,
+    exceptions.TryAgainError,
+    exceptions.ClusterDownError,
+    exceptions.ReadOnlyError,
+    exceptions.MasterDownError,
+    exceptions.BusyLoadingError,
+)
+"""The server refused and did nothing: another one holds the key, or this one is not ready yet.
+
+An ASK is not followed, though clients may: while a slot moves, its keys lie on both servers, and a
+function that is asked on the receiving one takes those that are still to come for absent. The
+sending one refuses such a call as a whole, so it is asked until the slot has moved.
+"""
+NON_LOCAL = "non local key"
+BUSY = ("BUSY", "LOADING", "NOREPLICAS")
+DENIED = (exceptions.AuthenticationError, exceptions.NoPermissionError)
+LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
+OUT_OF_MEMORY = (
+    "its memory is full: raise maxmemory, or free some (`tidegate vacuum`, smaller keep_versions); what is"
+    " visible stays as it is"
+)
+
+
+class Refused(NamedTuple):
+    """What a function refused with: its code (``lua/common.lua``) and the detail."""
+
+    code: str
+    detail: str
+
+
+class Call(NamedTuple):
+    """One command. A function has its ``name``, and is told the server's id if it is ``at_server``;
+    else ``args`` are the bytes to send as they are. ``server``: the only one that may answer.
+    """
+
+    key: bytes
+    name: str
+    args: tuple[Any, ...]
+    at_server: bool = False
+    server: bytes = b""
+
+
+class Later(Exception):  # noqa: N818 - drives a retry
+    """Some calls have no answer yet; says why."""
+
+
+class ServerIs(NamedTuple):
+    """The server is not the one it was taken for; who it is, or ``replica``."""
+
+    server_id: bytes
+
+
+class Then(enum.Enum):
+    """What to do before the same call is sent again."""
+
+    LOOK_AGAIN = "look again which server holds the key"
+    LOAD = "load the functions there"
+    LOAD_SCRIPT = "load the script there"
+    EVAL = "use no functions any more"
+
+
+def plain(key: bytes, *parts: bytes) -> Call:
+    """A command of Redis itself, for the server that holds the key."""
+    return Call(key, "", (pack(parts),))
+
+
+def encoded(call: Call, server_id: bytes, *, functions: bool) -> bytes:
+    """The call's bytes on the wire. ``server_id``: the server that is meant; none, and it says who it is."""
+    if not call.name:
+        return call.args[0]  # type: ignore[no-any-return]
+    head = call_head(call.name, functions=functions)
+    name = () if functions else (call.name.encode(),)
+    args = call.args
+    if call.at_server:
+        args = (args[0], call.server or server_id, *args[1:])
+    return pack((*head, call.key, *name, *args))
+
+
+def answer_of(error: Exception, call: Call, where: str, address: object) -> Refused | ServerIs | Then:
+    """What an error among the replies says.
+
+    StoreUnavailableError: the server's memory is full. ConfigError: it refuses us, or what it says is
+    not known here.
+    """
+    message = str(error)
+    if message.startswith("TG"):
+        code, _, detail = message.partition(" ")
+        if code != "TGSERVER" or call.server:
+            return Refused(code, detail.split(" script: ")[0])
+        return ServerIs(detail.split()[0].encode())
+    if isinstance(error, exceptions.OutOfMemoryError) or message.startswith("OOM"):
+        raise StoreUnavailableError(f"{where}: {address} refused to write: {OUT_OF_MEMORY}")
+    if isinstance(error, DENIED) or "user executing the script" in message:
+        raise denied(where, error)
+    if isinstance(error, exceptions.NoScriptError):
+        return Then.LOAD_SCRIPT
+    if "not found" in message.lower() and "unction" in message:
+        return Then.LOAD
+    if barred(error):
+        return Then.EVAL
+    if isinstance(error, NOT_NOW) or message.startswith(BUSY) or NON_LOCAL in message:
+        return Then.LOOK_AGAIN
+    raise ConfigError(f"{where}: {address} answered: {message}")
+
+
+def barred(error: Exception) -> bool:
+    """Whether the server has no Functions for us (an older one, or a managed one)."""
+    message = str(error).lower()
+    ours = "function" in message or "fcall" in message
+    return "unknown command" in message or (ours and "permission" in message)
+
+
+# -- our functions on a server --------------------------------------------------------------------
+
+
+def release_of() -> bytes:
+    """The command that asks which release of our functions a server has."""
+    return pack((*call_head("release_of", functions=True)[:2], b"0"))
+
+
+def must_load(found: Any) -> bool | None:
+    """Whether our functions have to be loaded, by the answer to ``release_of`` or the error it met;
+    None: functions are barred. An error that says neither is raised.
+    """
+    if not isinstance(found, Exception):
+        return int(found) < RELEASE
+    if barred(found):
+        return None
+    if "not found" not in str(found):
+        raise found
+    return True
+
+
+def load_library() -> bytes:
+    """The command that loads our functions."""
+    return pack((b"FUNCTION", b"LOAD", b"REPLACE", library()))
+
+
+def load_script(name: str) -> bytes:
+    """The command that loads the script which has this function."""
+    return pack((b"SCRIPT", b"LOAD", script_of(name).text))
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+def denied(where: str, error: Exception) -> ConfigError:
+    """The error for a user that may not."""
+    return ConfigError(
+        f"{where}: the server refuses this user: {error}; check the user, the password and its ACL"
+    )
+
+
+def not_compared(where: str, address: object) -> StoreNotVerifiedError:
+    """The error for a server that the pointer does not list."""
+    return StoreNotVerifiedError(
+        f"{where}: {address} restarted or was promoted, and was not compared with the log"
+        " yet: its last writes may be lost. A running query does so within seconds, `tidegate repair`"
+        " now; then read again"
+    )
+
+
+def takes_no_functions(where: str, address: object, error: Exception) -> ConfigError:
+    """The error for a server on which our functions cannot be loaded."""
+    return ConfigError(f"{where}: {address} does not take our functions: {error}")
+
+
+def no_answer(where: str, timeout_s: float, later: Later) -> StoreUnavailableError:
+    """The error for calls that had no answer in time."""
+    return StoreUnavailableError(f"{where}: no answer within {timeout_s} s: {later}")

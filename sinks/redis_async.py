@@ -1,0 +1,277 @@
+"""Calls to many servers at once from an event loop: ``redis_calls.py`` without threads, for reads.
+
+Any number of tasks may ask at the same time; their calls share few connections
+(``redis_channel.py``). What an answer means, and when it may be asked again, stands in
+``redis_answers.py``, for both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import redis
+import tenacity
+
+from tidegate.errors import ConfigError
+from tidegate.sinks.redis_answers import (
+    DENIED,
+    FLIGHT_BYTES,
+    FLIGHT_CALLS,
+    LOST,
+    NOT_NOW,
+    Call,
+    Later,
+    Refused,
+    ServerIs,
+    Then,
+    answer_of,
+    barred,
+    denied,
+    encoded,
+    load_library,
+    load_script,
+    must_load,
+    no_answer,
+    not_compared,
+    release_of,
+    takes_no_functions,
+)
+from tidegate.sinks.redis_async_servers import AsyncServers, View
+from tidegate.sinks.redis_channel import AsyncNode
+from tidegate.sinks.redis_settings import RedisSettings
+
+AHEAD = 2
+"""So many flights of one request are out to one server at a time."""
+
+Listed = Callable[[], frozenset[bytes]]
+"""The servers whose data may be relied on, as they are listed now."""
+
+
+class AsyncCalls:
+    """Sends calls that may be repeated. ``accept`` looks again whether a server is listed."""
+
+    def __init__(
+        self, settings: RedisSettings, where: str, accept: Callable[[bytes, Listed], Awaitable[bool]]
+    ) -> None:
+        self.servers, self.where, self._accept = AsyncServers(settings), where, accept
+        self._functions = settings.functions
+        self.closed = False
+
+    async def one(self, call: Call, listed: Listed) -> Any:
+        """The reply to one call: no detour when all is well. Errors as ``run``."""
+        view = self.servers.known
+        if view is not None:
+            try:
+                node = view.node_of(call.key)
+                if node.ready:
+                    (reply,) = await node.ask((self._encoded(call, node, listed),))
+                    if not isinstance(reply, Exception):
+                        return reply
+            except (redis.RedisError, OSError):
+                pass  # asked again, and dealt with, below
+        return (await self.run([call], listed))[0]
+
+    async def run(self, calls: Sequence[Call], listed: Listed) -> list[Any]:
+        """The replies, in order; what a function refused is ``Refused``. All calls may be repeated.
+
+        StoreUnavailableError: no answer within ``timeout_s``. StoreNotVerifiedError: a server answered
+        that is not listed. ConfigError: the servers refuse us.
+        """
+        replies: list[Any] = [None] * len(calls)
+        left = list(range(len(calls)))
+        async for attempt in self._retrying():
+            with attempt:
+                left, why = await self._round(calls, left, replies, listed)
+                if left:
+                    raise Later(why)
+        return replies
+
+    async def close(self) -> None:
+        """End all connections; who still waits for a reply is refused. May be repeated."""
+        self.closed = True
+        await self.servers.close()
+
+    async def _retrying(self) -> AsyncIterator[tenacity.AttemptManager]:
+        timeout_s = self.servers.settings.timeout_s
+        try:
+            async for attempt in tenacity.AsyncRetrying(
+                retry=tenacity.retry_if_exception_type(Later),
+                wait=tenacity.wait_exponential(multiplier=0.005, max=0.25),
+                stop=tenacity.stop_after_delay(timeout_s),
+                reraise=True,
+            ):
+                yield attempt
+        except Later as later:
+            raise no_answer(self.where, timeout_s, later) from later
+
+    async def _round(
+        self, calls: Sequence[Call], left: list[int], replies: list[Any], listed: Listed
+    ) -> tuple[list[int], str]:
+        """Ask each server for what is left of its calls; those without an answer, and why."""
+        if self.closed:
+            raise ConfigError(f"{self.where}: it was closed while it was asked")
+        view: View | None = None
+        by_node: dict[AsyncNode, list[int]] = {}
+        try:
+            view = await self.servers.view()
+            for at in left:
+                by_node.setdefault(view.node_of(calls[at].key), []).append(at)
+        except DENIED as error:
+            raise denied(self.where, error) from error
+        except (redis.RedisError, OSError) as error:
+            self.servers.forget(view)
+            return left, str(error) or type(error).__name__
+        # Each is waited for, whatever the others met: nothing of this round goes on after it.
+        found = await asyncio.gather(
+            *(self._exchange(view, node, calls, mine, replies, listed) for node, mine in by_node.items()),
+            return_exceptions=True,
+        )
+        again, why = [], ""
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+            if one[0]:
+                again += one[0]
+                why = one[1]
+        return sorted(again), why
+
+    # -- one server ------------------------------------------------------------------------------
+
+    async def _exchange(
+        self,
+        view: View,
+        node: AsyncNode,
+        calls: Sequence[Call],
+        mine: list[int],
+        replies: list[Any],
+        listed: Listed,
+    ) -> tuple[list[int], str]:
+        """One server's calls: those to send again, and why."""
+        read = 0
+        flights: list[tuple[int, asyncio.Future[list[Any]]]] = []
+        try:
+            await self._make_ready(node)
+            waiting = self._flights(calls, mine, node, listed)
+            while True:
+                while len(flights) < AHEAD and (contents := next(waiting, None)):
+                    flights.append((len(contents), asyncio.ensure_future(node.ask(contents))))
+                if not flights:
+                    break
+                size, flight = flights[0]
+                found = await flight
+                del flights[0]
+                for at, reply in zip(mine[read : read + size], found, strict=True):
+                    replies[at] = reply
+                read += size
+            why = ""
+        except DENIED as error:
+            raise denied(self.where, error) from error
+        except (*LOST, *NOT_NOW) as error:
+            node.ready = False
+            self.servers.forget(view)
+            why = f"{node.address}: {str(error) or type(error).__name__}"
+        finally:
+            for _, flight in flights:
+                flight.cancel()
+            await asyncio.gather(*(flight for _, flight in flights), return_exceptions=True)
+        again, refused = await self._sort_out(view, node, calls, mine[:read], replies, listed)
+        return again + mine[read:], refused or why
+
+    def _flights(
+        self, calls: Sequence[Call], mine: list[int], node: AsyncNode, listed: Listed
+    ) -> Iterator[list[bytes]]:
+        flight: list[bytes] = []
+        size = 0
+        for at in mine:
+            content = self._encoded(calls[at], node, listed)
+            flight.append(content)
+            size += len(content)
+            if len(flight) == FLIGHT_CALLS or size >= FLIGHT_BYTES:
+                yield flight
+                flight, size = [], 0
+        if flight:
+            yield flight
+
+    def _encoded(self, call: Call, node: AsyncNode, listed: Listed) -> bytes:
+        known = node.server_id if call.at_server and node.server_id in listed() else b""
+        return encoded(call, known, functions=self._functions)
+
+    async def _make_ready(self, node: AsyncNode) -> None:
+        """Our functions on this server, or the knowledge that they are barred: then EVAL it is."""
+        if self._functions and not node.ready:
+            self._functions = await self._load(node)
+        node.ready = True
+
+    async def _load(self, node: AsyncNode) -> bool:
+        try:
+            (found,) = await node.ask((release_of(),))
+            load = must_load(found)
+            if load:
+                (found,) = await node.ask((load_library(),))
+                if isinstance(found, Exception):
+                    if barred(found):
+                        return False
+                    raise found
+        except (*DENIED, *LOST, *NOT_NOW):
+            raise
+        except redis.ResponseError as error:
+            raise takes_no_functions(self.where, node.address, error) from error
+        return load is not None
+
+    # -- replies -----------------------------------------------------------------------------------
+
+    async def _sort_out(
+        self,
+        view: View,
+        node: AsyncNode,
+        calls: Sequence[Call],
+        answered: list[int],
+        replies: list[Any],
+        listed: Listed,
+    ) -> tuple[list[int], str]:
+        """Errors among the replies: which calls to send again, and why; what we refused ourselves."""
+        again: list[int] = []
+        why, met = "", set[bytes]()
+        for at in answered:
+            error = replies[at]
+            if not isinstance(error, Exception):
+                continue
+            answer = answer_of(error, calls[at], self.where, node.address)
+            if isinstance(answer, Refused):
+                replies[at] = answer
+                continue
+            if isinstance(answer, ServerIs):
+                await self._meet(view, node, answer.server_id, met, listed)
+            elif answer is Then.LOAD_SCRIPT:
+                await self._load_script(node, calls[at].name)
+            elif answer is Then.LOAD:
+                node.ready = False
+            elif answer is Then.EVAL:
+                self._functions = False
+            else:
+                self.servers.forget(view)
+            again.append(at)
+            why = f"{node.address}: {error}"
+        return again, why
+
+    async def _meet(
+        self, view: View, node: AsyncNode, server_id: bytes, met: set[bytes], listed: Listed
+    ) -> None:
+        """A server gave its id: remember it if it is listed."""
+        if server_id in met:
+            return
+        if server_id == b"replica":
+            self.servers.forget(view)
+        elif await self._accept(server_id, listed):
+            node.server_id = server_id
+        else:
+            raise not_compared(self.where, node.address)
+        met.add(server_id)
+
+    async def _load_script(self, node: AsyncNode, name: str) -> None:
+        try:
+            await node.ask((load_script(name),))
+        except LOST as lost:
+            raise Later(f"{node.address}: {lost}") from lost

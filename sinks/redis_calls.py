@@ -1,0 +1,394 @@
+"""Calls to many servers at once: pipelined by server, sent again where that is safe.
+
+A call is one command for the server that holds its key. ``Calls.run`` sends each server all of
+its calls, a flight ahead of the replies, and deals with everything that has nothing to do with
+tidegate: servers that moved, restarted, lost our functions. What a function refused comes back
+as ``Refused``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import redis
+import tenacity
+from redis import exceptions
+
+from tidegate.errors import ConfigError, StoreUnavailableError
+from tidegate.sinks.redis_answers import (
+    DENIED,
+    FLIGHT_BYTES,
+    FLIGHT_CALLS,
+    LOST,
+    NOT_NOW,
+    Call,
+    Later,
+    Refused,
+    ServerIs,
+    Then,
+    answer_of,
+    barred,
+    denied,
+    encoded,
+    load_library,
+    must_load,
+    no_answer,
+    not_compared,
+    plain,
+    release_of,
+    takes_no_functions,
+)
+from tidegate.sinks.redis_functions import script_of
+from tidegate.sinks.redis_resp import pack
+from tidegate.sinks.redis_servers import Node, Servers
+
+AHEAD = 2
+"""So many flights are sent before the first one's replies are read: the server never waits for us."""
+
+
+@dataclasses.dataclass
+class _Exchange:
+    """What one server is asked in one round: which calls are sent, and which have their reply."""
+
+    node: Node
+    calls: list[int]
+    connection: Any = None
+    fresh: bool = True
+    sent: int = 0
+    read: int = 0
+    failed: str = ""
+
+
+class Calls:
+    """Sends calls, on connections that are reused. May be used by several threads.
+
+    ``listed`` are the ids of servers whose data may be relied on; ``accept`` looks again whether
+    one of them is.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        where: str,
+        accept: Callable[[bytes], bool],
+        listed: Callable[[], frozenset[bytes]],
+    ) -> None:
+        self.servers, self.where, self._accept, self._listed = servers, where, accept, listed
+        self._functions = servers.settings.functions
+
+    def one(self, call: Call) -> Any:
+        """The reply to a call that may be repeated: no detour when all is well."""
+        try:
+            node = self.servers.node_of(call.key)
+            if node.ready:
+                connection, _ = node.take()
+                try:
+                    connection.send_packed_command([self._encoded(call, node)])
+                    reply = connection.read_response(disable_decoding=True)
+                except BaseException:
+                    connection.disconnect()
+                    raise
+                node.give(connection)
+                return reply
+        except (redis.RedisError, OSError):
+            pass  # asked again, and dealt with, below
+        return self.run([call])[0]
+
+    def run(self, calls: Sequence[Call], *, once: bool = False) -> list[Any]:
+        """The replies, in order. Calls of one server are answered in order.
+
+        ``once``: a call that may have reached its server is not sent again. StoreUnavailableError:
+        no answer within ``timeout_s``; which of the calls took effect is unknown.
+        StoreNotVerifiedError: a server answered that is not listed. ConfigError: the servers
+        refuse us.
+        """
+        replies: list[Any] = [None] * len(calls)
+        left = list(range(len(calls)))
+        for attempt in self.retrying():
+            with attempt:
+                left, why = self._round(calls, left, replies, once=once)
+                if left:
+                    raise Later(why)
+        return replies
+
+    def retrying(self) -> Iterator[tenacity.AttemptManager]:
+        """Attempts until one does not raise Later. StoreUnavailableError: none did in ``timeout_s``."""
+        timeout_s = self.servers.settings.timeout_s
+        try:
+            yield from tenacity.Retrying(
+                retry=tenacity.retry_if_exception_type(Later),
+                wait=tenacity.wait_exponential(multiplier=0.005, max=0.25),
+                stop=tenacity.stop_after_delay(timeout_s),
+                reraise=True,
+            )
+        except Later as later:
+            raise no_answer(self.where, timeout_s, later) from later
+
+    def node_of(self, key: bytes) -> Node:
+        """The server that holds the key. StoreUnavailableError: nobody can tell within ``timeout_s``."""
+        for attempt in self.retrying():
+            with attempt:
+                try:
+                    return self.servers.node_of(key)
+                except DENIED as error:
+                    raise denied(self.where, error) from error
+                except (redis.RedisError, OSError) as error:
+                    self.servers.refresh()
+                    raise Later(str(error) or type(error).__name__) from error
+        raise AssertionError
+
+    def each_primary(self, parts: tuple[bytes, ...]) -> list[Any]:
+        """The reply of every primary to one command that may be repeated."""
+        for attempt in self.retrying():
+            with attempt:
+                try:
+                    replies = [self._at(node, parts) for node in self.servers.primaries()]
+                except DENIED as error:
+                    raise denied(self.where, error) from error
+                except (*LOST, *NOT_NOW) as error:
+                    self.servers.refresh()
+                    raise Later(str(error) or type(error).__name__) from error
+        return replies
+
+    def each_primary_scan(self, pattern: str, *, unlink: bool = False) -> list[Any]:
+        """The keys that fit the pattern, of all primaries; with ``unlink`` they are removed."""
+        found: list[Any] = []
+        for attempt in self.retrying():
+            with attempt:
+                found = []
+                try:
+                    for node in self.servers.primaries():
+                        cursor = b""
+                        while cursor != b"0":
+                            scan = (b"SCAN", cursor or b"0", b"MATCH", pattern.encode(), b"COUNT", b"1000")
+                            cursor, keys = self._at(node, scan)
+                            found += keys
+                except DENIED as error:
+                    raise denied(self.where, error) from error
+                except (*LOST, *NOT_NOW) as error:
+                    self.servers.refresh()
+                    raise Later(str(error) or type(error).__name__) from error
+        if unlink:
+            self.run([plain(key, b"UNLINK", key) for key in found])
+        return found
+
+    def wait_behind(self, call: Call, replicas: int, *, aof: bool) -> int:
+        """Send a call that writes, then wait for it to be on its server's replicas; on how many it is.
+
+        StoreUnavailableError: no answer. ConfigError: the server has no WAITAOF.
+        """
+        timeout_ms = b"%d" % int(1_000 * self.servers.settings.connection["socket_timeout"] / 2)
+        count = b"%d" % replicas
+        wait = (b"WAITAOF", b"1", count, timeout_ms) if aof else (b"WAIT", count, timeout_ms)
+        node = self.node_of(call.key)
+        try:
+            connection, _ = node.take()
+            connection.send_packed_command([self._encoded(call, node), pack(wait)])
+            connection.read_response(disable_decoding=True)
+            found = connection.read_response(disable_decoding=True)
+        except redis.ResponseError as error:
+            if "unknown command" in str(error):
+                raise ConfigError(f"{self.where}: wait_aof needs Redis 7.2 or later: {error}") from error
+            raise StoreUnavailableError(f"{self.where}: {node.address}: {error}") from error
+        except LOST as error:
+            self.servers.refresh()
+            raise StoreUnavailableError(f"{self.where}: {node.address}: {error}") from error
+        node.give(connection)
+        if not aof:
+            return int(found)
+        local, on_replicas = found
+        return int(on_replicas) if int(local) else -1
+
+    @staticmethod
+    def _at(node: Node, parts: tuple[bytes, ...]) -> Any:
+        connection, _ = node.take()
+        try:
+            connection.send_packed_command([pack(parts)])
+            reply = connection.read_response(disable_decoding=True)
+        except BaseException:
+            connection.disconnect()
+            node.close()
+            raise
+        node.give(connection)
+        return reply
+
+    def _round(
+        self, calls: Sequence[Call], left: list[int], replies: list[Any], *, once: bool
+    ) -> tuple[list[int], str]:
+        """Ask each server for what is left of its calls; those without an answer, and why."""
+        why = ""
+        later: list[int] = []
+        asked: dict[int, Node] = {}
+        exchanges: dict[int, _Exchange] = {}
+        for at in left:
+            try:
+                node = self.servers.node_of(calls[at].key)
+                exchanges.setdefault(id(node), _Exchange(node, [])).calls.append(at)
+                asked[at] = node
+            except DENIED as error:
+                raise denied(self.where, error) from error
+            except (redis.RedisError, OSError) as error:
+                why = str(error)
+                later.append(at)
+        open_ones = [each for each in exchanges.values() if self._begin(each)]
+        while going := [each for each in open_ones if not each.failed and each.read < len(each.calls)]:
+            for each in going:
+                self._send(each, calls)
+            for each in going:
+                self._read(each, replies)
+        for each in open_ones:
+            if not each.failed:
+                each.node.give(each.connection)
+        for each in exchanges.values():
+            if each.failed:
+                why = f"{each.node.address}: {each.failed}"
+                unread = each.calls[each.read :]
+                if once and each.sent > each.read:
+                    raise StoreUnavailableError(f"{self.where}: the answer was lost: {why}")
+                later += unread
+        unanswered = set(later)
+        answered = {at: node for at, node in asked.items() if at not in unanswered}
+        again, refused = self._sort_out(calls, answered, replies)
+        return sorted(later + again), refused or why
+
+    # -- one server ------------------------------------------------------------------------------
+
+    def _begin(self, exchange: _Exchange) -> bool:
+        """A connection to a server that has our functions; False: not now."""
+        node = exchange.node
+        try:
+            exchange.connection, used = node.take()
+            exchange.fresh = not used
+            if self._functions and not node.ready:
+                self._functions = self._load(exchange.connection)
+            node.ready = True
+        except DENIED as error:
+            raise denied(self.where, error) from error
+        except (*LOST, *NOT_NOW) as error:
+            self._fail(exchange, error)
+            return False
+        except redis.ResponseError as error:
+            raise takes_no_functions(self.where, node.address, error) from error
+        return True
+
+    def _fail(self, exchange: _Exchange, error: Exception) -> None:
+        exchange.failed = str(error) or type(error).__name__
+        if exchange.connection is not None:
+            exchange.connection.disconnect()
+        exchange.node.close()  # those that are idle are of the same age, or older
+        if exchange.fresh:  # an idle connection that was closed says nothing about the server
+            exchange.node.ready = False
+            self.servers.refresh()
+
+    def _send(self, exchange: _Exchange, calls: Sequence[Call]) -> None:
+        """Flights, until ``AHEAD`` of them wait for their replies or all is sent."""
+        while exchange.sent < len(exchange.calls) and exchange.sent - exchange.read < AHEAD * FLIGHT_CALLS:
+            flight: list[bytes] = []
+            size = 0
+            while exchange.sent < len(exchange.calls) and len(flight) < FLIGHT_CALLS and size < FLIGHT_BYTES:
+                content = self._encoded(calls[exchange.calls[exchange.sent]], exchange.node)
+                flight.append(content)
+                size += len(content)
+                exchange.sent += 1
+            try:
+                exchange.connection.send_packed_command([b"".join(flight)])  # else one write for each call
+            except LOST as error:
+                self._fail(exchange, error)
+                return
+
+    def _read(self, exchange: _Exchange, replies: list[Any]) -> None:
+        """The replies to the oldest flight."""
+        if exchange.failed:
+            return
+        for _ in range(min(FLIGHT_CALLS, exchange.sent - exchange.read)):
+            at = exchange.calls[exchange.read]
+            try:
+                replies[at] = exchange.connection.read_response(disable_decoding=True)
+            except exceptions.BusyLoadingError as busy:  # for redis-py it is a lost connection
+                replies[at] = busy
+            except redis.ResponseError as refused:
+                replies[at] = refused
+            except LOST as error:
+                self._fail(exchange, error)
+                return
+            exchange.read += 1
+
+    def _encoded(self, call: Call, node: Node) -> bytes:
+        known = node.server_id if call.at_server and node.server_id in self._listed() else b""
+        return encoded(call, known, functions=self._functions)
+
+    @staticmethod
+    def _load(connection: Any) -> bool:
+        """Our functions on this server; False: functions are barred here, EVAL it is."""
+        found: Any
+        try:
+            connection.send_packed_command([release_of()])
+            found = connection.read_response()
+        except redis.ResponseError as error:
+            found = error
+        load = must_load(found)
+        if load:
+            try:
+                connection.send_packed_command([load_library()])
+                connection.read_response()
+            except redis.ResponseError as error:
+                if barred(error):
+                    return False
+                raise
+        return load is not None
+
+    # -- replies -----------------------------------------------------------------------------------
+
+    def _sort_out(
+        self, calls: Sequence[Call], answered: Mapping[int, Node], replies: list[Any]
+    ) -> tuple[list[int], str]:
+        """Errors among the replies: which calls to send again, and why; what we refused ourselves.
+
+        ``answered``: by which server. Who holds the key by now may be another one.
+        """
+        again: list[int] = []
+        why, asked = "", set[bytes]()
+        for at, node in answered.items():
+            error = replies[at]
+            if not isinstance(error, Exception):
+                continue
+            answer = answer_of(error, calls[at], self.where, node.address)
+            if isinstance(answer, Refused):
+                replies[at] = answer
+                continue
+            if isinstance(answer, ServerIs):
+                self._meet(node, answer.server_id, asked)
+            elif answer is Then.LOAD_SCRIPT:
+                self._load_script(node, calls[at].name)
+            elif answer is Then.LOAD:
+                node.ready = False
+            elif answer is Then.EVAL:
+                self._functions = False
+            else:
+                self.servers.refresh()
+            again.append(at)
+            why = f"{node.address}: {error}"
+        return again, why
+
+    def _meet(self, node: Node, server_id: bytes, asked: set[bytes]) -> None:
+        """A server gave its id: remember it if it is listed."""
+        if server_id == b"replica":
+            self.servers.refresh()
+        elif server_id in asked or self._accept(server_id):
+            asked.add(server_id)
+            node.server_id = server_id
+        else:
+            raise not_compared(self.where, node.address)
+
+    def _load_script(self, node: Node, name: str) -> None:
+        """For EVALSHA. When the server is away, the call that is sent again tells."""
+        try:
+            self._at(node, (b"SCRIPT", b"LOAD", script_of(name).text))
+        except DENIED as error:
+            raise denied(self.where, error) from error
+        except (*LOST, *NOT_NOW):
+            self.servers.refresh()
+        except redis.ResponseError as error:
+            raise ConfigError(f"{self.where}: {node.address} does not take our script: {error}") from error

@@ -1,0 +1,201 @@
+"""The reads of a namespace in Redis: how they are asked, what the answers mean. Pure; both clients use it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from tidegate.errors import (
+    CorruptError,
+    FencedError,
+    SnapshotExpiredError,
+    StoreNotVerifiedError,
+    StoreUnavailableError,
+    TidegateError,
+)
+from tidegate.sinks.reads import batch_of, decode, dropped, nothing_here
+from tidegate.sinks.redis_answers import Call, Refused, plain
+from tidegate.sinks.redis_keys import beside, header_key, meta_key
+from tidegate.sinks.store import CatalogEntry, Identity, Lease, Pointer
+from tidegate.wal.record import TableSchema
+
+KEYS_AT_ONCE = 1_000
+NEWEST = 2**52
+PAGE_ROWS = 1_000
+SCAN_BATCH_ROWS = 1_000
+SCAN_TRIES = 20
+BLOCK_S = 1.0
+"""A blocked read ends well before its connection's time-out, and is begun again."""
+
+Kind = TypeVar("Kind")
+
+
+def number(value: int) -> bytes:
+    """A whole number as an argument."""
+    return b"%d" % value
+
+
+# -- calls ----------------------------------------------------------------------------------------
+
+
+def of_group(namespace: str, uuid: bytes, group: int, name: str, *args: bytes) -> Call:
+    """A function on a key group."""
+    return Call(header_key(namespace, group), name, (uuid, *args), at_server=True)
+
+
+def identity_call(namespace: str) -> Call:
+    """Asks for what ``identity_in`` decodes."""
+    meta = meta_key(namespace)
+    return plain(meta, b"HMGET", meta, b"identity", b"ready")
+
+
+def newer_call(namespace: str, version: int, timeout_s: float) -> Call:
+    """Blocks its connection until a version above this one was published, for ``BLOCK_S`` at most."""
+    stream = beside(namespace, "versions")
+    last = b"%d-%d" % (version, 2**32)
+    block = number(max(1, int(min(timeout_s, BLOCK_S) * 1_000)))
+    return plain(stream, b"XREAD", b"COUNT", b"1", b"BLOCK", block, b"STREAMS", stream, last)
+
+
+def catalog_range(oldest: int, newest: int | None) -> tuple[bytes, bytes]:
+    """The arguments of ``catalog``."""
+    return number(oldest), number(NEWEST if newest is None else newest)
+
+
+def lease_args(lease: Lease, ttl_s: float) -> tuple[bytes, ...]:
+    """The arguments of ``lease``."""
+    return lease.lease_id.encode(), number(lease.version), number(int(ttl_s * 1e6))
+
+
+def head_of(table: str, version: int, start: int) -> tuple[bytes, bytes, bytes]:
+    """What every read of rows begins with."""
+    return table.encode(), number(version), number(start)
+
+
+def in_places(asked: list[tuple[int, list[int]]], replies: list[Any], keys: int) -> Any:
+    """The stored values that ``by_group``'s calls found, in the order of the keys."""
+    found: list[bytes | None] = [None] * keys
+    for (_, some), values in zip(asked, replies, strict=True):
+        for at, value in zip(some, values, strict=True):
+            found[at] = value
+    return pa.array(found, pa.binary())
+
+
+class AnotherServerError(Exception):
+    """A call that was for one server met another."""
+
+
+class Ask(NamedTuple):
+    """A function and its arguments but for the head, in a read of several steps; ``server``: ``Call``."""
+
+    name: str
+    args: tuple[bytes, ...] = ()
+    server: bytes = b""
+
+
+Steps = Generator[Ask, Any, Kind]
+
+
+def scan_steps(where: str, group: int) -> Steps[dict[bytes, bytes]]:
+    """A scan of one key group: gives what to ask, is sent the reply, None when another server was met;
+    returns the stored values by key. Begun anew when the key group's server is another one meanwhile.
+
+    A cursor means nothing to another server, and one that was promoted may have rows in a layer
+    again that were in the base already. StoreUnavailableError: it changed again and again.
+    """
+    for _ in range(SCAN_TRIES):
+        server, *layers = yield Ask("layers")
+        rows = yield from _pages(server, layers)
+        if rows is not None:
+            return rows
+    raise StoreUnavailableError(
+        f"{where}: key group {group} changed its server {SCAN_TRIES} times while it was read; read again"
+    )
+
+
+def _pages(server: bytes, layers: list[bytes]) -> Steps[dict[bytes, bytes] | None]:
+    """Newest layer first, the base last: what moves meanwhile is met there."""
+    rows: dict[bytes, bytes] = {}
+    for layer in (*layers, b"0"):
+        cursor = b""
+        while cursor != b"0":
+            reply = yield Ask("page", (layer, cursor or b"0", number(PAGE_ROWS)), server)
+            if reply is None:
+                return None
+            cursor, page = reply
+            for key, value in zip(page[::2], page[1::2], strict=True):
+                rows.setdefault(key, value)
+    return rows
+
+
+def batches_of(rows: dict[bytes, bytes]) -> Iterator[Any]:
+    """Stored values by key, as record batches."""
+    keys = sorted(rows)
+    for at in range(0, len(keys), SCAN_BATCH_ROWS):
+        some = keys[at : at + SCAN_BATCH_ROWS]
+        yield batch_of(some, [rows[key] for key in some])
+
+
+# -- answers --------------------------------------------------------------------------------------
+
+
+def identity_in(where: str, found: list[Any]) -> Identity | None:
+    """The identity; None while it is being made, or when its making was cut short."""
+    return None if found[0] is None or found[1] is None else decode(where, found[0], Identity)
+
+
+class Known(NamedTuple):
+    """One read of the pointer. ``listed``: whoever was listed when its version was visible has all of it."""
+
+    pointer: Pointer
+    listed: frozenset[bytes]
+
+
+def known_in(found: list[Any]) -> Known:
+    """The pointer and the servers that it lists, as a pair."""
+    visible, digest, epoch, writer, horizon, beat_us, servers, now_us = found
+    age_s = None if beat_us is None else max(0.0, (int(now_us) - int(beat_us)) / 1e6)
+    pointer = Pointer(int(visible), digest.decode(), int(epoch), writer.decode(), int(horizon), age_s)
+    return Known(pointer, frozenset(servers.split(b",")))
+
+
+def catalog_in(where: str, found: list[bytes]) -> list[CatalogEntry]:
+    """The entries of the catalog."""
+    entries = []
+    for content in found:
+        published_us, _, entry = content.partition(b" ")
+        decoded = decode(where, entry, CatalogEntry)
+        entries.append(msgspec.structs.replace(decoded, published_at_us=int(published_us)))
+    return entries
+
+
+def schemas_in(where: str, found: list[bytes]) -> dict[str, TableSchema]:
+    """The schemas by id."""
+    pairs = zip(found[::2], found[1::2], strict=True)
+    return {name.decode(): decode(where, content, TableSchema) for name, content in pairs}
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+def refusal(where: str, refused: Refused, *, opened: bool) -> TidegateError:
+    """The error for what a function refused; ``opened``: the namespace was there before."""
+    match refused.code:
+        case "TGNONE" | "TGOTHER":
+            return dropped(where) if opened else nothing_here(where)
+        case "TGEXPIRED":
+            return SnapshotExpiredError(
+                f"{where}: that version was retired, the oldest that can be read is {refused.detail}"
+            )
+        case "TGFENCED":
+            return FencedError(f"{where}: epoch {refused.detail} is claimed, above this driver's")
+        case "TGLOST":
+            return StoreNotVerifiedError(
+                f"{where}: {refused.detail} was not compared with the log: its server lost it, or it came"
+                " from another server. A running query compares it within seconds, `tidegate repair` now"
+            )
+        case _:
+            return CorruptError(f"{where}: {refused.code} {refused.detail}")

@@ -1,0 +1,225 @@
+"""Which server holds which key, and connections to them. One class per way to run Redis.
+
+Connections are kept per server and process: what was opened before a fork is not used after it
+(T13). An idle one that the server has closed meanwhile is noticed when it is used, and opened anew.
+"""
+
+from __future__ import annotations
+
+import abc
+import bisect
+import collections
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+from redis import exceptions
+from redis.connection import Connection, SSLConnection
+from redis.sentinel import Sentinel
+
+from tidegate.errors import ConfigError
+from tidegate.sinks.redis_keys import slot_of
+from tidegate.sinks.redis_settings import Address, RedisSettings
+
+IDLE_MAX = 64
+
+
+def slot_ranges(slots: list[Any], asked: Address) -> list[tuple[int, int, Address]]:
+    """The answer to CLUSTER SLOTS: last slot, first slot and primary of each range, in order.
+
+    A server that does not know its own address is where it was asked.
+    """
+    return sorted(
+        (
+            int(last),
+            int(first),
+            Address(primary[0].decode() if primary[0] else asked.host, int(primary[1])),
+        )
+        for first, last, primary, *_ in slots
+    )
+
+
+def place_of(slot: int, ranges: Sequence[tuple[int, int, Any]]) -> int:
+    """Which of the ranges has the slot. redis.ClusterDownError: none has."""
+    at = bisect.bisect_left(ranges, slot, key=lambda each: each[0])
+    if at == len(ranges) or ranges[at][1] > slot:
+        raise exceptions.ClusterDownError(f"slot {slot} has no server")
+    return at
+
+
+def no_cluster(address: Address) -> ConfigError:
+    """The error for a server that stands alone."""
+    return ConfigError(f"{address} is no Cluster: write redis://{address}")
+
+
+class Node:
+    """One server: connections to it, and what was learned about it.
+
+    ``server_id`` is the replication id it last gave and that was found listed; ``ready`` says
+    that it has our functions. Both are hints: the server refuses when they are wrong.
+    """
+
+    def __init__(self, address: Address, settings: RedisSettings) -> None:
+        self.address = address
+        self.server_id = b""
+        self.ready = False
+        self._settings = settings
+        self._idle: collections.deque[tuple[int, Any]] = collections.deque()
+
+    def take(self) -> tuple[Any, bool]:
+        """A connection for the caller alone, and whether it was used before."""
+        while self._idle:
+            try:
+                pid, connection = self._idle.pop()
+            except IndexError:  # another thread took the last one
+                break
+            if pid == os.getpid():
+                return connection, True
+        kind: Any = SSLConnection if self._settings.tls else Connection
+        connection = kind(
+            host=self.address.host, port=self.address.port, protocol=2, **self._settings.connection
+        )
+        connection.connect()
+        return connection, False
+
+    def give(self, connection: Any) -> None:
+        """Keep it for the next one. Only with no reply outstanding."""
+        if len(self._idle) < IDLE_MAX:
+            self._idle.append((os.getpid(), connection))
+        else:
+            connection.disconnect()
+
+    def close(self) -> None:
+        while self._idle:
+            pid, connection = self._idle.pop()
+            if pid == os.getpid():
+                connection.disconnect()
+
+
+class Servers(abc.ABC):
+    """The primaries there are, as last looked at. May be used by several threads."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.settings = settings
+        self._nodes: dict[Address, Node] = {}
+        self._lock = threading.Lock()
+
+    @abc.abstractmethod
+    def node_of(self, key: bytes) -> Node:
+        """The primary that holds the key. redis.RedisError: it cannot be found now."""
+
+    @abc.abstractmethod
+    def primaries(self) -> list[Node]:
+        """All primaries that hold keys, by address."""
+
+    @abc.abstractmethod
+    def refresh(self) -> None:
+        """Forget what was looked at: it is looked at again when next needed."""
+
+    def node_at(self, address: Address) -> Node:
+        """The one node of this address."""
+        with self._lock:
+            return self._nodes.setdefault(address, Node(address, self.settings))
+
+    def close(self) -> None:
+        with self._lock:
+            for node in self._nodes.values():
+                node.close()
+
+
+class OneServer(Servers):
+    """A single server that never changes its address."""
+
+    def node_of(self, key: bytes) -> Node:
+        return self.node_at(self.settings.seeds[0])
+
+    def primaries(self) -> list[Node]:
+        return [self.node_at(self.settings.seeds[0])]
+
+    def refresh(self) -> None:
+        pass
+
+
+class SentinelServers(Servers):
+    """Whichever server the Sentinels call the primary."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        super().__init__(settings)
+        self._primary: Node | None = None
+
+    def node_of(self, key: bytes) -> Node:
+        primary = self._primary
+        if primary is None:
+            seeds = [tuple(seed) for seed in self.settings.seeds]
+            make: Any = Sentinel  # it comes without types
+            sentinel = make(seeds, sentinel_kwargs=self.settings.sentinel)
+            try:
+                host, port = sentinel.discover_master(self.settings.master)
+            finally:
+                for client in sentinel.sentinels:
+                    client.close()
+            primary = self._primary = self.node_at(Address(host, int(port)))
+        return primary
+
+    def primaries(self) -> list[Node]:
+        return [self.node_of(b"")]
+
+    def refresh(self) -> None:
+        self._primary = None
+
+
+class ClusterServers(Servers):
+    """A Cluster: slots in ranges, each with its primary."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        super().__init__(settings)
+        self._ranges: list[tuple[int, int, Node]] | None = None
+
+    def node_of(self, key: bytes) -> Node:
+        ranges = self._ranges or self._look()
+        return ranges[place_of(slot_of(key), ranges)][2]
+
+    def primaries(self) -> list[Node]:
+        nodes = {node.address: node for _, _, node in self._ranges or self._look()}
+        return [nodes[address] for address in sorted(nodes)]
+
+    def refresh(self) -> None:
+        self._ranges = None
+
+    def _look(self) -> list[tuple[int, int, Node]]:
+        """Ask any server that answers; those known before the ones of the URL."""
+        error: Exception | None = None
+        with self._lock:
+            known = [*self._nodes, *self.settings.seeds]
+        for address in dict.fromkeys(known):
+            node = self.node_at(address)
+            try:
+                connection, _ = node.take()
+                connection.send_command("CLUSTER", "SLOTS")
+                slots = connection.read_response()
+            except redis.ResponseError as refused:
+                if "cluster support disabled" in str(refused):
+                    raise no_cluster(address) from None
+                error = refused
+            except (redis.RedisError, OSError) as failed:
+                error = failed
+            else:
+                node.give(connection)
+                self._ranges = [
+                    (last, first, self.node_at(primary))
+                    for last, first, primary in slot_ranges(slots, address)
+                ]
+                return self._ranges
+        raise redis.ConnectionError(f"no server of the Cluster answered: {error}")
+
+
+def servers_of(settings: RedisSettings) -> Servers:
+    """The servers that the settings mean. Connects to nothing."""
+    kinds: dict[str, type[Servers]] = {
+        "one": OneServer,
+        "sentinel": SentinelServers,
+        "cluster": ClusterServers,
+    }
+    return kinds[settings.kind](settings)

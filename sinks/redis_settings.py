@@ -1,0 +1,152 @@
+"""What a Redis URL and its options say: where the servers are, and how to connect to them.
+
+``redis://[user:password@]host:port/db``      one server (``rediss://``: TLS)
+``redis+sentinel://h1:p1,h2:p2/master/db``    whichever server the Sentinels call the primary
+``redis+cluster://h1:p1,h2:p2``               a Cluster, found through any of these
+With ``rediss+...`` the last two speak TLS.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from tidegate.errors import ConfigError
+from tidegate.options import redact
+
+Kind = Literal["one", "sentinel", "cluster"]
+PORT, SENTINEL_PORT = 6379, 26379
+TIMEOUT_S = 10.0
+REQUEST_S = 3.0
+
+OURS = ("functions", "timeout_s")
+PASSED = (
+    "username",
+    "password",
+    "client_name",
+    "credential_provider",
+    "socket_timeout",
+    "socket_connect_timeout",
+    "socket_keepalive",
+    "socket_keepalive_options",
+    "ssl_keyfile",
+    "ssl_certfile",
+    "ssl_cert_reqs",
+    "ssl_ca_certs",
+    "ssl_ca_path",
+    "ssl_ca_data",
+    "ssl_password",
+    "ssl_check_hostname",
+    "ssl_min_version",
+    "ssl_ciphers",
+)
+"""redis-py's own names."""
+OF_SENTINEL = ("sentinel_username", "sentinel_password")
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RedisSettings:
+    """Plain data. ``connection`` are the arguments of a connection to a server that holds data."""
+
+    url: str
+    kind: Kind
+    seeds: tuple[Address, ...]
+    master: str
+    tls: bool
+    connection: dict[str, Any] = dataclasses.field(repr=False)
+    sentinel: dict[str, Any] = dataclasses.field(repr=False)
+    timeout_s: float = TIMEOUT_S
+    functions: bool = True
+
+
+def settings_of(url: str, options: dict[str, Any]) -> RedisSettings:
+    """The settings. ConfigError names what does not fit; a password is never shown."""
+    shown = redact(url)
+    scheme, _, rest = url.partition("://")
+    secure, kind = _kind_of(scheme)
+    try:
+        split = urlsplit(f"redis://{rest}")
+    except ValueError as error:
+        raise ConfigError(f"store {shown}: it cannot be read: {error}") from None
+    if split.query or split.fragment:
+        raise ConfigError(f"store {shown}: give options as store_options, not behind '?' or '#'")
+    login, _, hosts = split.netloc.rpartition("@")
+    connection = _login(login)
+    seeds = tuple(_address(each, SENTINEL_PORT if kind == "sentinel" else PORT, shown) for each in
+                  (hosts or "localhost").split(","))  # fmt: skip
+    if kind == "one" and len(seeds) > 1:
+        raise ConfigError(f"store {shown}: several servers are redis+cluster:// or redis+sentinel://")
+    path = [unquote(part) for part in split.path.split("/") if part]
+    master = path.pop(0) if kind == "sentinel" and path else ""
+    if kind == "sentinel" and not master:
+        raise ConfigError(f"store {shown}: write redis+sentinel://host:port,host:port/<name of the primary>")
+    if path and (kind == "cluster" or len(path) > 1 or not path[0].isdecimal()):
+        raise ConfigError(f"store {shown}: {'/'.join(path)!r} is not the number of a database")
+    if path:
+        connection["db"] = int(path[0])
+    return _with_options(
+        RedisSettings(url, kind, seeds, master, secure, connection, {}), options, shown, secure=secure
+    )
+
+
+def _kind_of(scheme: str) -> tuple[bool, Kind]:
+    base, _, kind = scheme.partition("+")
+    kinds: dict[str, Kind] = {"": "one", "sentinel": "sentinel", "cluster": "cluster"}
+    return base == "rediss", kinds[kind]
+
+
+def _login(login: str) -> dict[str, Any]:
+    if not login:
+        return {}
+    username, _, password = login.partition(":")
+    found = {"username": unquote(username), "password": unquote(password)}
+    return {name: value for name, value in found.items() if value}
+
+
+def _address(text: str, port: int, shown: str) -> Address:
+    try:
+        split = urlsplit(f"redis://{text}")
+        return Address(split.hostname or "localhost", split.port or port)
+    except ValueError as error:
+        raise ConfigError(f"store {shown}: {text!r} is not host:port: {error}") from None
+
+
+def _with_options(
+    settings: RedisSettings, options: dict[str, Any], shown: str, *, secure: bool
+) -> RedisSettings:
+    known = (*OURS, *PASSED, *(OF_SENTINEL if settings.kind == "sentinel" else ()))
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ConfigError(f"store {shown}: unknown option {', '.join(unknown)}; there are {', '.join(known)}")
+    if not secure and any(name.startswith("ssl_") for name in options):
+        raise ConfigError(f"store {shown}: ssl_ options need TLS: write rediss:// or rediss+...://")
+    timeout_s, functions = options.get("timeout_s", TIMEOUT_S), options.get("functions", True)
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s <= 3_600:
+        raise ConfigError(f"store {shown}: timeout_s is {timeout_s!r}; it must be 0 to 3,600 seconds")
+    if not isinstance(functions, bool):
+        raise ConfigError(f"store {shown}: functions is {functions!r}; it must be True or False")
+    passed = {name: value for name, value in options.items() if name in PASSED}
+    limits = {
+        "socket_timeout": min(REQUEST_S, timeout_s),
+        "socket_connect_timeout": min(REQUEST_S, timeout_s),
+    }
+    of_sentinel = {
+        name.removeprefix("sentinel_"): value for name, value in options.items() if name in OF_SENTINEL
+    }
+    tls = {name: value for name, value in passed.items() if name.startswith("ssl_")}
+    return dataclasses.replace(
+        settings,
+        connection={**limits, **settings.connection, **passed},
+        sentinel={**limits, **tls, **({"ssl": True} if secure else {}), **of_sentinel},
+        timeout_s=float(timeout_s),
+        functions=functions,
+    )

@@ -1,0 +1,210 @@
+"""One namespace in Redis as its functions see it: identity, pointer, listed servers, typed refusals."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tidegate.errors import StoreNotVerifiedError, TidegateError
+from tidegate.names import check_name
+from tidegate.options import redact
+from tidegate.sinks.reads import decode, encode, nothing_here
+from tidegate.sinks.redis_answers import Call, Later, Refused
+from tidegate.sinks.redis_calls import Calls
+from tidegate.sinks.redis_keys import header_key, meta_key, patterns
+from tidegate.sinks.redis_reads import (
+    AnotherServerError,
+    identity_call,
+    identity_in,
+    known_in,
+    newer_call,
+    of_group,
+    refusal,
+)
+from tidegate.sinks.redis_servers import Servers, servers_of
+from tidegate.sinks.redis_settings import Address, settings_of
+from tidegate.sinks.store import Identity, Pointer
+
+
+class Space:
+    """A namespace on the servers that a URL names. Connects when it is first used.
+
+    ``visible`` and ``horizon`` are those of the newest pointer read here, ``listed`` the servers
+    that were compared with the log: what they hold may be relied on, up to that visible version.
+    ``went_back`` counts how often a pointer showed less than the one before it.
+    """
+
+    def __init__(self, url: str, namespace: str, options: dict[str, Any]) -> None:
+        check_name("namespace", namespace)
+        self.where = f"store {redact(url)}, namespace {namespace}"
+        self.namespace = namespace
+        self.servers: Servers = servers_of(settings_of(url, options))
+        self.calls = Calls(self.servers, self.where, self._accept, self._listed_now)
+        self.meta = meta_key(namespace)
+        self.visible = self.horizon = self.went_back = 0
+        self.listed = frozenset[bytes]()
+        self._repairing = threading.local()
+        self.compared_at: tuple[Address, ...] = ()
+        self._known: Identity | None = None
+        self._lock = threading.Lock()
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def ask(self, name: str, *args: bytes, once: bool = False) -> Any:
+        """One function on the pointer."""
+        call = Call(self.meta, name, (self.uuid, *args))
+        reply = self.calls.run([call], once=once)[0] if once else self.calls.one(call)
+        if isinstance(reply, Refused):
+            raise self.refused(reply)
+        return reply
+
+    def of_group(self, group: int, name: str, *args: bytes) -> Call:
+        return of_group(self.namespace, self.uuid, group, name, *args)
+
+    def asked(self, calls: Sequence[Call]) -> list[Any]:
+        """The replies. AnotherServerError: a call names a server, and met another."""
+        replies = self.calls.run(calls)
+        for reply in replies:
+            if isinstance(reply, Refused):
+                if reply.code == "TGSERVER":
+                    raise AnotherServerError(reply.detail)
+                raise self.refused(reply)
+        return replies
+
+    def refused(self, refused: Refused) -> TidegateError:
+        if refused.code == "TGLOST":
+            self.pointer()  # dropped meanwhile? then that is what there is to say
+        return refusal(self.where, refused, opened=self._known is not None)
+
+    @property
+    def repairing(self) -> bool:
+        """Whether this thread is putting back what was lost."""
+        return bool(getattr(self._repairing, "ids", frozenset()))
+
+    def _listed_now(self) -> frozenset[bytes]:
+        return self.listed | getattr(self._repairing, "ids", frozenset())
+
+    def _accept(self, server_id: bytes) -> bool:
+        """Whether the pointer lists this server, by what is known or else by what stands there now."""
+        if server_id not in self._listed_now():
+            self.pointer()
+        return server_id in self._listed_now()
+
+    # -- identity ------------------------------------------------------------------------------
+
+    @property
+    def uuid(self) -> bytes:
+        return self.made.uuid.encode()
+
+    @property
+    def made(self) -> Identity:
+        if self._known is None and self.identity() is None:
+            raise nothing_here(self.where)
+        assert self._known is not None
+        return self._known
+
+    def identity(self) -> Identity | None:
+        (found,) = self.calls.run([identity_call(self.namespace)])
+        identity = identity_in(self.where, found)
+        if self._known is None:
+            self._known = identity
+        return identity
+
+    def create(self, identity: Identity) -> Identity:
+        uuid = identity.uuid.encode()
+        (found,) = self.calls.run([Call(self.meta, "create", (uuid, encode(identity)))])
+        stands = decode(self.where, found[0], Identity)
+        if found[1] is None:  # a header that is missing later is a loss (I10), never made anew
+            uuid = stands.uuid.encode()
+            self._make_headers(uuid, stands.key_groups)
+            ids = b",".join(sorted(self.server_ids()))
+            (reply,) = self.calls.run([Call(self.meta, "ready", (uuid, ids))])
+            if isinstance(reply, Refused):
+                raise self.refused(reply)
+        if self._known is None:
+            self._known = stands
+        return stands
+
+    def _make_headers(self, uuid: bytes, key_groups: int) -> None:
+        calls = [Call(header_key(self.namespace, group), "make", (uuid,)) for group in range(key_groups)]
+        if any(found != uuid for found in self.calls.run(calls)):
+            self.remove_groups()  # of one that was dropped, and not to the end
+            self.calls.run(calls)
+
+    def remove_groups(self) -> int:
+        """Remove every key of every key group, whatever it is; how many."""
+        _, pattern = patterns(self.namespace)
+        return len(self.calls.each_primary_scan(pattern, unlink=True))
+
+    def drop(self) -> bool:
+        """Remove everything, the identity first; whether there was anything."""
+        there = False
+        if self.identity() is not None:
+            there = bool(self.ask("drop"))
+        own, _ = patterns(self.namespace)
+        gone = len(self.calls.each_primary_scan(own, unlink=True)) + self.remove_groups()
+        self._known, self.visible, self.horizon, self.listed = None, 0, 0, frozenset()
+        self.went_back += 1
+        return there or gone > 0
+
+    # -- the pointer ---
+
+    def pointer(self) -> Pointer:
+        pointer, listed = known_in(self.ask("pointer"))
+        with self._lock:
+            self.went_back += pointer.visible < self.visible
+            self.visible = pointer.visible
+            self.horizon = max(self.horizon, pointer.horizon)
+            self.listed = listed
+        return pointer
+
+    def await_newer(self, version: int, timeout_s: float) -> bool:
+        """Sleep on the stream of published versions."""
+        self.calls.run([newer_call(self.namespace, version, timeout_s)])
+        return True
+
+    # -- servers that lost something -------------------------------------------------------------------
+
+    def server_ids(self) -> frozenset[bytes]:
+        """The replication ids of all primaries, as they are now."""
+        for attempt in self.calls.retrying():
+            with attempt:
+                infos = self.calls.each_primary((b"INFO", b"replication"))
+                found = [_id_in(info) for info in infos]
+                if None in found:
+                    self.servers.refresh()
+                    raise Later("a server that was a primary is a replica now")
+        return frozenset(each for each in found if each)
+
+    def changed_servers(self) -> frozenset[bytes]:
+        """Ids of primaries that were not compared with the log."""
+        ids = self.server_ids()
+        if not ids <= self.listed:
+            self.pointer()
+        return ids - self.listed
+
+    def unlisted(self, changed: frozenset[bytes]) -> StoreNotVerifiedError:
+        """The error for servers that are not listed."""
+        return StoreNotVerifiedError(
+            f"{self.where}: {len(changed)} of its servers restarted or were promoted since they were last"
+            " compared with the log: their last writes may be lost; `tidegate repair` compares them now"
+        )
+
+    @contextlib.contextmanager
+    def relying_on(self, ids: frozenset[bytes]) -> Iterator[None]:
+        """For repair: these servers too are taken at their word, and no others that come. In this
+        thread only: until they are listed nobody else may merge there.
+        """
+        self._repairing.ids = ids
+        try:
+            yield
+        finally:
+            self._repairing.ids = frozenset()
+
+
+def _id_in(info: bytes) -> bytes | None:
+    found = re.search(rb"^master_replid:(\w+)", info, re.MULTILINE)
+    return found.group(1) if found and b"role:master" in info else None

@@ -1,0 +1,382 @@
+"""The store on Redis: layers of sealed changes over a merged base, one hash tag per key group.
+
+Redis is one thread per server, so every step that must be atomic is one function call there
+(``lua/``): a read looks at floor, layers and base at once; a seal counts and lists at once; the
+flip, leases and horizon are calls on the pointer. Bulk data goes beside them as plain HSETs under
+a version that nobody looks at before its seal.
+
+A server that restarts or is promoted may have lost its last writes. It also has another
+replication id then, which every call compares; ids that were compared with the log stand in the
+pointer. docs/storage-format.md has the layout, docs/decisions/0013 why it is right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from tidegate.checks import Check
+from tidegate.errors import IncompleteError, TidegateError
+from tidegate.key_groups import key_group
+from tidegate.sinks import redis_checks, redis_room
+from tidegate.sinks import redis_upkeep as upkeep
+from tidegate.sinks.expired import Looked, Sweep
+from tidegate.sinks.reads import by_group, check_fillable, check_kept, check_visible, encode
+from tidegate.sinks.redis_answers import Call, Refused
+from tidegate.sinks.redis_fill import Fill, refuse_half_filled
+from tidegate.sinks.redis_keys import changes_key
+from tidegate.sinks.redis_reads import (
+    KEYS_AT_ONCE,
+    AnotherServerError,
+    batches_of,
+    catalog_in,
+    catalog_range,
+    head_of,
+    in_places,
+    lease_args,
+    number,
+    scan_steps,
+    schemas_in,
+)
+from tidegate.sinks.redis_resp import hset, rows_of
+from tidegate.sinks.redis_space import Space
+from tidegate.sinks.store import (
+    CatalogEntry,
+    Counts,
+    Finding,
+    Identity,
+    Lease,
+    LeaseInfo,
+    Pointer,
+    Stamp,
+    Stopped,
+    Store,
+    Vacuumed,
+    never,
+)
+from tidegate.wal.frame import Chunk
+from tidegate.wal.record import TableSchema
+
+Found = TypeVar("Found")
+
+
+class RedisStore(Store):
+    """A namespace on one Redis, behind Sentinels, or on a Cluster. Connects when it is first used.
+
+    ``options``: ``redis_settings.py``.
+    """
+
+    can_be_filled = True
+    keep_versions_default = 2
+    layers_default = 14
+    """A read looks through the layers one by one, so there are few."""
+
+    def __init__(self, url: str, namespace: str, **options: Any) -> None:
+        self._space = Space(url, namespace, options)
+        self._fill = Fill(self._space)
+        self._sweep = Sweep()
+        self.where = self._space.where
+
+    # -- identity ------------------------------------------------------------------------------
+
+    def identity(self) -> Identity | None:
+        return self._space.identity()
+
+    def create(self, identity: Identity) -> Identity:
+        return self._space.create(identity)
+
+    # -- the pointer ---------------------------------------------------------------------------
+
+    def pointer(self) -> Pointer:
+        return self._space.pointer()
+
+    def claim(self, epoch: int, writer: str) -> int:
+        return int(self._space.ask("claim", number(epoch), writer.encode()))
+
+    def heartbeat(self, epoch: int) -> None:
+        self._space.ask("heartbeat", number(epoch))
+
+    def publish(self, entry: CatalogEntry, epoch: int) -> bool:
+        if entry.version == 1:
+            refuse_half_filled(self._space)
+        return self._flip("publish", entry, epoch)
+
+    def _flip(self, name: str, entry: CatalogEntry, epoch: int) -> bool:
+        changed = self._space.changed_servers()
+        if changed:
+            raise self._space.unlisted(changed)
+        content = encode(msgspec.structs.replace(entry, published_at_us=0))
+        flipped = self._space.ask(
+            name, number(epoch), number(entry.version), entry.digest.encode(), content, once=True
+        )
+        return bool(flipped == 1)
+
+    # -- writing a decided version ---------------------------------------------------------------
+
+    def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
+        args = [part for one in schemas for part in (one.schema_id.encode(), encode(one))]
+        self._space.ask("put_schemas", *args)
+
+    def apply(self, stamp: Stamp, chunk: Chunk) -> None:
+        uuid, calls = self._space.uuid, []
+        for rows in rows_of(chunk.runs):
+            key = changes_key(self._space.namespace, rows.run.group, rows.run.table, stamp.version, uuid)
+            calls.append(Call(key, "", (hset(key, rows),)))
+        self._space.calls.run(calls)
+
+    def seal(self, stamp: Stamp, counts: Counts) -> None:
+        _ = self._space.uuid
+        groups, name = sorted(counts), "seal_again" if self._space.repairing else "seal"
+        replies = self._space.asked(
+            [self._space.of_group(each, name, *_counted(stamp, counts[each])) for each in groups]
+        )
+        wrong = [
+            f"key group {group}: {_counted_there(reply)} instead of {dict(counts[group])}"
+            for group, reply in zip(groups, replies, strict=True)
+            if reply
+        ]
+        if wrong:
+            raise IncompleteError(
+                f"{self.where}: version {stamp.version} is not whole in {len(wrong)} key groups:"
+                f" {'; '.join(wrong[:3])}"
+            )
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def catalog(self, oldest: int = 0, newest: int | None = None) -> list[CatalogEntry]:
+        return catalog_in(self.where, self._space.ask("catalog", *catalog_range(oldest, newest)))
+
+    def schemas(self) -> dict[str, TableSchema]:
+        return schemas_in(self.where, self._space.ask("schemas"))
+
+    def get_stored_one(self, table: str, key: bytes, version: int, start: int = 0) -> bytes | None:
+        return self._read(version, lambda: self._one(table, key, version, start))
+
+    def _one(self, table: str, key: bytes, version: int, start: int) -> bytes | None:
+        """One call, and nothing that is made for many keys."""
+        group = key_group(key, self._space.made.key_groups)
+        reply = self._space.calls.one(
+            self._space.of_group(group, "read", *head_of(table, version, start), key)
+        )
+        if isinstance(reply, Refused):
+            raise self._space.refused(reply)
+        stored: bytes | None = reply[0]
+        return stored
+
+    def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+        head = head_of(table, version, start)
+        return self._read(version, lambda: self._found("read", head, keys))
+
+    def _found(self, name: str, head: tuple[bytes, ...], keys: Sequence[bytes]) -> Any:
+        asked = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
+        calls = [
+            self._space.of_group(group, name, *head, *(keys[at] for at in some)) for group, some in asked
+        ]
+        return in_places(asked, self._space.asked(calls), len(keys))
+
+    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+        head = head_of(table, version, start)
+        for batch in batches_of(self._read(version, lambda: self._rows_at_one_server(group, head))):
+            self._check_readable(version)
+            yield batch
+
+    def _rows_at_one_server(self, group: int, head: tuple[bytes, ...]) -> dict[bytes, bytes]:
+        """All rows of a key group, delete markers too."""
+        steps, reply = scan_steps(self.where, group), None
+        while True:
+            try:
+                ask = steps.send(reply)
+            except StopIteration as end:
+                return dict(end.value)
+            call = self._space.of_group(group, ask.name, *head, *ask.args)._replace(server=ask.server)
+            try:
+                (reply,) = self._space.asked([call])
+            except AnotherServerError:
+                reply = None
+
+    def _read(self, version: int, read: Callable[[], Found]) -> Found:
+        """What was read, while the version was visible all the time.
+
+        A server that is accepted in the middle of a read counts from the pointer that lists it, and that
+        one may promise less: then all is read again, or refused. So each try needs another step back.
+        """
+        while True:
+            before = self._space.went_back
+            self._check_readable(version)
+            found = read()
+            if self._space.went_back == before:
+                return found
+
+    def _check_readable(self, version: int) -> None:
+        """What is known here; the key group's floor is compared where the rows are read."""
+        if version > self._space.visible:
+            check_visible(self.where, version, self.pointer().visible)
+        check_kept(self.where, version, self._space.horizon)
+
+    # -- leases and retirement -----------------------------------------------------------------------
+
+    def lease(self, lease: Lease, ttl_s: float) -> None:
+        self._space.ask("lease", *lease_args(lease, ttl_s))
+
+    def release(self, lease_id: str) -> None:
+        self._space.ask("release", lease_id.encode())
+
+    def leases(self) -> list[LeaseInfo]:
+        now_us, *found = self._space.ask("leases")
+        now, infos = int(now_us), []
+        for name, content in zip(found[::2], found[1::2], strict=True):
+            version, taken, expires = (int(part) for part in content.split())
+            age_s = max(0.0, (now - taken) / 1e6)
+            infos.append(LeaseInfo(name.decode(), version, age_s, (expires - now) / 1e6))
+        return sorted((info for info in infos if info.expires_in_s > 0), key=lambda info: info.version)
+
+    def announce(
+        self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
+    ) -> int:
+        most = -1 if max_lease_s is None else int(max_lease_s * 1e6)
+        layers = -1 if max_layers is None else max_layers
+        stands = int(self._space.ask("announce", number(horizon), number(most), number(layers)))
+        self._space.horizon = max(self._space.horizon, stands)
+        return stands
+
+    def retire(
+        self, stamp: Stamp, counts: Counts, changes: Iterable[Chunk], stopped: Stopped = never
+    ) -> bool:
+        """Merge the layers up to this version: by name, not by their rows, which the server moves."""
+        version, pointer = stamp.version, self.pointer()
+        upto, starts = min(version, pointer.horizon), self._starts(pointer.horizon)
+        touched = {(group, table) for group, tables in counts.items() for table in tables}
+        # A table that this version emptied goes everywhere, whichever key groups have rows again.
+        emptied = [table for table, start in starts.items() if start == version]
+        touched |= {(group, table) for table in emptied for group in range(self._space.made.key_groups)}
+        of = {at: starts.get(at[1], 0) for at in sorted(touched)}
+        _, done = upkeep.merge(self._space, of, upto, stopped)
+        if done:
+            self._space.ask("forget", number(version))
+        return done
+
+    def drop_expired(self, rows: int) -> int:
+        entry = self._entry(self.pointer().horizon)
+        if entry is None:
+            return 0
+        version, at_us = entry.version, entry.decided_at_us
+
+        def look(table: str, group: int, following: bytes | None, most: int) -> Looked:
+            some = following or b"0", min(most, upkeep.MERGE_ROWS)
+            return upkeep.expire(self._space, table, group, *some, version, at_us)
+
+        return self._sweep.run(rows, entry, self._space.made.key_groups, look)
+
+    def _entry(self, version: int) -> CatalogEntry | None:
+        return next(iter(self.catalog(version, version)), None) if version else None
+
+    def _starts(self, version: int) -> dict[str, int]:
+        entries = self.catalog(version, version) if version else []
+        return {table: at.start for entry in entries for table, at in entry.tables.items()}
+
+    # -- servers that lose what they acknowledged ----------------------------------------------------
+
+    def unverified(self) -> bool:
+        return bool(self._space.changed_servers()) or upkeep.moved(self._space)
+
+    @contextlib.contextmanager
+    def comparing(self, epoch: int) -> Iterator[int]:
+        with upkeep.comparing(self._space, epoch) as oldest:
+            yield oldest
+
+    def missing(self, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:
+        return upkeep.missing(self._space, stamp, counts)
+
+    def stamp(self, version: int) -> None:
+        groups = range(self._space.made.key_groups)
+        self._space.asked([self._space.of_group(group, "stamp", number(version)) for group in groups])
+
+    def confirm(self, version: int, *, replicas: int, aof: bool) -> None:
+        upkeep.confirm(self._space, version, replicas, aof=aof)
+
+    def checks(self, *, thorough: bool = False) -> list[Check]:
+        found = redis_checks.set_up(self._space, thorough=thorough)
+        if not thorough:
+            return found
+        try:
+            entries = []
+            if self.identity() is not None:
+                visible = self.pointer().visible
+                entries = self.catalog(visible - redis_room.LOOKED_AT + 1)
+            return [*found, redis_room.room(self._space, entries)]
+        except TidegateError as error:
+            untold = f"cannot be told: {error}"
+            return [*found, Check("memory", "warn", untold, redis_checks.APPLIED)]
+
+    def await_newer(self, version: int, timeout_s: float) -> bool:
+        return self._space.await_newer(version, timeout_s)
+
+    # -- filling a new store from another one ---------------------------------------------------------
+
+    def begin_fill(self, entry: CatalogEntry, epoch: int) -> int:
+        check_fillable(self.where, entry.version)
+        stands = self._fill.begin(entry.version, epoch)
+        if stands:
+            upkeep.sweep(self._space, dry_run=False)  # what older fills applied, and never sealed
+        return stands
+
+    def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
+        pointer = self.pointer()
+        if pointer.filling_at != entry.version or pointer.epoch > epoch:
+            return False
+        self._fill.end(entry.version)
+        return self._flip("publish_filled", entry, epoch)
+
+    # -- checking ---------------------------------------------------------------------------------------
+
+    def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
+        return list(upkeep.verify(self._space, stamp, counts))
+
+    def size(self) -> int:
+        return upkeep.size(self._space)
+
+    def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
+        return self._found("rows", (table.encode(), number(version)), keys)
+
+    def self_check(self) -> Iterator[Finding]:
+        return upkeep.self_check(self._space)
+
+    # -- mending and ending -----------------------------------------------------------------------------
+
+    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+        pointer = self.pointer()
+        if pointer.filling_at:
+            return Vacuumed()  # the floors must stay below the version that is being written
+        horizon = pointer.horizon
+        rows = 0
+        if horizon:
+            entry = self._entry(horizon)
+            starts = {table: at.start for table, at in entry.tables.items()} if entry else {}
+            at_us = entry.decided_at_us if entry else 0
+            rows = upkeep.merge_all(self._space, starts, horizon, at_us, dry_run=dry_run)
+        rows += upkeep.sweep(self._space, dry_run=dry_run)
+        entries, leases = (int(found) for found in self._space.ask("leftovers"))
+        if not dry_run:
+            self._space.ask("forget", number(horizon))
+            self._space.ask("announce", number(0), number(-1), number(-1))  # leases that ran out go
+        return Vacuumed(rows, 0, leases, entries)
+
+    def drop(self) -> bool:
+        return self._space.drop()
+
+    def close(self) -> None:
+        self._space.servers.close()
+
+
+def _counted(stamp: Stamp, counts: Any) -> Iterator[bytes]:
+    yield number(stamp.version)
+    for table, rows in sorted(counts.items()):
+        yield table.encode()
+        yield number(rows)
+
+
+def _counted_there(reply: list[Any]) -> dict[str, int]:
+    return {name.decode(): int(rows) for name, rows in zip(reply[::2], reply[1::2], strict=True)}

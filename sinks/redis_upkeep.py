@@ -1,0 +1,286 @@
+"""Upkeep of a namespace in Redis: merging layers, vacuum, drop, what verify and repair ask for."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from tidegate import failpoints
+from tidegate.errors import StoreNotVerifiedError, StoreUnavailableError
+from tidegate.sinks.expired import Looked
+from tidegate.sinks.redis_answers import plain
+from tidegate.sinks.redis_fill import oldest_after_fill
+from tidegate.sinks.redis_header import Header, headers
+from tidegate.sinks.redis_keys import base_key, changes_key, header_key, patterns
+from tidegate.sinks.redis_reads import number
+from tidegate.sinks.redis_space import Space
+from tidegate.sinks.store import Counts, Finding, Stamp, Stopped, never
+
+MERGE_ROWS = 256
+"""Rows that one call moves into the base: it holds up other calls for about half a millisecond."""
+MERGES_AT_ONCE = 256
+"""Key groups of tables that take a step together: between steps a merge can be stopped."""
+CHANGES = re.compile(rb"tg:\{[^/}]+/(\d+)\}:([^:]+):d:(\d+):([^:]+)$")
+
+Starts = Mapping[tuple[int, str], int]
+"""Tables by key group, each with its start at the horizon."""
+
+
+# -- merging ------------------------------------------------------------------------------------
+
+
+def merge(space: Space, starts: Starts, upto: int, stopped: Stopped = never) -> tuple[int, bool]:
+    """Merge all layers up to the version, a step of some key groups at a time; how many rows went, and
+    whether all is merged: ``stopped`` is asked before each step.
+
+    ``upto`` is at or below the horizon of the pointer that ``starts`` come from. May be
+    repeated, interrupted, and run by several at once.
+    """
+    gone, left = 0, list(starts)
+    while left:
+        some, left = left[:MERGES_AT_ONCE], left[MERGES_AT_ONCE:]
+        cursors = dict.fromkeys(some, b"0")
+        while cursors:
+            if stopped():
+                return gone, False
+            gone += _merge_step(space, starts, upto, cursors)
+            failpoints.hit("retire.after_group")
+    return gone, True
+
+
+def _merge_step(space: Space, starts: Starts, upto: int, cursors: dict[tuple[int, str], bytes]) -> int:
+    """One call of each; what is done leaves ``cursors``."""
+    calls = [
+        space.of_group(
+            group,
+            "merge",
+            table.encode(),
+            number(upto),
+            number(starts[group, table]),
+            number(MERGE_ROWS),
+            cursor,
+        )
+        for (group, table), cursor in cursors.items()
+    ]
+    replies = space.asked(calls)
+    for at, (done, cursor, _) in zip(list(cursors), replies, strict=True):
+        if int(done):
+            del cursors[at]
+        else:
+            cursors[at] = cursor
+    return sum(int(rows) for _, _, rows in replies)
+
+
+def merge_all(space: Space, starts: Mapping[str, int], upto: int, at_us: int, *, dry_run: bool) -> int:
+    """Merge every key group of every table up to the version, and drop what had expired at ``at_us``, when
+    it was decided; how many rows went, or would go.
+    """
+    found: dict[tuple[int, str], int] = {}
+    for group, header in headers(space).items():
+        for table in {*header.layers, *header.bases}:
+            found[group, table] = starts.get(table, 0)
+    if dry_run:
+        calls = [
+            space.of_group(group, "mergeable", table.encode(), number(upto), number(start), _time(at_us))
+            for (group, table), start in found.items()
+        ]
+        gone = sum(int(rows) for rows in space.asked(calls))
+    else:
+        gone, _ = merge(space, found, upto)
+    for group, table in found:
+        following: bytes | None = b"0"
+        while following is not None:
+            looked = expire(space, table, group, following, MERGE_ROWS, upto, at_us, dry_run=dry_run)
+            gone, following = gone + looked.gone, looked.following
+    return gone
+
+
+def expire(
+    space: Space,
+    table: str,
+    group: int,
+    cursor: bytes,
+    rows: int,
+    upto: int,
+    at_us: int,
+    *,
+    dry_run: bool = False,
+) -> Looked:
+    """Drop of some rows of a base those that had expired when the version was decided, which is at or below
+    the horizon of the pointer that was read before.
+    """
+    drop = b"0" if dry_run else b"1"
+    call = space.of_group(
+        group, "expire", table.encode(), number(upto), _time(at_us), cursor, number(rows), drop
+    )
+    ((following, looked, gone),) = space.asked([call])
+    return Looked(int(looked), int(gone), None if following == b"0" else following)
+
+
+def _time(at_us: int) -> bytes:
+    """As it stands in stored values."""
+    return struct.pack(">q", at_us)
+
+
+def sweep(space: Space, *, dry_run: bool) -> int:
+    """Drop changes that came late: under a floor, or of a namespace that was dropped; how many rows."""
+    _, pattern = patterns(space.namespace)
+    calls = []
+    for key in space.calls.each_primary_scan(pattern.replace(":*", ":*:d:*")):
+        found = CHANGES.search(key)
+        if found is not None:
+            group, table, version, uuid = found.groups()
+            drop = b"0" if dry_run else b"1"
+            calls.append(space.of_group(int(group), "sweep", table, version, uuid, drop))
+    return sum(int(rows) for rows in space.asked(calls))
+
+
+# -- servers that lost something ------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def comparing(space: Space, epoch: int) -> Iterator[int]:
+    """``Store.comparing``: the ids are noted first, and listed when they are still the same at the end."""
+    pointer = space.pointer()
+    horizon = pointer.horizon
+    ids = space.server_ids()
+    with space.relying_on(ids):
+        groups = range(space.made.key_groups)
+        space.asked([space.of_group(group, "begin_rebuild") for group in groups])
+        found = headers(space)
+        lost = [group for group, header in found.items() if header.lost]
+        oldest = 1 if lost else min([max(horizon, 1), *_lost_from(space, found, ids & space.listed)])
+        yield max(oldest, oldest_after_fill(space, pointer, found))
+        space.asked([space.of_group(group, "end_rebuild") for group in groups])
+        if space.server_ids() != ids:
+            raise StoreNotVerifiedError(f"{space.where}: servers changed again during the repair; repeat it")
+        space.ask("list_servers", number(epoch), b",".join(sorted(ids)))
+        floor = max(header.floor for header in found.values())
+        if floor > horizon:  # the pointer's server lost it: no lease holds what is merged already
+            space.ask("announce", number(floor), b"0", b"0")
+        space.pointer()
+
+
+def _lost_from(space: Space, found: Mapping[int, Header], whole: frozenset[bytes]) -> Iterator[int]:
+    """Per server that changed, the oldest version that it may have lost a part of; also per server that
+    key groups moved to, for those whose origin is not among the ``whole``: listed, and still what it was.
+
+    What it has is what it had at one moment. At that moment, a version that is sealed in any of its
+    key groups had everything before it published, so sealed everywhere. On a Cluster a key group may
+    have come from another server after that moment: there each speaks for itself only.
+    """
+    proves = min if space.servers.settings.kind == "cluster" else max
+    newest: dict[bytes, list[int]] = defaultdict(list)
+    for group, header in found.items():
+        server_id = space.calls.node_of(header_key(space.namespace, group)).server_id
+        if server_id not in whole or header.server not in (server_id, *whole):
+            newest[server_id].append(header.newest)
+    yield from (max(proves(versions), 1) for versions in newest.values())
+
+
+def moved(space: Space) -> bool:
+    """Whether a key group lies on another server than the one where it was last compared."""
+    if space.servers.settings.kind != "cluster":
+        return False
+    space.servers.refresh()
+    groups = range(space.made.key_groups)
+    nodes = [space.calls.node_of(header_key(space.namespace, group)) for group in groups]
+    places = tuple(node.address for node in nodes)
+    if places == space.compared_at:
+        return False
+    found = headers(space)
+    if any(header.server != nodes[group].server_id for group, header in found.items()):
+        return True
+    space.compared_at = places
+    return False
+
+
+def missing(space: Space, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:
+    """``Store.missing``, in one call per key group."""
+    return {group: counts[group] for group, _, _ in _unfit(space, stamp, counts)}
+
+
+def confirm(space: Space, version: int, replicas: int, *, aof: bool) -> None:
+    """A write behind all others on every server, then WAIT for it on the same connection."""
+    last: dict[bytes, int] = {}
+    for group in range(space.made.key_groups):
+        node = space.calls.node_of(header_key(space.namespace, group))
+        last.setdefault(node.server_id, group)
+    calls = [space.of_group(group, "stamp", number(version)) for group in last.values()]
+    for call in calls:
+        space.asked([call])
+        confirmed = space.calls.wait_behind(call, replicas, aof=aof)
+        if confirmed < replicas:
+            raise StoreUnavailableError(
+                f"{space.where}: only {confirmed} of {replicas} replicas have version {version}; bring them"
+                " back, or lower wait_replicas"
+            )
+
+
+# -- checking ---------------------------------------------------------------------------------------
+
+
+def verify(space: Space, stamp: Stamp, counts: Counts) -> Iterator[Finding]:
+    """What of a sealed version is missing or miscounted; merged key groups cannot be told any more."""
+    for group, expected, found in _unfit(space, stamp, counts):
+        yield Finding(f"{space.where}, version {stamp.version}, key group {group}", expected, found)
+
+
+def _unfit(space: Space, stamp: Stamp, counts: Counts) -> Iterator[tuple[int, str, str]]:
+    """Key groups in which the version is not whole, each with what was expected and what is there."""
+    tables = {group: sorted(of_group) for group, of_group in sorted(counts.items())}
+    calls = [
+        space.of_group(group, "look", number(stamp.version), *(name.encode() for name in names))
+        for group, names in tables.items()
+    ]
+    for (group, names), (floor, *found) in zip(tables.items(), space.asked(calls), strict=True):
+        if int(floor) >= stamp.version:
+            continue
+        for name, sealed, rows in zip(names, found[::2], found[1::2], strict=True):
+            wanted = counts[group][name]
+            if int(rows) != wanted or (wanted and not int(sealed)):
+                there = f"{int(rows)} rows of table {name}{'' if int(sealed) else ', not sealed'}"
+                yield group, f"{wanted} rows of table {name}, sealed", there
+                break
+
+
+def size(space: Space) -> int:
+    """Bytes of all keys that the headers list, by the servers' own estimate."""
+    keys: dict[bytes, None] = {}
+    uuid = space.uuid
+    for group, header in headers(space).items():
+        keys[header_key(space.namespace, group)] = None
+        for table, versions in header.layers.items():
+            of = [changes_key(space.namespace, group, table, version, uuid) for version in versions]
+            keys.update(dict.fromkeys(of))
+        keys.update((base_key(space.namespace, group, table), None) for table in header.bases)
+    replies = space.calls.run([plain(key, b"MEMORY", b"USAGE", key) for key in keys])
+    return sum(int(found or 0) for found in replies)
+
+
+def self_check(space: Space) -> Iterator[Finding]:
+    """What headers and keys contradict each other in. Reads every header and every key's name."""
+    uuid = space.uuid
+    groups = range(space.made.key_groups)
+    calls = [plain(header_key(space.namespace, group), b"HGET", header_key(space.namespace, group), b"u") for group in groups]  # fmt: skip  # noqa: E501
+    lost = [group for group, found in zip(groups, space.calls.run(calls), strict=True) if found != uuid]
+    for group in lost:
+        place = f"{space.where}, key group {group}"
+        yield Finding(place, "its header", "none: its server lost it; `tidegate repair` writes it anew")
+    if lost:
+        return
+    there: dict[tuple[int, str], set[int]] = defaultdict(set)
+    _, pattern = patterns(space.namespace)
+    for key in space.calls.each_primary_scan(pattern):
+        found = CHANGES.search(key)
+        if found is not None and found.group(4) == uuid:
+            there[int(found.group(1)), found.group(2).decode()].add(int(found.group(3)))
+    for group, header in headers(space).items():
+        for table, versions in sorted(header.layers.items()):
+            missing = sorted(set(versions) - there[group, table])
+            if missing and missing != [min(versions)]:  # the oldest may just have been merged
+                place = f"{space.where}, key group {group}, table {table}"
+                yield Finding(place, f"changes of versions {missing}, as listed", "none")

@@ -1,0 +1,162 @@
+"""A small batch's rows in the driver: one Spark job without a shuffle collects them, Arrow sorts them.
+
+The columns are those that a staging task gets, made by the same expressions in the JVM; key groups are
+computed here, since they need the key alone. The order is Spark's, by key group, table, key, call, what
+the call orders by, and value: nulls first, NaN last, bytes as unsigned numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, functions, types
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tidegate.key_groups import HASH_SEED, key_group
+from tidegate.spark.encoding import column
+from tidegate.spark.jvm import arrow_batches
+from tidegate.spark.kept_columns import kept
+from tidegate.spark.small_batches import CELL_BYTES, SmallBatches
+from tidegate.spark.transaction import Call
+from tidegate.wal.bad_rows import CHANGES
+
+KINDS = frozenset({"upsert", "delete", "replace", "reduce", "patch", "apply_changes"})
+"""Calls without a function of the user's: that runs where Spark runs Python."""
+
+_TEXTS = (types.StringType, types.BinaryType)
+_FLOATS = (types.FloatType, types.DoubleType)
+ORDERED = (
+    *(types.ByteType, types.ShortType, types.IntegerType, types.LongType, types.BooleanType),
+    *(types.DecimalType, types.DateType, types.TimestampType, types.TimestampNTZType),
+    *(*_TEXTS, *_FLOATS),
+)
+"""Types to order by that Arrow sorts as Spark does."""
+
+BATCH_ROWS = 10_000
+_INDEX_BITS = 33
+"""``monotonically_increasing_id``: below them the row's place in its partition, above the partition."""
+
+
+def collect(calls: Sequence[Call], small: SmallBatches) -> Any | None:
+    """The rows of these calls as an Arrow table, whole; None: they must go by the job.
+
+    It is run once; when it was cut, ``small`` is told, and nothing of it is used.
+    """
+    if any(call.kind not in KINDS for call in calls):
+        return None
+    rows = _texts_cut(_rows(calls, small.quota()))
+    if not all(map(_is_ordered, rows.schema.fields)):
+        return None
+    batches = arrow_batches(rows, BATCH_ROWS)
+    if not small.fits(batches.getNumPartitions()):
+        rows = _texts_cut(_rows(calls, small.quota()))
+        batches = arrow_batches(rows, BATCH_ROWS)
+        small.fits(batches.getNumPartitions())
+    schema = to_arrow_schema(rows.schema, timezone="UTC")
+    found = [pa.ipc.read_record_batch(pa.py_buffer(one), schema) for one in batches.collect()]
+    table = pa.Table.from_batches(found, schema)
+    if _is_cut(table, small.quota()):
+        small.cut()
+        return None
+    return table
+
+
+def _rows(calls: Sequence[Call], quota: int) -> DataFrame:
+    parts = [_part(number, call, quota) for number, call in enumerate(calls)]
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+def _part(number: int, call: Call, quota: int) -> DataFrame:
+    """One call's rows: its number, each row's place, key, value and what it is ordered by."""
+    return call.rows.filter(kept(_within, quota)).select(
+        kept(_number, number),
+        kept(_place),
+        kept(_cut, call.key, "k"),
+        kept(_cut, call.value, "v"),
+        *(kept(Column.alias, order, f"o{number}_{place}") for place, order in enumerate(call.order)),
+    )
+
+
+def _within(quota: int) -> Column:
+    place = functions.monotonically_increasing_id().bitwiseAND(functions.lit((1 << _INDEX_BITS) - 1))
+    return place <= quota  # one more: so it shows that there were more
+
+
+def _number(call: int) -> Column:
+    return functions.lit(call).alias("c")
+
+
+def _place() -> Column:
+    return functions.monotonically_increasing_id().alias("m")
+
+
+def _cut(text: Column, name: str) -> Column:
+    return functions.substring(text, 1, CELL_BYTES + 1).alias(name)
+
+
+def _is_ordered(field: types.StructField) -> bool:
+    kind = field.dataType
+    if isinstance(kind, types.StringType) and getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
+        return False
+    return isinstance(kind, ORDERED)
+
+
+def _texts_cut(rows: DataFrame) -> DataFrame:
+    """Long texts that rows are ordered by are cut, too."""
+    orders = [field for field in rows.schema.fields if field.name.startswith("o")]
+    texts = {f.name: kept(_cut, column(f.name), f.name) for f in orders if isinstance(f.dataType, _TEXTS)}
+    return rows.withColumns(texts) if texts else rows
+
+
+def _is_cut(table: Any, quota: int) -> bool:
+    places = pc.bit_wise_and(table["m"], (1 << _INDEX_BITS) - 1)
+    if (pc.max(places).as_py() or 0) >= quota:
+        return True
+    for cells in table.columns:
+        if pa.types.is_string(cells.type):
+            sizes = pc.utf8_length(cells)
+        elif pa.types.is_binary(cells.type):
+            sizes = pc.binary_length(cells)
+        else:
+            continue
+        if (pc.max(sizes).as_py() or 0) > CELL_BYTES:
+            return True
+    return False
+
+
+# -- sorted -----------------------------------------------------------------------------------------
+
+
+def changes_of(table: Any, tables: Sequence[int], key_groups: int) -> Any:
+    """The collected rows as one batch of ``CHANGES``, in the order that ``stage_task`` asks for.
+
+    ``tables`` holds the index of each call's table.
+    """
+    keys = table["k"].combine_chunks()
+    of_null = HASH_SEED % key_groups  # Spark's hash of null is the seed
+    groups = [of_null if key is None else key_group(key, key_groups) for key in keys.to_pylist()]
+    indexes = np.array(tables, np.int32)[table["c"].to_numpy()]
+    by: dict[str, Any] = {"g": pa.array(groups, pa.int32()), "t": pa.array(indexes, pa.int32()), "k": keys}
+    by |= {name: table[name] for name in ("c", *_orders(table.column_names), "v")}
+    rows = pa.table(by)
+    changes = rows.select(CHANGES.names).take(_sorted(rows)).cast(CHANGES).combine_chunks()
+    return changes.to_batches()[0] if changes.num_rows else None
+
+
+def _orders(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name.startswith("o")]
+
+
+def _sorted(rows: Any) -> Any:
+    """The order by all columns: Arrow puts NaN behind all numbers, and nulls last, which come first here."""
+    keys: dict[str, Any] = {}
+    for name in rows.column_names:
+        if rows[name].null_count:
+            keys[f"has {name}"] = pc.is_valid(rows[name])
+        keys[name] = rows[name]
+    return pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys])

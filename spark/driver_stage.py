@@ -1,0 +1,86 @@
+"""The driver as the one task of a small batch: rows are collected, and staged as a task would stage them.
+
+What happens to the rows is the task's own code (``stage.StageWork``): only who feeds it differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import tenacity
+
+from tidegate.committers.driver import Driver
+from tidegate.errors import StoreUnavailableError, WalUnavailableError
+from tidegate.spark.collected import changes_of, collect
+from tidegate.spark.errors import typed
+from tidegate.spark.locality import EnvironmentLocation
+from tidegate.spark.small_batches import SmallBatches
+from tidegate.spark.stage import SparkBarrier, StageWork
+from tidegate.wal.record import Ack
+
+TRIES = 4
+"""As often as Spark tries a task."""
+
+
+class DriverStage:
+    """Stages a batch that is expected to be small with the open driver's own log and store."""
+
+    def __init__(self, driver: Driver, small: SmallBatches) -> None:
+        self._driver, self._small = driver, small
+
+    def stage(self, barrier: SparkBarrier, work: StageWork) -> list[Ack] | None:
+        """Collect the rows once and stage them; None: they are not few, or not for the driver.
+
+        Errors as a task's: the user's plan's own, the log's after ``TRIES`` tries of the same rows.
+        """
+        if not self._small.expected:
+            return None
+        with typed():
+            rows = collect(barrier.calls, self._small)
+        if rows is None:
+            return None
+        if barrier.placement is not None:
+            barrier.placement.met = (0, 0)  # nobody is asked
+        tables = [barrier.tables.index(call.table) for call in barrier.calls]
+        changes = changes_of(rows, tables, barrier.key_groups)
+        batches = [] if changes is None else [changes]
+        location = EnvironmentLocation() if barrier.placement is None else barrier.placement.provider
+        again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type((WalUnavailableError, StoreUnavailableError)),
+            wait=tenacity.wait_exponential(multiplier=0.05, max=1),
+            stop=tenacity.stop_after_attempt(TRIES),
+            sleep=self._driver.clock.sleep,
+            reraise=True,
+        )
+        for attempt in again:
+            with attempt:
+                at = 0, attempt.retry_state.attempt_number - 1, location.location_id()
+                holding = Holding(self._driver)
+                return [work.alone().run(batches, holding, lambda: self._driver.store, *at)]
+        return None
+
+    def staged(self, acks: Sequence[Ack]) -> None:
+        """Remember how large the batch was, whoever staged it."""
+        self._small.staged(sum(ack.given[0] for ack in acks), sum(ack.given[1] for ack in acks))
+
+
+class Holding:
+    """The driver's log, which keeps what is staged: the apply need not read it back."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        driver.held = {}
+
+    def stage(self, segment: str, blobs: Iterable[bytes]) -> list[str]:
+        """As ``Log.stage``."""
+        kept: list[bytes] = []
+        addresses = self._driver.log.stage(segment, noted(blobs, kept))
+        self._driver.held = dict(zip(addresses, kept, strict=True))
+        return addresses
+
+
+def noted(blobs: Iterable[bytes], kept: list[bytes]) -> Iterator[bytes]:
+    """The blobs as they are, each kept, too."""
+    for blob in blobs:
+        kept.append(blob)
+        yield blob

@@ -1,0 +1,52 @@
+"""The one place that reaches behind PySpark, into the JVM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark import RDD, SparkContext
+from pyspark.serializers import NoOpSerializer
+from pyspark.sql import DataFrame
+
+
+def jvm_context(context: SparkContext) -> Any:
+    """The SparkContext of the JVM."""
+    return context._jsc.sc()  # noqa: SLF001 - PySpark has no other way
+
+
+def jvm_view(context: SparkContext) -> Any:
+    """The JVM's classes."""
+    return context._jvm  # noqa: SLF001
+
+
+def jvm_ints(context: SparkContext, numbers: list[int]) -> Any:
+    """An ``int[]`` of the JVM."""
+    array = context._gateway.new_array(context._jvm.int, len(numbers))  # type: ignore[union-attr] # noqa: SLF001
+    for at, number in enumerate(numbers):
+        array[at] = number
+    return array
+
+
+def java_rows(rows: DataFrame) -> Any:
+    """The rows as a JavaRDD; with adaptive execution Spark runs all but the last stage here."""
+    return rows._jdf.toJavaRDD()  # noqa: SLF001
+
+
+def internal_rows(rows: DataFrame) -> Any:
+    """The rows as a JavaRDD of Spark's own, which are valid until the next one; else as ``java_rows``."""
+    return rows._jdf.queryExecution().toRdd().toJavaRDD()  # noqa: SLF001
+
+
+def of_internal_rows(like: DataFrame, rows: Any) -> DataFrame:
+    """Spark's own rows (an RDD) as a DataFrame again, with the columns of ``like``."""
+    session = like.sparkSession
+    made = session._jsparkSession.internalCreateDataFrame(rows, like._jdf.schema(), False)  # noqa: FBT003, SLF001
+    return DataFrame(made, session)
+
+
+def arrow_batches(rows: DataFrame, rows_max: int) -> RDD[bytes]:
+    """The rows as Arrow record batches, each with so many at most; with adaptive execution Spark runs all
+    stages but the last one here.
+    """
+    batches = rows._jdf.toArrowBatchRdd(rows_max, "UTC", True, False)  # noqa: FBT003, SLF001
+    return RDD(batches.toJavaRDD(), rows.sparkSession.sparkContext, NoOpSerializer())

@@ -1,0 +1,62 @@
+"""Columns that are the same for every batch, made once: each call into the JVM takes its time.
+
+A column names what it is made of; it belongs to no DataFrame and no session, only to the JVM.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from pyspark import SparkContext
+from pyspark.sql import Column, DataFrame, types
+
+KEPT_MAX = 1_000
+Made = TypeVar("Made")
+
+
+def kept(make: Callable[..., Made], *arguments: Any) -> Made:
+    """``make(*arguments)``, which is called once for the same arguments, in the life of a JVM.
+
+    Columns among the arguments are the same if they are one object: of kept ones that is so.
+    """
+    same = [_Same(one) if isinstance(one, Column) else one for one in arguments]
+    made: Made = _kept(SparkContext._jvm, make, *same)  # noqa: SLF001 - columns are that JVM's objects
+    return made
+
+
+class _Same:
+    """Equal to itself alone: columns make an expression when they are compared."""
+
+    def __init__(self, column: Column) -> None:
+        self.column = column
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.column is self.column
+
+    def __hash__(self) -> int:
+        return id(self.column)
+
+
+@lru_cache(maxsize=KEPT_MAX)
+def _kept(jvm: object, make: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ARG001
+    return make(*(one.column if isinstance(one, _Same) else one for one in arguments))
+
+
+_analysed: OrderedDict[object, types.StructType] = OrderedDict()
+
+
+def analyse(rows: DataFrame, *columns: Column) -> types.StructType:
+    """The schema of these columns of the rows. Rows of the same schema need not be asked of Spark again.
+
+    PySparkException: there are no such columns, or their types do not fit.
+    """
+    key = SparkContext._jvm, str(rows.schema), tuple(map(_Same, columns))  # noqa: SLF001
+    found = _analysed.get(key)
+    if found is None:
+        found = _analysed[key] = rows.select(*columns).schema  # only analysed, not run
+        while len(_analysed) > KEPT_MAX:
+            _analysed.popitem(last=False)
+    return found

@@ -1,0 +1,23 @@
+"""Reading from an asyncio service: the readers of ``tidegate.connect``, with ``await``.
+
+On Redis nothing blocks the event loop and no thread is started: requests of any number of tasks
+share a few connections. Other stores are read in threads.
+
+>>> import asyncio, tidegate.aio
+>>> from tidegate.testing.example import write_flights
+>>> write_flights(wal="memory://aio", store="memory://aio")  # three batches of a writer
+>>> async def read():
+...     async with await tidegate.aio.connect("memory://aio", namespace="flights") as gate:
+...         print(await gate.version(), await gate.table("aircraft").get("N14228"))
+...         async with gate.snapshot(version=2) as snap:
+...             return sorted([key async for key, _ in snap.table("airports").scan()])
+>>> asyncio.run(read())
+3 {'carrier': 'UA', 'flights': 2}
+['EWR', 'LGA']
+"""
+
+from tidegate.aio.gate import Gate, connect
+from tidegate.aio.snapshot import Scan, Snapshot, SnapshotContext, Table
+from tidegate.reading import VersionInfo
+
+__all__ = ["Gate", "Scan", "Snapshot", "SnapshotContext", "Table", "VersionInfo", "connect"]

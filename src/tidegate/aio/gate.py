@@ -1,0 +1,229 @@
+"""``connect`` and the gate it gives, for asyncio. The rules are ``reading.py``'s, as for ``client.py``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tidegate import observing, reading
+from tidegate.aio.snapshot import Held, Reader, Result, Snapshot, SnapshotContext, Table
+from tidegate.clock import Clock
+from tidegate.errors import SnapshotExpiredError
+from tidegate.reading import LEASE_S, TRIES, VersionInfo
+from tidegate.sinks.async_store import open_async_store
+from tidegate.sinks.store import CatalogEntry, Pointer
+from tidegate.source_offsets import Offsets
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+async def connect(
+    url: str, namespace: str, options: Mapping[str, Any] | None = None, *, clock: Clock | None = None
+) -> Gate:
+    """A gate to one namespace in the store at ``url``, for the running event loop.
+
+    ``options`` are the store client's own. Nothing is written. Errors as ``tidegate.connect``.
+    """
+    reading.check_url(url)
+    clock = clock or Clock()
+    store = open_async_store(url, namespace, options, clock)
+    try:
+        identity = reading.checked_identity(await store.identity(), store.where, url, namespace)
+        return Gate(Reader(store, identity, clock))
+    except BaseException:
+        await store.close()
+        raise
+
+
+class Gate:
+    """A namespace as a reader sees it: its newest visible version, and older ones still kept.
+
+    Any number of tasks of its event loop may read at the same time. A request that is cancelled
+    changes nothing for the others. It remembers the newest version it has seen and raises
+    VersionRegressedError when the store shows an older one (I9). An async context manager.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._seen = Pointer()
+        self._entry: CatalogEntry | None = None
+
+    @property
+    def namespace(self) -> str:
+        """The namespace's name."""
+        return self._reader.identity.name
+
+    @property
+    def key_groups(self) -> int:
+        """How many key groups the namespace was made with."""
+        return self._reader.identity.key_groups
+
+    async def version(self) -> int:
+        """The visible version; 0 before the first.
+
+        VersionRegressedError: the store shows an older version than before, or another
+        history. StoreUnavailableError: no answer.
+        """
+        return (await self._look()).visible
+
+    async def tables(self) -> list[str]:
+        """The names of the tables there are at the visible version."""
+        pointer = await self._look()
+        return sorted((await self._entry_of(pointer)).tables) if pointer.visible else []
+
+    def table(self, name: str) -> Table:
+        """A table, read at the newest visible version each time.
+
+        Several reads may see several versions: take a ``snapshot`` where they must fit together.
+        """
+        return Table(self, name)
+
+    def snapshot(
+        self,
+        version: int | None = None,
+        *,
+        as_of: datetime.datetime | None = None,
+        lease_s: float = LEASE_S,
+    ) -> SnapshotContext:
+        """One version for many reads: the newest, ``version``, or the newest decided by ``as_of``.
+
+        ``async with gate.snapshot() as snap:`` closes it at the end; ``snap = await gate.snapshot()``
+        leaves that to you. Lease, limits and errors as ``tidegate.Gate.snapshot``; all errors are
+        raised where it is awaited or entered.
+        """
+        return SnapshotContext(lambda: self._take(version, as_of, lease_s))
+
+    async def wait_for(
+        self, version: int | None = None, timeout: float = 30.0, *, offsets: Offsets | None = None
+    ) -> int:
+        """Wait until ``version`` is visible, or what was read from a Kafka topic up to ``offsets``; the
+        visible version then, which may be a later one. As ``Gate.wait_for``.
+
+        WaitTimeoutError: it was not visible within ``timeout`` seconds. ConfigError: give one of the two.
+        """
+        wanted = reading.awaited(version, offsets)
+        clock = self._reader.clock
+        end, pause = clock.monotonic() + timeout, 0.0
+        while not await self._has_come(visible := await self.version(), wanted):
+            asked_at = clock.monotonic()
+            left = end - asked_at
+            if left <= 0:
+                raise reading.waited(wanted, timeout, visible, self.namespace)
+            told = await self._reader.store.await_newer(visible, left)
+            pause = reading.pause_of(pause, clock.monotonic() - asked_at, told=told)
+            if pause:
+                await asyncio.sleep(min(pause, left))
+        return visible
+
+    async def _has_come(self, visible: int, wanted: reading.Awaited) -> bool:
+        if isinstance(wanted, int):
+            return visible >= wanted
+        entries = await self._reader.store.catalog(*reading.offsets_stand_in(visible))
+        return reading.have_passed(entries, wanted)
+
+    async def history(self, limit: int | None = None) -> list[VersionInfo]:
+        """The visible versions that can still be read, oldest first; the newest ``limit`` of them."""
+        if limit is not None:
+            reading.check_whole_number("limit", limit)
+        visible = (await self._look()).visible
+        entries = await self._reader.store.catalog(reading.oldest_of(limit, visible), visible)
+        return [reading.info_of(entry) for entry in entries]
+
+    async def close(self) -> None:
+        """Release the connections; its tables and snapshots end with it. May be repeated."""
+        if not self._reader.closed:
+            self._reader.closed = True
+            await self._reader.renewals.close()
+            await self._reader.store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Gate to {self._reader.store.where}>"
+
+    # -- for tables: reads at the newest version ---------------------------------------------------
+
+    async def ask(self, table: str, question: Callable[[Held], Awaitable[Result]]) -> Result:
+        """For ``Table``: the answer of one read at the newest version."""
+
+        async def once() -> Result:
+            pointer = await self._look()
+            if not pointer.visible:
+                raise reading.no_version_yet(self.namespace)
+            entry = await self._entry_of(pointer)
+            return await question(await self._reader.held(entry, table, self._reader.check_open))
+
+        with observing.reading(self.namespace, table):
+            return await self._again(once)
+
+    @contextlib.asynccontextmanager
+    async def hold(self, table: str) -> AsyncIterator[Held]:
+        """For ``Scan``: the table at the newest version, under a lease of its own."""
+        async with self.snapshot() as snapshot, snapshot.hold(table) as held:
+            yield held
+
+    async def _again(self, once: Callable[[], Awaitable[Result]]) -> Result:
+        """T28: the newest version was retired between looking and reading; look again."""
+        for _ in range(TRIES - 1):
+            with contextlib.suppress(SnapshotExpiredError):
+                return await once()
+        return await once()
+
+    # -- versions ----------------------------------------------------------------------------------
+
+    async def _look(self) -> Pointer:
+        """The store's pointer, never older than what this gate had seen before it asked (I9)."""
+        self._reader.check_open()
+        before = self._seen
+        pointer = await self._reader.store.pointer()
+        reading.check_seen(self._reader.store.where, before, pointer)
+        if pointer.visible > self._seen.visible:
+            self._seen = pointer
+            observing.seen(self.namespace, pointer.visible)
+        return pointer
+
+    async def _entry_of(self, pointer: Pointer) -> CatalogEntry:
+        known = self._entry
+        if known is None or not reading.is_of(known, pointer):
+            known = await self._reader.entry(pointer.visible)
+            reading.check_entry(self._reader.store.where, known, pointer)
+            self._entry = known
+        return known
+
+    async def _take(self, version: int | None, as_of: datetime.datetime | None, lease_s: float) -> Snapshot:
+        reading.check_snapshot(version, as_of, lease_s)
+        if as_of is not None:
+            entries = await self._reader.store.catalog(0, (await self._look()).visible)
+            version = reading.version_as_of(entries, as_of, self.namespace)
+        if version is not None:
+            reading.check_is_visible(version, (await self._look()).visible, self.namespace)
+            return await self._pin(version, lease_s)
+
+        async def newest() -> Snapshot:
+            return await self._pin(reading.newest_of(await self._look(), self.namespace), lease_s)
+
+        return await self._again(newest)
+
+    async def _pin(self, version: int, lease_s: float) -> Snapshot:
+        """A snapshot of the version. The lease comes first, then the horizon is looked at: a store
+        that cannot do both at once has announced the horizon before it looked for leases.
+        """
+        reader = self._reader
+        held = await reader.renewals.take(version, lease_s)
+        try:
+            reading.check_kept(reader.store.where, version, (await self._look()).horizon)
+            return Snapshot(reader, await reader.entry(version) if version else None, held)
+        except BaseException:
+            await reader.renewals.give_back(held)
+            raise

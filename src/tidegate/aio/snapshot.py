@@ -1,0 +1,309 @@
+"""Reading at a version with ``await``: snapshots, tables and scans. ``gate.py`` makes them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+from tidegate import observing, reading
+from tidegate.aio.renewal import AsyncRenewals
+from tidegate.clock import Clock
+from tidegate.errors import ConfigError
+from tidegate.reading import TableView, hashable, moment, view_of
+from tidegate.renewal import HeldLease
+from tidegate.sinks.async_store import AsyncStore
+from tidegate.sinks.store import CatalogEntry, Identity
+from tidegate.values import Value
+from tidegate.wal.record import TableSchema
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Result = TypeVar("Result")
+
+
+class Held(NamedTuple):
+    """One table at one version, and where it is read. ``check`` raises when it may not read on."""
+
+    store: AsyncStore
+    view: TableView
+    check: Callable[[], None]
+
+    async def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
+        """Values by key; absent ones are left out."""
+        view = self.view
+        asked = view.asked(keys)
+        if not asked:
+            return {}
+        self.check()
+        found = await self.store.get_many(view.name, list(asked), view.version, view.start, view.at_us)
+        return view.found(asked, found)
+
+    async def pairs(self) -> AsyncGenerator[tuple[Any, Value], None]:
+        """All live rows, decoded, one key group after the other."""
+        view = self.view
+        for group in range(view.key_groups):
+            self.check()
+            scan = self.store.scan(view.name, group, view.version, view.start, view.at_us)
+            async with contextlib.aclosing(scan) as batches:
+                async for batch in batches:
+                    await asyncio.sleep(0)  # others have their turn, the renewal of leases among them
+                    self.check()
+                    for row in view.rows(batch):
+                        yield row
+
+
+class Reader:
+    """What a gate and its snapshots share: the store, and what never changes in it."""
+
+    def __init__(self, store: AsyncStore, identity: Identity, clock: Clock) -> None:
+        self.store = store
+        self.identity = identity
+        self.clock = clock
+        self.renewals = AsyncRenewals(store, clock)
+        self.closed = False
+        self._loop = asyncio.get_running_loop()
+        self._schemas: dict[str, TableSchema] = {}
+
+    def check_open(self) -> None:
+        """ConfigError when the gate was closed, or belongs to another event loop."""
+        if self.closed:
+            raise reading.gate_closed(self.store.where)
+        if asyncio.get_running_loop() is not self._loop:
+            raise ConfigError(
+                f"this gate to {self.store.where} was connected in another event loop: connect in this one"
+            )
+
+    async def entry(self, version: int) -> CatalogEntry:
+        """The catalog's entry of a visible version. SnapshotExpiredError: it was retired by now.
+        VersionRegressedError: the store lost it by now.
+        """
+        for _ in range(reading.LOOKS):
+            for entry in await self.store.catalog(version, version):
+                return entry
+            reading.check_there(self.store.where, version, await self.store.pointer())
+        raise reading.no_entry(self.store.where, version)
+
+    async def held(self, entry: CatalogEntry, table: str, check: Callable[[], None]) -> Held:
+        """A table at the entry's version. ConfigError: it is not there, and which tables are."""
+        where = self.store.where
+        view = view_of(where, self.identity, entry, table, self._schemas)
+        if view is None:
+            self._schemas = await self.store.schemas()
+            view = view_of(where, self.identity, entry, table, self._schemas)
+        if view is None:
+            raise reading.no_schema(where, entry, table)
+        return Held(self.store, view, check)
+
+
+class Source(Protocol):
+    """Where a table reads from: a gate (the newest version at each read) or a snapshot."""
+
+    async def ask(self, table: str, question: Callable[[Held], Awaitable[Result]]) -> Result:
+        """The answer of one read."""
+        ...
+
+    def hold(self, table: str) -> AbstractAsyncContextManager[Held]:
+        """The table at one version, for as long as the context is open."""
+        ...
+
+
+class Scan(AsyncIterator[tuple[Any, Value]]):
+    """All rows of a table at one version, as (key, value), in no particular order.
+
+    Rows are fetched as they are asked for. It holds its version until the last row was given,
+    or until ``close``; it is an async context manager too. One task at a time.
+    """
+
+    def __init__(self, hold: Callable[[], AbstractAsyncContextManager[Held]]) -> None:
+        self._hold = hold
+        self._exit = contextlib.AsyncExitStack()
+        self._held: Held | None = None
+        self._pairs: AsyncGenerator[tuple[Any, Value], None] | None = None
+        self._closed = False
+
+    async def _start(self) -> Held:
+        if self._held is None:
+            self._held = await self._exit.enter_async_context(self._hold())
+            self._pairs = self._held.pairs()
+        return self._held
+
+    async def __anext__(self) -> tuple[Any, Value]:
+        if self._closed:
+            raise StopAsyncIteration
+        try:
+            await self._start()
+            assert self._pairs is not None
+            return await self._pairs.__anext__()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def to_arrow(self) -> Any:
+        """The rows not yet given, as a ``pyarrow.Table`` of key and value columns."""
+        held = await self._start()
+        rows = [row async for row in self]
+        await self.close()
+        return held.view.values.to_arrow(iter(rows))
+
+    async def close(self) -> None:
+        """Let the version go; no more rows are given. May be repeated."""
+        self._closed = True
+        if self._pairs is not None:
+            await self._pairs.aclose()
+        await self._exit.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Table:
+    """One table, read at its gate's newest version or at its snapshot's. Tasks may share it.
+
+    A key is the key column's value, or a tuple of them for a key of several columns.
+    """
+
+    def __init__(self, source: Source, name: str) -> None:
+        self.name = name
+        self._source = source
+
+    async def get(self, key: Any) -> Value | None:
+        """The key's value, None when it is absent.
+
+        BadRecordError: the key is not of the table's type. ConfigError: there is no such table.
+        SnapshotExpiredError: the snapshot's version is no longer held.
+        """
+        return (await self.get_many((key,))).get(hashable(key))
+
+    async def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
+        """The values of these keys, all at one version, by key; absent keys are left out.
+
+        Errors as for ``get``.
+        """
+        wanted = list(keys)
+        return await self._source.ask(self.name, lambda held: held.get_many(wanted))
+
+    def scan(self) -> Scan:
+        """All rows, at one version: an async iterator of (key, value), also ``await ....to_arrow()``.
+
+        Errors as for ``get``, raised where the rows are fetched.
+        """
+        return Scan(lambda: self._source.hold(self.name))
+
+    async def schema(self) -> TableSchema:
+        """The names and Spark types of the key's and the value's columns at the version read."""
+
+        async def schema_of(held: Held) -> TableSchema:
+            return held.view.values.schema
+
+        return await self._source.ask(self.name, schema_of)
+
+    def __repr__(self) -> str:
+        return f"<Table {self.name} of {self._source!r}>"
+
+
+class Snapshot:
+    """One version for all reads, held by a lease until ``close`` or the end of an ``async with``.
+
+    The lease is renewed by a task of the event loop while the snapshot is open. Every read answers
+    from ``version`` or raises SnapshotExpiredError: when the lease was not renewed in time (by this
+    process's monotonic clock; an event loop that stands still renews nothing) or was revoked,
+    because a writer's ``max_lease_s`` or ``max_layers`` let the version go. Once it raised that, it
+    always does. Tasks may share it. Made by ``Gate.snapshot``.
+    """
+
+    def __init__(self, reader: Reader, entry: CatalogEntry | None, held: HeldLease) -> None:
+        self.version = held.lease.version
+        self._reader = reader
+        self._entry = entry
+        self._lease = held
+        self._closed = False
+
+    @property
+    def decided_at(self) -> datetime.datetime | None:
+        """When the version was decided (UTC); None for version 0."""
+        return None if self._entry is None else moment(self._entry.decided_at_us)
+
+    def tables(self) -> list[str]:
+        """The names of the tables there are at this version."""
+        return [] if self._entry is None else sorted(self._entry.tables)
+
+    def table(self, name: str) -> Table:
+        """A table at this version. ConfigError: it is not there, and which tables are."""
+        self._check()
+        view_of(self._reader.store.where, self._reader.identity, self._entry_there(), name, {})
+        return Table(self, name)
+
+    async def ask(self, table: str, question: Callable[[Held], Awaitable[Result]]) -> Result:
+        """For ``Table``: the answer of one read at this version."""
+        with observing.reading(self._reader.identity.name, table):
+            return await question(await self._held(table))
+
+    @contextlib.asynccontextmanager
+    async def hold(self, table: str) -> AsyncIterator[Held]:
+        """For ``Scan``: the table at this version; the snapshot is not closed by it."""
+        yield await self._held(table)
+
+    async def _held(self, table: str) -> Held:
+        self._check()
+        return await self._reader.held(self._entry_there(), table, self._check)
+
+    def _entry_there(self) -> CatalogEntry:
+        if self._entry is None:
+            raise reading.no_version_yet(self._reader.identity.name)
+        return self._entry
+
+    def _check(self) -> None:
+        self._reader.check_open()
+        if self._closed:
+            raise reading.snapshot_closed(self.version)
+        self._lease.check(self._reader.clock)
+
+    async def close(self) -> None:
+        """Give the lease back. May be repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._reader.renewals.give_back(self._lease)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Snapshot of version {self.version}, {self._reader.store.where}>"
+
+
+class SnapshotContext(AbstractAsyncContextManager[Snapshot]):
+    """What ``Gate.snapshot`` gives: ``async with`` takes the snapshot and closes it at the end; ``await``
+    takes it and leaves closing to the caller.
+    """
+
+    def __init__(self, take: Callable[[], Awaitable[Snapshot]]) -> None:
+        self._take = take
+        self._snapshot: Snapshot | None = None
+
+    def __await__(self) -> Generator[Any, None, Snapshot]:
+        return self._take().__await__()
+
+    async def __aenter__(self) -> Snapshot:
+        self._snapshot = await self._take()
+        return self._snapshot
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._snapshot is not None:
+            await self._snapshot.close()

@@ -1,0 +1,97 @@
+"""One comparison from beginning to end: what it made on the servers goes again, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import platform
+import time
+from collections.abc import Callable
+
+import pyspark
+
+import tidegate
+from tidegate.bench import parts
+from tidegate.bench.batches import spark_for
+from tidegate.bench.plan import PARTS, Plan
+from tidegate.bench.report import Report
+from tidegate.bench.rivals import Rivals, rivals_for
+from tidegate.cli.common import driver_for
+from tidegate.committers.drop import drop_namespace
+from tidegate.errors import TidegateError
+from tidegate.options import redact
+
+Progress = Callable[[str], None]
+NAMESPACES = {
+    "throughput": ("large", "sync", "pipelined"),
+    "latency": ("small",),
+    "reads": ("reads",),
+    "recovery": ("recovery",),
+}
+
+
+def run(plan: Plan, progress: Progress | None = None) -> Report:
+    """All parts of the plan. Needs Spark. What was written goes in the end, also when it is cut short.
+
+    ``report.left_out`` names what could not be removed, too. ConfigError: the plan does not fit the
+    servers. TidegateError: a part failed.
+    """
+    tell = progress or (lambda _: None)
+    started = time.monotonic()
+    report = Report(made_at=_now(), settings=_settings(plan))
+    with driver_for(plan.endpoints("large")) as driver:  # what does not answer is told here, in plain words
+        driver.fold_on()
+        driver.store.prepare()
+        driver.store.identity()
+    with contextlib.ExitStack() as ending:
+        rivals = rivals_for(plan)
+        ending.callback(_remove, rivals, report)
+        report.left_out += rivals.left_out
+        with spark_for(plan) as spark:
+            report.settings["cores"] = str(spark.sparkContext.defaultParallelism)
+            for part in (each for each in PARTS if each in plan.parts):
+                tell(f"{part}: measuring")
+                try:
+                    report.figures += getattr(parts, part)(spark, plan, rivals)
+                finally:
+                    tell(f"{part}: removing what it wrote")
+                    for named in NAMESPACES[part]:
+                        report.left_out += _removed(plan, named)
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _remove(rivals: Rivals, report: Report) -> None:
+    try:
+        rivals.remove()
+    except Exception as error:  # noqa: BLE001 - a client's own; what was measured is not lost for it
+        report.left_out.append(f"the rivals' rows may still be there: {error}")
+
+
+def _removed(plan: Plan, named: str) -> list[str]:
+    where = plan.endpoints(named)
+    try:
+        with driver_for(where) as driver:
+            drop_namespace(driver)
+    except TidegateError as error:
+        return [f"namespace {where.namespace} is still there: {error}; remove it with `tidegate drop`"]
+    return []
+
+
+def _settings(plan: Plan) -> dict[str, str]:
+    return {
+        "log": redact(plan.wal),
+        "store": redact(plan.store),
+        "Spark": f"{pyspark.__version__} on {plan.master}",
+        "tidegate": tidegate.__version__,
+        "Python": platform.python_version(),
+        "this machine": f"{platform.machine()}, {os.cpu_count()} CPUs",
+        "rows a batch": f"{plan.rows:,}",
+        "keys": f"{plan.distinct:,}",
+        "rounds": f"{plan.rounds} after one to warm up",
+    }
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

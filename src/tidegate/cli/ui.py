@@ -1,0 +1,55 @@
+"""``tidegate ui``: a page of how a namespace stands, for a browser of this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidegate.cli.client_config import StoreConfigs, WalConfig, stores_given, wal_options
+from tidegate.cli.common import MaybeWal, Namespace, Stores, examples, say
+from tidegate.errors import ConfigError
+from tidegate.names import check_name
+
+EXAMPLES = examples(
+    "tidegate ui --store sqlite:///data/store --wal file:///data/wal --namespace flights",
+    "tidegate ui --metrics http://127.0.0.1:9464/metrics --port 8765",
+)
+
+
+def ui(
+    store: Stores,
+    namespace: Namespace,
+    store_config: StoreConfigs,
+    wal: MaybeWal = None,
+    wal_config: WalConfig = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The driver's metrics_port: adds the phases of each version."),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Listen here; the page has no password.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any that is free.")] = 8765,
+) -> None:
+    """Serve a page of versions, lag, stores, tables, leases and faults, until Ctrl-C. Writes nothing.
+
+    Without --wal only what the stores know. Any key's values can be looked up in it.
+    """
+    from tidegate.ui.facts import Facts  # it uses what this package has
+    from tidegate.ui.server import Server
+
+    check_name("namespace", namespace)
+    if metrics is not None and not metrics.startswith(("http://", "https://")):
+        raise ConfigError(f"--metrics {metrics}: it must be a URL, such as http://127.0.0.1:9464/metrics")
+    ats, options = stores_given(store, store_config), {} if wal is None else wal_options(wal_config)
+    facts = Facts(namespace, ats, wal, options, metrics)
+    server = Server(facts, host, port)
+    say(f"{server.url} shows namespace {namespace}; Ctrl-C ends it")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+        facts.close()

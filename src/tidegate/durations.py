@@ -1,0 +1,41 @@
+"""Durations as users write them: a timedelta, seconds, or words such as "7 days". Pure."""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+from tidegate.errors import ConfigError
+
+US = 1_000_000
+LEAST_S, MOST_S = 1, 36_525 * 86_400
+UNITS = {"s": 1, "second": 1, "min": 60, "minute": 60, "h": 3_600, "hour": 3_600, "d": 86_400, "day": 86_400}
+UNITS |= {"week": 604_800} | {f"{unit}s": seconds for unit, seconds in UNITS.items() if len(unit) > 1}
+UNITS["weeks"] = UNITS["week"]
+WORDS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+
+Duration = datetime.timedelta | float | str
+"""A time to live as it is given; a number is seconds."""
+
+
+def duration_us(what: str, given: object) -> int:
+    """Microseconds. ConfigError names ``what``: it is no duration, or not of 1 second to 100 years.
+
+    >>> duration_us("ttl", "7 days") == duration_us("ttl", 604800)
+    True
+    """
+    seconds: float | None = None
+    if isinstance(given, datetime.timedelta):
+        seconds = given.total_seconds()
+    elif isinstance(given, int | float) and not isinstance(given, bool):
+        seconds = given
+    elif isinstance(given, str) and (words := WORDS.fullmatch(given)) and words[2] in UNITS:
+        seconds = float(words[1]) * UNITS[words[2]]
+    if seconds is None:
+        raise ConfigError(
+            f"{what} is {given!r}; it must be a duration: seconds, a timedelta, or a number and a unit, as in"
+            " '7 days', '12 hours', '90 min', '30 s'"
+        )
+    if not LEAST_S <= seconds <= MOST_S:
+        raise ConfigError(f"{what} is {given!r}; it must be 1 second to 36,525 days")
+    return round(seconds * US)

@@ -1,0 +1,331 @@
+"""The folder on this host for what may be lost: caches, and what did not fit into memory.
+
+::
+
+    <local_dir>/tidegate-<user id>/<namespace uuid>/      mode 0700, this user's alone
+        in-use            the namespace's name; locked (shared) by every process that uses the folder
+        shared/<what>/    for all processes of this user on this host
+        own/<id>.lock     locked by the process that made it, as long as it lives
+        own/<id>/<what>/  for that process alone
+
+Correctness never rests on it: what is missing here is read from the store or the log. So a disk that is
+full or read-only, or a folder that somebody deleted, is told as one warning and the work goes on without;
+the folder is tried again later. What is stale is removed when a process opens the folder: what dead
+processes had for themselves, a folder of another uuid with the same namespace's name (that namespace was
+dropped and made again), and any folder that nobody has used for ``STALE_S``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from tidegate.errors import ConfigError, CorruptError
+
+logger = logging.getLogger("tidegate")
+
+RETRY_S = 60.0
+"""A folder that failed is tried again after so long."""
+STALE_S = 7 * 86_400.0
+"""A folder of another namespace that no process has opened for so long is removed."""
+TRIES = 5
+"""How often a folder is opened again when another process removes it at the same moment."""
+
+_UUID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,63}")
+_WHAT = re.compile(r"[a-z][a-z0-9-]{0,31}")
+_CAUSES = {
+    errno.ENOSPC: "the disk is full: free some space there",
+    errno.EDQUOT: "the disk quota is used up: raise it",
+    errno.EROFS: "it is read-only: mount it writable",
+    errno.EACCES: "this user may not write there: give it the right",
+    errno.EPERM: "this user may not write there: give it the right",
+    errno.ENOENT: "it was deleted: leave it alone while queries run",
+}
+
+LocalDirs = str | Sequence[str] | None
+"""The option ``local_dir``: a folder, several (on disks of their own), or None for the system's."""
+
+
+def check_local_dir(given: object) -> tuple[str, ...]:
+    """The folders that the option names, in order; nothing is looked at or made.
+
+    ConfigError: not an absolute path, or not a list of different ones.
+    """
+    if given is None:
+        return (tempfile.gettempdir(),)
+    folders = (given,) if isinstance(given, str) else given
+    if isinstance(folders, Sequence) and not isinstance(folders, bytes) and folders:
+        texts = tuple(
+            one for one in folders if isinstance(one, str) and Path(one).is_absolute() and "\0" not in one
+        )
+        if len(texts) == len(folders) == len(set(map(Path, texts))):
+            return texts
+    msg = (
+        f"local_dir is {given!r}; it must be the absolute path of a folder on the hosts' own disk, or a list"
+        " of different ones"
+    )
+    raise ConfigError(msg)
+
+
+class LocalDir:
+    """One namespace's folder under one ``local_dir`` of this host. Opened at its first use.
+
+    ``shared`` and ``own`` give a folder to work in, or None while there is none; ``failed`` is to be
+    told when a write or read there went wrong. Safe to use from several threads, and after a fork.
+
+    CorruptError: the uuid cannot be a folder's name.
+    """
+
+    def __init__(
+        self, root: str, namespace: str, uuid: str, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        if _UUID.fullmatch(uuid) is None:
+            raise CorruptError(f"namespace {namespace}: {uuid!r} is no uuid of a namespace")
+        self.root, self.namespace, self.uuid = Path(root), namespace, uuid
+        self.path = self.root / f"tidegate-{os.getuid()}" / uuid
+        self._now = now
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._in_use: int | None = None
+        self._own: tuple[Path, int] | None = None
+        self._retry_at = 0.0
+        self._told: int | None = None
+
+    def __repr__(self) -> str:
+        return f"LocalDir({str(self.path)!r})"
+
+    def shared(self, what: str) -> Path | None:
+        """The folder ``what`` that all processes on this host share, made when missing.
+
+        None: there is none now, which was told as a warning; go on without. May be repeated: it is
+        cheap, and a folder that was deleted is made anew.
+        """
+        return self._folder(lambda: self.path / "shared" / _checked(what))
+
+    def own(self, what: str) -> Path | None:
+        """The folder ``what`` for this process alone, removed when the process has ended. As ``shared``."""
+        return self._folder(lambda: self._own_folder() / _checked(what))
+
+    def failed(self, error: OSError) -> None:
+        """Say that a write or read in the folder went wrong: one warning, and none of it for ``RETRY_S``."""
+        with self._lock:
+            self._fail(error)
+
+    def close(self) -> None:
+        """Remove what this process had for itself and let go of the folder. It may be used again."""
+        with self._lock:
+            self._forget_the_parents()
+            own, self._own = self._own, None
+            if own is not None:
+                _remove(own[0])
+                own[0].with_suffix(".lock").unlink(missing_ok=True)
+                os.close(own[1])
+            if self._in_use is not None:
+                os.close(self._in_use)
+                self._in_use = None
+
+    # -- opening --------------------------------------------------------------------------------
+
+    def _folder(self, place: Callable[[], Path]) -> Path | None:
+        with self._lock:
+            if self._now() < self._retry_at:
+                return None
+            try:
+                self._open()
+                path = place()
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                self._fail(error)
+                return None
+            self._told = None
+            return path
+
+    def _fail(self, error: OSError) -> None:
+        self._retry_at = self._now() + RETRY_S
+        number = error.errno or 0
+        if self._told == number:
+            return
+        self._told = number
+        cause = _CAUSES.get(number, str(error))
+        logger.warning(
+            "local_dir %s: %s (%s). The work goes on without it, from the store and in memory; set local_dir"
+            " to another folder of this host's disk, or it is tried again in %.0f s",
+            self.path, cause, error, RETRY_S,
+        )  # fmt: skip
+
+    def _open(self) -> None:
+        self._forget_the_parents()
+        if self._in_use is not None:
+            if _still_names(self.path / "in-use", self._in_use):
+                return
+            os.close(self._in_use)  # the folder was deleted under us
+            self._in_use = None
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for _ in range(TRIES):
+            _sandbox(self.path.parent)
+            _sandbox(self.path)
+            with contextlib.suppress(FileNotFoundError):  # removed by another process meanwhile
+                self._in_use = _locked(self.path / "in-use", fcntl.LOCK_SH, create=True)
+            if self._in_use is not None:
+                break
+            time.sleep(0.01)
+        else:
+            raise OSError(errno.EBUSY, "another process keeps removing it", str(self.path))
+        os.pwrite(self._in_use, self.namespace.encode(), 0)
+        os.utime(self._in_use)
+        for folder in ("shared", "own"):
+            (self.path / folder).mkdir(mode=0o700, exist_ok=True)
+        self._sweep()
+
+    def _own_folder(self) -> Path:
+        if self._own is not None:
+            path, lock = self._own
+            if _still_names(path.with_suffix(".lock"), lock):
+                path.mkdir(mode=0o700, exist_ok=True)
+                return path
+            os.close(lock)
+            self._own = None
+        for _ in range(TRIES):
+            path = self.path / "own" / f"{os.getpid()}-{secrets.token_hex(4)}"
+            taken = _locked(path.with_suffix(".lock"), fcntl.LOCK_EX, create=True)
+            if taken is not None:
+                path.mkdir(mode=0o700)
+                self._own = path, taken
+                return path
+        raise OSError(errno.EBUSY, "another process keeps removing it", str(self.path))
+
+    def _forget_the_parents(self) -> None:
+        """After a fork: the locks are the parent's; closing our copies leaves them with it."""
+        if self._pid == os.getpid():
+            return
+        self._pid = os.getpid()
+        for fd in (self._in_use, self._own[1] if self._own else None):
+            if fd is not None:
+                os.close(fd)
+        self._in_use, self._own = None, None
+
+    # -- cleaning -------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        """Remove what is stale. What cannot be removed now is left for the next who opens."""
+        for lock in sorted((self.path / "own").glob("*.lock")):
+            with _unused(lock) as unused:
+                if unused:
+                    _remove(lock.with_suffix(""))
+                    lock.unlink(missing_ok=True)
+        for other in sorted(self.path.parent.iterdir()):
+            if ".swept-" in other.name:
+                _remove(other)
+            elif other != self.path and _UUID.fullmatch(other.name):
+                self._sweep_other(other)
+
+    def _sweep_other(self, other: Path) -> None:
+        with _unused(other / "in-use") as unused:
+            if not unused:
+                return
+            name = (other / "in-use").read_bytes()
+            idle_s = time.time() - (other / "in-use").stat().st_mtime
+            if name == self.namespace.encode() or idle_s > STALE_S:
+                away = other.with_name(f"{other.name}.swept-{secrets.token_hex(4)}")
+                other.rename(away)  # at once: whoever opens the folder now makes a new one
+                _remove(away)
+                logger.info("removed %s, left over from namespace %s", other, name.decode(errors="replace"))
+
+
+def _checked(what: str) -> str:
+    if _WHAT.fullmatch(what) is None:
+        raise ValueError(f"{what!r} is no name of a folder")
+    return what
+
+
+def _sandbox(path: Path) -> None:
+    """Make the folder for this user alone; refuse one that somebody else made or may enter."""
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        why = "it is not a folder of this user alone (mode 0700): remove it"
+        raise OSError(0, why, str(path))
+
+
+def _locked(path: Path, how: int, *, create: bool) -> int | None:
+    """A descriptor with the file's lock; None when another has it, or the file went away meanwhile."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+    fd = os.open(path, flags, 0o600)
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+        if _still_names(path, fd):
+            return fd
+    except BlockingIOError:
+        pass
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return None
+
+
+def _still_names(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.lstat())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+@contextlib.contextmanager
+def _unused(lock: Path) -> Iterator[bool]:
+    """Whether nobody holds this lock; if so nobody can take it while the block runs."""
+    try:
+        fd = _locked(lock, fcntl.LOCK_EX, create=False)
+    except OSError:
+        fd = None  # not there: just removed, or not ours to look at
+    try:
+        yield fd is not None
+    except OSError as error:
+        logger.info("local_dir: %s was not cleaned: %s", lock.parent, error)
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)  # what is left is swept by the next who opens
+
+
+# -- one per process ------------------------------------------------------------------------------
+
+_open_dirs: dict[tuple[str, str], LocalDir] = {}
+_open_dirs_lock = threading.Lock()
+
+
+def local_dirs(given: LocalDirs, namespace: str, uuid: str) -> list[LocalDir]:
+    """This process's handles on a namespace's folders, one for each that the option names.
+
+    The same objects each time. Nothing is made before a folder is asked for. Errors as
+    ``check_local_dir`` and ``LocalDir``.
+    """
+    found = []
+    with _open_dirs_lock:
+        for root in check_local_dir(given):
+            if (root, uuid) not in _open_dirs:
+                _open_dirs[root, uuid] = LocalDir(root, namespace, uuid)
+            found.append(_open_dirs[root, uuid])
+    return found
+
+
+@atexit.register
+def _close_all() -> None:
+    for local in _open_dirs.values():
+        local.close()

@@ -1,0 +1,70 @@
+"""Processes that start in hundredths of a second: forked from one that has imported all they need."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tidegate.testing.driver_process import WithoutPandas
+
+_processes = multiprocessing.get_context("forkserver")
+_one_looks = threading.Lock()
+"""A start asks every process for its exit code, and only the first who asks is told."""
+
+
+def preload(*modules: str) -> None:
+    """What processes need, before the first one is started."""
+    _processes.set_forkserver_preload(list(modules))
+
+
+def _child(work: Callable[..., int | None], args: tuple[Any, ...], output: str) -> None:
+    """In a forked process: what it prints goes to a file, what it returns is its exit code."""
+    fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.meta_path.insert(0, WithoutPandas())
+    sys.exit(work(*args))
+
+
+class Forked:
+    """A process, started: ``work(*args)`` of a module's own function; its output goes to ``output``."""
+
+    def __init__(self, work: Callable[..., int | None], args: tuple[Any, ...], output: Path) -> None:
+        self.output = output
+        self._process = _processes.Process(target=_child, args=(work, args, str(output)))
+        with _one_looks:
+            self._process.start()
+        self.pid = self._process.pid or 0
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended, or does so within this time."""
+        ended = multiprocessing.connection.wait([self._process.sentinel], seconds)
+        if ended:
+            with _one_looks:
+                self._process.join()
+        return bool(ended)
+
+    def send(self, number: int) -> None:
+        """A signal, when it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            if self.exit_code is None:
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone; may be repeated."""
+        self._process.kill()
+        with _one_looks:
+            self._process.join()
+
+    @property
+    def exit_code(self) -> int | None:
+        """Negative for a signal; None while it runs, or until somebody has waited for its end."""
+        return self._process.exitcode

@@ -1,0 +1,1 @@
+"""Evidence: histories of what writers offered and readers saw, recorded and judged."""

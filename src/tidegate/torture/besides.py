@@ -1,0 +1,136 @@
+"""What a driver of torture does besides committing, so that it comes by every failpoint.
+
+A cell's failpoint tells which: old versions are retired and the log is cut, versions are completed
+pipelined, a second store is added and follows, or every version is put back as if it had been lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tidegate.committers.change_stores import add_store
+from tidegate.committers.driver import Driver
+from tidegate.committers.follower import Follower, follower_for
+from tidegate.committers.repair import repair
+from tidegate.errors import FencedError, StoreUnavailableError, TidegateError
+from tidegate.options import StoreAt
+from tidegate.sinks.store import Counts, Stamp, Store
+
+TIDIES, PIPELINES, FOLLOWS, REPAIRS = "tidies", "pipelines", "follows", "repairs"
+BESIDES = {
+    "retire.": TIDIES,
+    "trim.": TIDIES,
+    "summary.": TIDIES,
+    "pipeline.": PIPELINES,
+    "fill.": FOLLOWS,
+    "follow.": FOLLOWS,
+    "repair.": REPAIRS,
+}
+"""By the first word of a failpoint. At all others a driver only commits."""
+
+SECOND = "second"
+"""The name of the second store of cells that have one: SQLite, in the cell's own folder."""
+ADDED_AT = 2
+"""The second store is added, and filled, when so many batches are committed."""
+
+
+def beside_at(failpoint: str) -> str:
+    """What a driver does besides committing in cells of this failpoint; '' nothing."""
+    return next((beside for start, beside in BESIDES.items() if failpoint.startswith(start)), "")
+
+
+# -- a second store -----------------------------------------------------------------------------------------
+
+
+def with_second(driver: Driver, url: str) -> bool:
+    """Give the driver the second store when the log lists it; whether it does."""
+    state = driver.fold_on()
+    if state is None or SECOND not in state.stores:
+        return False
+    driver.endpoints = dataclasses.replace(driver.endpoints, also=(StoreAt(SECOND, url),))
+    return True
+
+
+class Second:
+    """The second store of one driver: added once there are versions to fill it with, then kept level.
+
+    On the driver's own thread, so that a fault comes at the same place each time.
+    """
+
+    def __init__(self, driver: Driver, store: Store, url: str) -> None:
+        self._driver, self._store, self._at = driver, store, StoreAt(SECOND, url)
+        self._follower: Follower | None = None
+        if driver.endpoints.also:
+            self._follower = follower_for(driver, self._at, store)
+
+    def step(self, batches: int, opened: Callable[[], None]) -> None:
+        """After a batch: add it when it is time, and bring it to the log's end, or a few tries towards it.
+
+        ``opened`` is told when the driver took a new epoch to add it. FencedError: a newer driver owns it.
+        """
+        if self._follower is None:
+            if batches < ADDED_AT:
+                return
+            self._follower = add_store(self._driver, self._at, self._store)
+            self._driver.endpoints = dataclasses.replace(self._driver.endpoints, also=(self._at,))
+            opened()
+        self._follower.catch_up()
+        if self._follower.failed is not None:
+            raise self._follower.failed
+
+    def finish(self, deadline_s: float) -> None:
+        """At the end it is level. StoreUnavailableError: it is not in time."""
+        follower, driver = self._follower, self._driver
+        patience = driver.patience(deadline_s)
+        while follower is not None and follower.standing.behind_s:
+            if patience.over:
+                told = follower.standing
+                raise StoreUnavailableError(
+                    f"the second store shows version {told.visible} of {told.decided}: {told.error}"
+                )
+            patience.pause()
+            self.step(ADDED_AT, lambda: None)
+
+
+# -- repair -------------------------------------------------------------------------------------------------
+
+
+def put_back_everything(driver: Driver) -> None:
+    """Repair as if every server had changed and lost every version: each is applied and sealed again.
+
+    FencedError: a newer driver runs. Other errors leave it to the next one.
+    """
+    with _as_if_lost(driver.store):
+        try:
+            repair(driver)
+        except FencedError:
+            raise
+        except TidegateError as error:
+            print(f"not repaired: {type(error).__name__}: {error}", flush=True)  # noqa: T201 - to the cell's folder
+
+
+@contextlib.contextmanager
+def _as_if_lost(store: Any) -> Iterator[None]:
+    """Of every version from the horizon on, all is missing when it is asked for the first time."""
+    missing, comparing, asked = store.missing, store.comparing, set[int]()
+
+    def all_missing(stamp: Stamp, counts: Counts) -> dict[int, Any]:
+        if stamp.version in asked:
+            found: dict[int, Any] = missing(stamp, counts)
+            return found
+        asked.add(stamp.version)
+        return dict(counts)
+
+    @contextlib.contextmanager
+    def comparing_all(epoch: int) -> Iterator[int]:
+        with comparing(epoch) as oldest:
+            yield min(oldest, max(store.pointer().horizon, 1))
+
+    store.missing, store.comparing = all_missing, comparing_all
+    try:
+        yield
+    finally:
+        store.missing, store.comparing = missing, comparing

@@ -1,0 +1,421 @@
+"""One cell: a driver with a fault, what finishes its work, readers beside, and the judge in the end."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from tidegate.errors import LineageError
+from tidegate.testing.forked import Forked
+from tidegate.torture import driver, readers, works
+from tidegate.torture.besides import FOLLOWS, PIPELINES
+from tidegate.torture.driver import FAILED, Where
+from tidegate.torture.events import Asked, Done, Fault, Raised
+from tidegate.torture.faults import CLOCK_STEPS_S, KILLS
+from tidegate.torture.history import Recorder
+from tidegate.torture.outcome import MISSED, PROVEN, UNPROVEN, VIOLATED, Finding, Outcome
+from tidegate.torture.schedule import Cell, shape_of
+from tidegate.torture.workloads import READ_STATE
+from tidegate.torture.works import Judged
+
+LINEAGE, OTHER_LINEAGE = "query-1", "query-2"
+LOOK_S, AGAIN_S = 0.01, 0.5
+DRIVER_S_MAX = 20.0
+"""How long a driver insists: to decide, and to apply."""
+ENDS_WITH_ERROR = range(1, 19)
+"""Exit codes of tidegate's errors: how a driver may end that others took over from."""
+TOLD_BYTES = 1_500
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What all cells of a run share. ``folder`` is the report's; ``server_kill`` '' when none is allowed."""
+
+    wal: str
+    store: str
+    wal_options: dict[str, object]
+    store_options: dict[str, object]
+    allow_unsafe: bool
+    prefix: str
+    folder: str
+    seed: int
+    workloads: tuple[str, ...]
+    deadline_s: float
+    server_kill: str
+    keep: bool
+
+
+class Unfinished(Exception):  # noqa: N818 - it is an outcome, not a failure of the program
+    """The cell could not be finished: what was waited for, or what ended as it should not."""
+
+
+class Stopped(Exception):  # noqa: N818
+    """The whole run is being ended."""
+
+
+def namespace_of(setting: Setting, cell: Cell) -> str:
+    """A namespace of its own: the run's random prefix and the cell's digest."""
+    return f"{setting.prefix}-{xxhash.xxh64_hexdigest(str(cell).encode())[:10]}"
+
+
+def run_cell(setting: Setting, cell: Cell, ending: threading.Event) -> Outcome:
+    """Run a cell and judge it. Its processes have ended and its namespace is gone on return.
+
+    Stopped: ``ending`` was set meanwhile; the same is true then.
+    """
+    began = time.monotonic()
+    run = CellRun(setting, cell, ending)
+    findings: list[Finding] = []
+    unproven: list[str] = []
+    judged = Judged()
+    try:
+        try:
+            run.play()
+        except Unfinished as why:
+            unproven.append(str(why))
+        finally:
+            run.end_all()
+        judged = run.judge()
+    except Unfinished as why:
+        unproven.append(str(why))
+    finally:
+        run.clean_up()
+    findings += [*run.findings, *judged.findings]
+    unproven += judged.unproven
+    result = VIOLATED if findings else UNPROVEN if unproven else PROVEN if run.struck() else MISSED
+    return Outcome(
+        failpoint=cell.failpoint,
+        fault=cell.fault,
+        finish=cell.finish,
+        round=cell.round,
+        result=result,
+        namespace=run.where.namespace,
+        history=str(run.folder.relative_to(setting.folder)),
+        seconds=round(time.monotonic() - began, 2),
+        findings=tuple(findings),
+        unproven=tuple(unproven),
+        counts=judged.counts,
+        errors=judged.errors,
+    )
+
+
+class CellRun:
+    """The processes of one cell, and what each of them must come to."""
+
+    def __init__(self, setting: Setting, cell: Cell, ending: threading.Event) -> None:
+        self.findings: list[Finding] = []
+        self._setting, self._cell, self._ending = setting, cell, ending
+        self._shape = shape_of(cell, setting.seed)
+        self._end = time.monotonic() + setting.deadline_s
+        self.folder = Path(setting.folder, "cells", str(cell).replace(":", "-"))
+        if self.folder.exists():  # a run that was cut short
+            shutil.rmtree(self.folder)
+        self.work = self.folder / "work"
+        self.checkpoint = self.work / "checkpoint"
+        self.work.mkdir(parents=True)
+        second = f"sqlite://{self.work.absolute()}/second" if cell.beside == FOLLOWS else ""
+        where = where_of(setting, namespace_of(setting, cell))
+        self.where = msgspec.structs.replace(where, second=second)
+        self._workloads = workloads_of(setting.workloads, cell.beside)
+        self._recorder = Recorder(self.folder, "run", role="run")
+        self._processes: list[Forked] = []
+        self._drivers = 0
+        self._batches = self._shape.batches
+
+    @property
+    def _taken_over(self) -> bool:
+        return self._cell.finish != "same"
+
+    @property
+    def _sleeps(self) -> bool:
+        """Whether the disturbed driver stops itself, to be woken from here."""
+        fault = self._cell.fault
+        return fault in ("stop", "server") or (self._taken_over and fault in ("late", "net-late", "net-lost"))
+
+    # -- the play -------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """Disturb a driver, finish what it left, and let the query go on to its end."""
+        plan = readers.Plan(
+            where=self.where,
+            folder=str(self.folder),
+            name="readers",
+            seed=f"{self._setting.seed}-{self._cell}",
+            workloads=self._workloads,
+            seconds_max=self._setting.deadline_s,
+        )
+        looking = self._start(readers.main, _json(plan), "readers")
+        first = self._drive(disturbed=True)
+        if self._sleeps:
+            self._until_struck(first)
+            if self._cell.fault == "server":
+                self._kill_server()
+            self._finish()
+            before = self._look()
+            self._until_it_ends(first, signal.SIGCONT)
+            if self._cell.finish == "claimed":
+                self._nothing_moved(before, self._look())
+        else:
+            self._wait(first)
+            self._finish()
+        self._check_first(first)
+        self._batches += 1
+        self._must_end(self._drive(), 0)
+        if self._cell.fault.endswith("-checkpoint"):
+            self._with_a_wrong_checkpoint()
+            self._batches += 1
+            self._must_end(self._drive(), 0)
+        self._until_it_ends(looking, signal.SIGTERM)
+        self._must_end(looking, 0)
+
+    def _finish(self) -> None:
+        match self._cell.finish:
+            case "second":
+                shutil.rmtree(self.checkpoint / "commits", ignore_errors=True)
+                self._must_end(self._drive(), 0)
+            case "recover":
+                call = self._recorder.number()
+                self._recorder.note(Asked(call=call, namespace=self.where.namespace, command="recover"))
+                process = self._start(works.recover, _json(self.where), "recover", str(self.work))
+                self._wait(process)
+                # Without a namespace there is nothing to recover, and the command says so.
+                if process.exit_code == 0:
+                    self._recorder.note(Done(call=call))
+                else:
+                    self._recorder.note(Raised(call=call, error="ConfigError", text=self._told(process)))
+                self._must_end(process, 0, 2)
+            case "claimed":
+                self._must_end(self._drive(dies_at="open.after_claim"), -signal.SIGKILL)
+
+    def _look(self) -> tuple[int, int]:
+        """What is visible, and under which epoch."""
+        result = self.work / "look.json"
+        self._must_end(self._start(works.look, _json(self.where), "look", str(result)), 0)
+        visible, epoch = msgspec.json.decode(result.read_bytes(), type=tuple[int, int])
+        return visible, epoch
+
+    def _nothing_moved(self, before: tuple[int, int], after: tuple[int, int]) -> None:
+        """From the claim on nothing that an older driver does becomes visible, until somebody claims anew."""
+        if after[0] != before[0] and after[1] <= before[1]:
+            self.findings.append(
+                Finding(
+                    rule="zombie",
+                    invariant="I6",
+                    what="a driver made a version visible after another one had claimed the namespace",
+                    expected=f"version {before[0]} visible, epoch {before[1]}",
+                    seen=f"version {after[0]} visible, epoch {after[1]}",
+                )
+            )
+
+    def _check_first(self, first: Forked) -> None:
+        """The disturbed driver came to one of the ends that its fault allows."""
+        if not self.struck():  # it is told as missed; then it must have got through
+            self._must_end(first, 0)
+        elif self._sleeps and self._taken_over:
+            # Without an error when nothing was left for it to do; the judge tells whether that is true.
+            self._must_end(first, *ENDS_WITH_ERROR, 0)
+        elif self._cell.fault in KILLS or (self._taken_over and self._cell.fault != "raise"):
+            self._must_end(first, -signal.SIGKILL)
+        elif self._cell.fault == "raise" and self._taken_over:
+            self._must_end(first, FAILED)
+        else:
+            self._must_end(first, 0)
+
+    def _with_a_wrong_checkpoint(self) -> None:
+        """Batch ids go back, or start anew: LineageError is the right answer, and nothing changes."""
+        wrong, lineage = self.work / "wrong-checkpoint", OTHER_LINEAGE
+        if self._cell.fault == "old-checkpoint":
+            lineage = LINEAGE
+            (wrong / "offsets").mkdir(parents=True)
+            for batch in range(1, self._batches):
+                (wrong / "offsets" / str(batch)).write_text(f"offsets-planned-anew-{batch}")
+            (wrong / "commits").mkdir()
+            (wrong / "commits" / "0").write_text("")
+        self._recorder.note(Fault(kind=self._cell.fault, target="checkpoint"))
+        self._must_end(self._drive(checkpoint=wrong, lineage=lineage), LineageError.exit_code)
+
+    # -- processes ------------------------------------------------------------------------------------
+
+    def _drive(
+        self,
+        *,
+        disturbed: bool = False,
+        checkpoint: Path | None = None,
+        lineage: str = LINEAGE,
+        dies_at: str = "",
+    ) -> Forked:
+        """Start a driver: the one with the cell's fault, one that dies at a failpoint, or a plain one."""
+        cell, shape = self._cell, self._shape
+        self._drivers += 1
+        where = self.where
+        if disturbed and cell.fault.startswith("net-"):
+            where = msgspec.structs.replace(where, store_options={**where.store_options, "timeout_s": 1.0})
+        plan = driver.Plan(
+            where=where,
+            folder=str(self.folder),
+            name=f"driver-{self._drivers}",
+            checkpoint=str(checkpoint or self.checkpoint),
+            seed=f"{self._setting.seed}-{cell}",
+            workloads=self._workloads,
+            batches=self._batches,
+            lineage=lineage,
+            key_groups=shape.key_groups,
+            parallelism=shape.parallelism,
+            frame_bytes=shape.frame_bytes,
+            deadline_s=min(DRIVER_S_MAX, self._setting.deadline_s / 2),
+            salt=1 if cell.fault == "other-rows" and not disturbed else 0,
+            fault="kill" if dies_at else cell.fault if disturbed else "",
+            failpoint=dies_at or cell.failpoint,
+            nth=1 if dies_at else shape.nth,
+            taken_over=self._taken_over,
+            goes_on=disturbed and not self._taken_over,
+            beside=cell.beside,
+            clocks_step=cell.fault in CLOCK_STEPS_S,
+            reopen_at=shape.reopen_at if disturbed else 0,
+        )
+        return self._start(driver.main, _json(plan), plan.name)
+
+    def _start(self, work: Callable[..., int | None], plan: str, name: str, *more: str) -> Forked:
+        if self._ending.is_set():
+            raise Stopped
+        process = Forked(work, (plan, *more), self.work / f"{name}.txt")
+        self._processes.append(process)
+        return process
+
+    def _left_s(self) -> float:
+        if self._ending.is_set():
+            raise Stopped
+        return max(self._end - time.monotonic(), 0.0)
+
+    def _wait(self, process: Forked) -> None:
+        """Until it has ended. Unfinished: the cell's time is over."""
+        while not process.wait(min(self._left_s(), 0.5)):
+            if not self._left_s():
+                raise Unfinished(
+                    f"{process.output.stem} did not end within the cell's {self._setting.deadline_s:.0f} s"
+                )
+
+    def _must_end(self, process: Forked, *codes: int) -> None:
+        """Wait for its end; another exit code than these is a finding, and ends the cell."""
+        self._wait(process)
+        if process.exit_code in codes:
+            return
+        self.findings.append(
+            Finding(
+                rule="finish",
+                invariant="I4",
+                what=f"{process.output.stem} ended with exit code {process.exit_code}",
+                expected="exit code "
+                + ("of an error" if codes[:18] == tuple(ENDS_WITH_ERROR) else " or ".join(map(str, codes))),
+                seen=self._told(process),
+            )
+        )
+        raise Unfinished(f"the cell ended with {process.output.stem}")
+
+    def _until_struck(self, process: Forked) -> None:
+        """Until the fault stands in its history, or it has ended without."""
+        while not self.struck() and not process.wait(LOOK_S):
+            if not self._left_s():
+                raise Unfinished(f"{process.output.stem} did not come to its fault in time")
+
+    def _until_it_ends(self, process: Forked, number: int) -> None:
+        """Send a signal until it has ended: it may stop itself a moment after the first SIGCONT."""
+        while not process.wait(0):
+            process.send(number)
+            if process.wait(min(AGAIN_S, self._left_s())):
+                return
+            if not self._left_s():
+                raise Unfinished(f"{process.output.stem} did not end after {signal.Signals(number).name}")
+
+    def _kill_server(self) -> None:
+        """The user's own command; it returns when the server is up again."""
+        # It may lose what it acknowledged: then readers are refused, or told, until the log has put it back.
+        self._recorder.note(Fault(kind="server", target="the command given", forgets=True))
+        try:
+            subprocess.run(  # noqa: S603 - the user's, as given
+                shlex.split(self._setting.server_kill),
+                check=True,
+                timeout=max(self._left_s(), 1.0),
+                capture_output=True,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise Unfinished(f"the command that kills a server failed: {error}") from None
+
+    def struck(self) -> bool:
+        """Whether the fault happened."""
+        path = self.folder / "driver-1.jsonl"
+        return path.exists() and b'"event":"fault"' in path.read_bytes()
+
+    def _told(self, process: Forked) -> str:
+        return process.output.read_text(errors="replace")[-TOLD_BYTES:].strip()
+
+    # -- the end --------------------------------------------------------------------------------------
+
+    def end_all(self) -> None:
+        """No process of the cell lives on."""
+        for process in self._processes:
+            if not process.wait(0):
+                process.kill()
+        self._recorder.close()
+
+    def judge(self) -> Judged:
+        """The verdict over history, log and store. Unfinished: there is none."""
+        self._end = max(self._end, time.monotonic() + self._setting.deadline_s / 2)
+        result = self.work / "verdict.json"
+        process = self._start(works.judge, _json(self.where), "judge", str(self.folder), str(result))
+        self._must_end(process, 0)
+        return msgspec.json.decode(result.read_bytes(), type=Judged)
+
+    def clean_up(self) -> None:
+        """Drop the namespace, unless it is to be kept; a finding when that failed."""
+        self.end_all()
+        for path in self.work.glob("*.properties"):  # of a command that was killed
+            path.unlink()
+        if self._setting.keep:
+            return
+        shutil.rmtree(self.work / "second", ignore_errors=True)
+        problem = drop_namespace(self._setting, self.where.namespace, self.work / "drop.txt")
+        if problem:
+            what = f"namespace {self.where.namespace} could not be dropped"
+            self.findings.append(Finding(rule="drop", invariant="", what=what, seen=problem))
+
+
+def workloads_of(names: tuple[str, ...], beside: str) -> tuple[str, ...]:
+    """Pipelined commits wait for each other where they read state: such workloads are left out there."""
+    if beside != PIPELINES:
+        return names
+    return tuple(name for name in names if name not in READ_STATE) or names
+
+
+def where_of(setting: Setting, namespace: str) -> Where:
+    """The place of a namespace of this run."""
+    return Where(
+        setting.wal,
+        setting.store,
+        namespace,
+        setting.wal_options,
+        setting.store_options,
+        setting.allow_unsafe,
+    )
+
+
+def drop_namespace(setting: Setting, namespace: str, output: Path) -> str:
+    """Remove a namespace of this run from log and store, in a process; '' or what was wrong."""
+    process = Forked(works.drop, (_json(where_of(setting, namespace)),), output)
+    if not process.wait(setting.deadline_s):
+        process.kill()
+        return f"not done within {setting.deadline_s:.0f} s"
+    told = output.read_text(errors="replace")[-TOLD_BYTES:].strip()
+    return f"exit code {process.exit_code}: {told}" if process.exit_code else ""
+
+
+def _json(plan: msgspec.Struct) -> str:
+    return msgspec.json.encode(plan).decode()

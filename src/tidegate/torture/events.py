@@ -1,0 +1,237 @@
+"""What a history is made of: one event per line, of writers, readers, commands and whoever disturbs them.
+
+An event's ``at`` is the monotonic clock of the host, in nanoseconds, when its line was written: before
+a call for what announces it (Offered, Asked, Fault), after it for what tells how it ended. Answers to
+reads are one event, written afterwards, with ``began`` taken before the request. Numbers of calls,
+clients and snapshots count within one file. Values are JSON; a key is text; ``as_json`` takes bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Event(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="event"):
+    """What all events have. ``at`` is set by the recorder."""
+
+    at: int = 0
+
+
+# -- processes ---------------------------------------------------------------------------------------
+
+
+class Started(Event, tag="started"):
+    """The first line of each file. Clocks can be compared between files of one ``boot`` only."""
+
+    name: str
+    role: str
+    pid: int
+    boot: str
+    wall_us: int
+    format: int = 1
+
+
+class Ended(Event, tag="ended"):
+    """The process ends by itself. A file without it is of one that was killed, or still runs."""
+
+    code: int = 0
+
+
+class Fault(Event, tag="fault"):
+    """What is about to be done to the system, such as SIGKILL to a process.
+
+    ``forgets``: from here on the store may have lost what it acknowledged (a restore from an older copy),
+    so what was seen visible before no longer bounds what is seen afterwards.
+    """
+
+    kind: str
+    target: str = ""
+    detail: str = ""
+    forgets: bool = False
+
+
+# -- writers -----------------------------------------------------------------------------------------
+
+
+class Change(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a batch does to one table, in the order of the fields.
+
+    ``replace`` empties the table first. ``rows`` sets values, null deletes. ``append`` adds items to the
+    end of a list. ``reduce`` combines numbers by column with what is there, as ``reducers`` says for
+    each column: "sum", "min" or "max".
+    """
+
+    table: str
+    replace: bool = False
+    rows: dict[str, Any] = {}
+    append: dict[str, list[Any]] = {}
+    reduce: dict[str, dict[str, Any]] = {}
+    reducers: dict[str, str] = {}
+
+
+class Opened(Event, tag="opened"):
+    """A driver owns the namespace: its open returned. ``driver`` names it in the whole folder.
+
+    A driver that opens again is another driver, or tells again with its new epoch.
+    """
+
+    driver: str
+    namespace: str
+    epoch: int
+
+
+class Offered(Event, tag="offered"):
+    """A driver is about to commit a batch, or to load one (``token``).
+
+    What it holds stands in ``changes``; or in ``recipe``, from which whoever made the workload gives
+    the same changes again.
+    """
+
+    call: int
+    driver: str
+    namespace: str
+    lineage: str = ""
+    batch: int = 0
+    fingerprint: str = ""
+    token: str = ""
+    changes: list[Change] = []
+    recipe: dict[str, Any] = {}
+
+
+class Returned(Event, tag="returned"):
+    """The commit returned. ``own``: the decided attempt is of this call, no other's; null: not known."""
+
+    call: int
+    version: int
+    own: bool | None = None
+
+
+class Raised(Event, tag="raised"):
+    """A call of Offered or Asked raised; ``error`` is the class name."""
+
+    call: int
+    error: str
+    text: str = ""
+
+
+class Asked(Event, tag="asked"):
+    """A command is about to run: "recover", "retire", "repair", "adopt", "vacuum" or any other."""
+
+    call: int
+    namespace: str
+    command: str
+
+
+class Done(Event, tag="done"):
+    """The command returned: what was visible then, what it published, the horizon; null: not told."""
+
+    call: int
+    visible: int | None = None
+    published: int | None = None
+    horizon: int | None = None
+
+
+# -- readers -----------------------------------------------------------------------------------------
+
+
+class Connected(Event, tag="connected"):
+    """A client of one namespace. Connecting again after an error makes another client.
+
+    ``store`` is empty for the primary, which alone commits wait for. ``kind`` is for the report.
+    """
+
+    client: int
+    namespace: str
+    store: str = ""
+    kind: str = ""
+
+
+class Looked(Event, tag="looked"):
+    """The visible version that a client saw."""
+
+    client: int
+    version: int
+    began: int
+
+
+class Listed(Event, tag="listed"):
+    """All versions that can be read, as ``gate.history()`` has them; the oldest is the horizon."""
+
+    client: int
+    versions: list[int]
+    began: int
+
+
+class SnapshotOpened(Event, tag="snapshot"):
+    """A snapshot is held. ``asked``: the version asked for, 0 for the newest."""
+
+    client: int
+    snapshot: int
+    version: int
+    began: int
+    asked: int = 0
+
+
+class SnapshotClosed(Event, tag="closed"):
+    """The snapshot was given back."""
+
+    client: int
+    snapshot: int
+
+
+class Read(Event, tag="read"):
+    """What one look-up of one or many keys found. ``snapshot`` 0: at the newest version, in one request."""
+
+    client: int
+    table: str
+    began: int
+    snapshot: int = 0
+    found: dict[str, Any] = {}
+    absent: list[str] = []
+
+
+class Scanned(Event, tag="scanned"):
+    """A whole table: its rows' number and digest (``RowDigest``), and the rows themselves when few."""
+
+    client: int
+    table: str
+    began: int
+    rows: int
+    digest: str
+    snapshot: int = 0
+    content: dict[str, Any] | None = None
+
+
+class Failed(Event, tag="failed"):
+    """A read, or the opening of a snapshot, raised; ``error`` is the class name."""
+
+    client: int
+    what: str
+    error: str
+    began: int
+    snapshot: int = 0
+    text: str = ""
+
+
+AnyEvent = (
+    Started
+    | Ended
+    | Fault
+    | Opened
+    | Offered
+    | Returned
+    | Raised
+    | Asked
+    | Done
+    | Connected
+    | Looked
+    | Listed
+    | SnapshotOpened
+    | SnapshotClosed
+    | Read
+    | Scanned
+    | Failed
+)
+"""Every kind of line."""

@@ -1,0 +1,366 @@
+"""A whole run: cells by a seeded schedule, some at a time, within a time; what was done can be resumed.
+
+>>> from tidegate.torture.run import torture
+>>> report = torture("file:///tmp/w", "sqlite:///tmp/s", cells=3)  # doctest: +SKIP
+>>> report.totals.all_proven  # doctest: +SKIP
+True
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import itertools
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidegate.errors import ConfigError
+from tidegate.options import redact
+from tidegate.sinks.open_store import open_store
+from tidegate.testing import forked
+from tidegate.torture import schedule, works
+from tidegate.torture.cell import Setting, Stopped, drop_namespace, namespace_of, run_cell
+from tidegate.torture.driver import Where
+from tidegate.torture.faults import FAULTS
+from tidegate.torture.outcome import PROVEN, Outcome, Totals
+from tidegate.torture.schedule import Cell, Skipped
+from tidegate.torture.workloads import WORKLOADS, check_workloads
+from tidegate.wal.open_log import open_log
+
+CELL_S, DURATION_S = 60.0, 60.0
+JOBS_MAX = 16
+HISTORIES_BYTES = 4 * 2**30
+"""So much the histories of a run may take up: beyond it those of proven cells are not kept."""
+RUN_FILE, OUTCOMES_FILE, NAMESPACES_FILE = "run.json", "outcomes.jsonl", "namespaces.txt"
+
+Progress = Callable[[Outcome], object]
+"""Told of every cell, as it is done."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run was asked for, as the report's folder keeps it. URLs are without their passwords."""
+
+    id: str
+    wal: str
+    store: str
+    seed: int
+    workloads: tuple[str, ...]
+    faults: tuple[str, ...]
+    only: tuple[str, ...] = ()
+    started_us: int = 0
+    version: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What came of a run. ``totals`` counts the cells of earlier runs that were resumed too."""
+
+    folder: Path
+    asked: Asked
+    totals: Totals
+    skipped: list[Skipped]
+    round_size: int
+    seconds: float
+    stopped: bool
+    command: str
+
+    @property
+    def all_proven(self) -> bool:
+        """Every cell that was run is proven, and none was broken off."""
+        return self.totals.all_proven and not self.stopped
+
+
+def torture(  # noqa: PLR0913 - its options
+    wal: str,
+    store: str,
+    *,
+    seed: int | None = None,
+    duration_s: float | None = None,
+    cells: int | None = None,
+    whole: bool = False,
+    only: Iterable[str] = (),
+    workloads: Iterable[str] = WORKLOADS,
+    faults: Iterable[str] | None = None,
+    folder: Path | None = None,
+    resume: Path | None = None,
+    jobs: int = 2,
+    cell_s: float = CELL_S,
+    keep: bool = False,
+    server_kill: str = "",
+    wal_options: Mapping[str, Any] | None = None,
+    store_options: Mapping[str, Any] | None = None,
+    allow_unsafe: bool = False,
+    progress: Progress = lambda _: None,
+    begun: Callable[[Asked, Path], object] = lambda *_: None,
+) -> Report:
+    """Torture log and store: faults at named places of the protocol, readers beside, every history judged.
+
+    Works only in namespaces of its own, whose names begin with ``torture-`` and a random part, and drops
+    them at the end, however it ends. It runs for ``duration_s`` (60 s unless another limit is given), for
+    so many ``cells``, for the ``whole`` table of cells once, or for ``only`` these. ``folder`` takes
+    the histories and outcomes; ``resume`` is such a folder, whose cells are not run again. The same ``seed``
+    gives the same schedule. ``begun`` is told what is run and where, before the first cell.
+
+    Processes are forked from a server that imports the main module: a script that calls this has to do so
+    under ``if __name__ == "__main__"``.
+
+    ConfigError: an argument does not fit, or log and store cannot be opened; nothing was run.
+    """
+    before = _asked_before(resume, wal, store) if resume is not None else None
+    if before is not None and (seed is not None or only or faults is not None):
+        raise ConfigError("a run that is resumed keeps its seed, cells and faults: leave them out")
+    asked = before or _asked_anew(wal, store, seed, workloads, FAULTS if faults is None else faults, only)
+    _check_limits(duration_s, cells, jobs, cell_s)
+    _check_possible(asked.only, store, server_kill)
+    where = Where(wal, store, "", dict(wal_options or {}), dict(store_options or {}), allow_unsafe)
+    _check_reachable(where, asked)
+    place = resume or _folder(folder)
+    setting = Setting(
+        wal=wal,
+        store=store,
+        wal_options=where.wal_options,
+        store_options=where.store_options,
+        allow_unsafe=allow_unsafe,
+        prefix=f"torture-{asked.id}",
+        folder=str(place),
+        seed=asked.seed,
+        workloads=asked.workloads,
+        deadline_s=cell_s,
+        server_kill=server_kill,
+        keep=keep,
+    )
+    if before is None:
+        (place / RUN_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(asked)))
+    done = _outcomes(place)
+    begun(asked, place)
+    limits = _Limits(duration_s, cells, whole=whole or bool(asked.only))
+    run = _Run(setting, asked, limits, jobs, progress, done)
+    return run.run()
+
+
+def _asked_anew(
+    wal: str,
+    store: str,
+    seed: int | None,
+    workloads: Iterable[str],
+    faults: Iterable[str],
+    only: Iterable[str],
+) -> Asked:
+    return Asked(
+        id=secrets.token_hex(4),
+        wal=redact(wal),
+        store=redact(store),
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+        workloads=check_workloads(workloads),
+        faults=schedule.check_faults(faults),
+        only=tuple(str(schedule.cell_of(text)) for text in only),
+        started_us=time.time_ns() // 1_000,
+    )
+
+
+def _check_limits(duration_s: float | None, cells: int | None, jobs: int, cell_s: float) -> None:
+    if duration_s is not None and duration_s <= 0:
+        raise ConfigError(f"the duration is {duration_s}; it must be above 0 seconds")
+    if cells is not None and cells < 1:
+        raise ConfigError(f"cells is {cells}; it must be 1 or more")
+    if not 1 <= jobs <= JOBS_MAX:
+        raise ConfigError(f"jobs is {jobs}; it must be 1 to {JOBS_MAX}")
+    if not 5 <= cell_s <= 3_600:
+        raise ConfigError(f"a cell's deadline is {cell_s} s; it must be 5 to 3,600 seconds")
+
+
+def _check_possible(only: Iterable[str], store: str, server_kill: str) -> None:
+    """ConfigError: a cell was asked for by name that cannot be had here."""
+    for text in only:
+        cell = schedule.cell_of(text)
+        why = schedule.unreached(cell.failpoint, cell.fault) or schedule.impossible(
+            cell.fault, store, server_kill
+        )
+        if why:
+            raise ConfigError(f"{text} cannot be run: {why}")
+
+
+def _check_reachable(where: Where, asked: Asked) -> None:
+    """Log and store answer, before anything is written: a namespace that is not there is looked for.
+
+    ConfigError: they do not, or they are in this process's memory, which other processes cannot see.
+    """
+    for url in (where.wal, where.store):
+        if url.startswith("memory:"):
+            raise ConfigError(f"{url}: drivers and readers are processes of their own; memory is not shared")
+    name = f"torture-{asked.id}"
+    with contextlib.ExitStack() as closing:
+        log = open_log(where.wal, name, where.wal_options)
+        closing.callback(log.close)
+        store = open_store(where.store, name, where.store_options)
+        closing.callback(store.close)
+        for _ in log.decisions():
+            break
+        store.identity()
+
+
+def _folder(given: Path | None) -> Path:
+    if given is None:
+        return Path(tempfile.mkdtemp(prefix="tidegate-torture-"))
+    folder = given.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty: name a new folder for the report, or use --resume")
+    return folder
+
+
+def _asked_before(folder: Path, wal: str, store: str) -> Asked:
+    """What the run in this folder was asked for. ConfigError: there is none, or it was elsewhere."""
+    try:
+        asked = msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=Asked)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{folder} is not the folder of a run: {error}") from None
+    if (asked.wal, asked.store) != (redact(wal), redact(store)):
+        raise ConfigError(
+            f"the run in {folder} was on {asked.wal} and {asked.store}: resume it there, or begin another"
+        )
+    return asked
+
+
+def _outcomes(folder: Path) -> list[Outcome]:
+    """What is done already; a last line that was torn is not."""
+    path = folder / OUTCOMES_FILE
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [msgspec.json.decode(line, type=Outcome) for line in lines if line.endswith(b"\n")]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Limits:
+    duration_s: float | None
+    cells: int | None
+    whole: bool
+
+    @property
+    def seconds(self) -> float | None:
+        """How long cells are begun; None: as long as there are any."""
+        if self.duration_s is None and self.cells is None and not self.whole:
+            return DURATION_S
+        return self.duration_s
+
+
+class _Run:
+    """Cells, ``jobs`` at a time, until a limit is reached or somebody ends it."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        asked: Asked,
+        limits: _Limits,
+        jobs: int,
+        progress: Progress,
+        done: list[Outcome],
+    ) -> None:
+        self._setting, self._asked, self._limits = setting, asked, limits
+        self._jobs, self._progress = jobs, progress
+        self._folder = Path(setting.folder)
+        self._totals = Totals(done)
+        self._done = {str(outcome.cell) for outcome in done}
+        self._bytes = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
+        self._ending = threading.Event()
+        self._lock = threading.Lock()
+        self._size = schedule.round_size(asked.faults, setting.store, setting.server_kill)
+
+    def run(self) -> Report:
+        """Run; Ctrl-C ends the cells that are under way, and cleans up behind them."""
+        setting = self._setting
+        began, stopped = time.monotonic(), False
+        forked.preload(*works.preloaded(setting.wal, setting.store))
+        self._drop_what_was_left()
+        pool = concurrent.futures.ThreadPoolExecutor(self._jobs, thread_name_prefix="cell")
+        try:
+            self._all(pool, began)
+        except (KeyboardInterrupt, SystemExit):
+            stopped = True
+        finally:
+            self._ending.set()
+            pool.shutdown(cancel_futures=True)
+        asked = self._asked
+        faults = "" if asked.faults == tuple(FAULTS) else f" --faults {','.join(asked.faults)}"
+        loads = "" if asked.workloads == tuple(WORKLOADS) else f" --workloads {','.join(asked.workloads)}"
+        command = (
+            f"tidegate torture --wal {asked.wal} --store {asked.store} --seed {asked.seed}{loads}{faults}"
+        )
+        skipped = schedule.skipped(asked.faults, setting.store, setting.server_kill)
+        seconds = time.monotonic() - began
+        return Report(self._folder, asked, self._totals, skipped, self._size, seconds, stopped, command)
+
+    def _all(self, pool: concurrent.futures.Executor, began: float) -> None:
+        chosen, running = self._chosen(), set[concurrent.futures.Future[None]]()
+        limit_s = self._limits.seconds
+        while True:
+            over = limit_s is not None and time.monotonic() - began >= limit_s
+            while not over and len(running) < self._jobs and (cell := next(chosen, None)) is not None:
+                running.add(pool.submit(self._one, cell))
+            if not running:
+                return
+            finished, running = concurrent.futures.wait(
+                running, return_when=concurrent.futures.FIRST_COMPLETED
+            )
+            for future in finished:
+                future.result()
+
+    def _chosen(self) -> Iterator[Cell]:
+        """The cells to run, those that are done left out."""
+        asked, setting = self._asked, self._setting
+        if asked.only:
+            every: Iterator[Cell] = map(schedule.cell_of, asked.only)
+        else:
+            every = schedule.cells(asked.seed, asked.faults, setting.store, setting.server_kill)
+        if self._limits.whole and not asked.only:
+            every = itertools.islice(every, self._size)
+        left = (cell for cell in every if str(cell) not in self._done)
+        return itertools.islice(left, self._limits.cells)
+
+    def _one(self, cell: Cell) -> None:
+        try:
+            self._note_namespace(cell)
+            outcome = run_cell(self._setting, cell, self._ending)
+        except Stopped:
+            return
+        with self._lock:
+            outcome = self._kept(outcome)
+            with (self._folder / OUTCOMES_FILE).open("ab") as file:
+                file.write(msgspec.json.encode(outcome) + b"\n")
+            self._totals.add(outcome)
+            self._progress(outcome)
+
+    def _kept(self, outcome: Outcome) -> Outcome:
+        """The outcome with its history, or without: a long run may not fill a disk with proofs."""
+        folder = self._folder / outcome.history
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        if outcome.result != PROVEN or self._bytes + size <= HISTORIES_BYTES:
+            self._bytes += size
+            return outcome
+        shutil.rmtree(folder)
+        return msgspec.structs.replace(outcome, history="")
+
+    # -- what a run that was killed left behind ---------------------------------------------------------
+
+    def _note_namespace(self, cell: Cell) -> None:
+        with self._lock, (self._folder / NAMESPACES_FILE).open("a") as file:
+            file.write(f"{namespace_of(self._setting, cell)}\n")
+
+    def _drop_what_was_left(self) -> None:
+        """Namespaces of cells that a run began and could not drop any more."""
+        path = self._folder / NAMESPACES_FILE
+        if self._setting.keep or not path.exists():
+            return
+        finished = {outcome.namespace for outcome in self._totals.outcomes}
+        for namespace in sorted(set(path.read_text().split()) - finished):
+            problem = drop_namespace(self._setting, namespace, self._folder / "drop.txt")
+            if problem:
+                raise ConfigError(f"namespace {namespace} of the run before could not be dropped: {problem}")

@@ -1,0 +1,34 @@
+"""A number that only grows, as it was known at any time: what was surely visible when a reader began."""
+
+from __future__ import annotations
+
+import bisect
+
+
+class Steps:
+    """Lower bounds by time. Told in the order of time."""
+
+    def __init__(self) -> None:
+        self._times: list[int] = []
+        self._values: list[int] = []
+        self._lines: list[str] = []
+        self._forgotten = -1
+
+    def tell(self, at: int, value: int, line: str) -> None:
+        """From ``at`` on it is at least ``value``, as ``line`` shows."""
+        if value > (self._values[-1] if self._values else 0):
+            self._times.append(at)
+            self._values.append(value)
+            self._lines.append(line)
+
+    def forget(self, at: int) -> None:
+        """What was told so far binds nobody from ``at`` on."""
+        self._times, self._values, self._lines = [], [], []
+        self._forgotten = at
+
+    def before(self, began: int) -> tuple[int, str]:
+        """What had been told before ``began``, and the line that did; 0 when nothing binds."""
+        at = bisect.bisect_left(self._times, began) - 1
+        if at < 0 or began <= self._forgotten:
+            return 0, ""
+        return self._values[at], self._lines[at]

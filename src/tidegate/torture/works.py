@@ -1,0 +1,194 @@
+"""What the forked processes of a cell do besides driving and reading: commands, the judge, the clean-up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidegate.committers.drop import drop_namespace
+from tidegate.committers.verify import verify
+from tidegate.errors import TidegateError
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.store import Pointer
+from tidegate.testing.driver_process import make_driver_of
+from tidegate.torture import strays
+from tidegate.torture.besides import SECOND
+from tidegate.torture.check import check
+from tidegate.torture.driver import Where
+from tidegate.torture.outcome import Finding
+from tidegate.wal.catch_up import catch_up
+from tidegate.wal.fold import View
+from tidegate.wal.open_log import open_log
+
+PRELOADED = (
+    "tidegate.torture.works",
+    "tidegate.torture.readers",
+    "tidegate.cli",
+    "typer._adapters",  # else imported by each command, which takes longer than the command
+)
+CLIENTS = {
+    "file": "tidegate.wal.file_log",
+    "kafka": "tidegate.wal.kafka_log",
+    "sqlite": "tidegate.sinks.sqlite_store",
+    "redis": "tidegate.sinks.redis_store",
+    "cassandra": "tidegate.sinks.cassandra_store",
+}
+
+
+def preloaded(wal: str, store: str) -> list[str]:
+    """Modules that every process of a cell needs, its log's and store's among them."""
+    kinds = {url.partition(":")[0].partition("+")[0].replace("rediss", "redis") for url in (wal, store)}
+    return [*PRELOADED, *(module for kind, module in CLIENTS.items() if kind in kinds)]
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """What the judge found of one cell."""
+
+    findings: tuple[Finding, ...] = ()
+    unproven: tuple[str, ...] = ()
+    counts: dict[str, int] = {}
+    errors: dict[str, int] = {}
+
+
+def judge(where_json: str, folder: str, result: str) -> int:
+    """Judge the history, and log and store as they are now; the verdict goes to the file ``result``."""
+    where = msgspec.json.decode(where_json, type=Where)
+    findings, unproven, counts = _verified(where)
+    if not findings and not unproven:
+        findings, unproven, sent = _strays_refused(where)
+        counts["stray requests"] = sent
+    verdict = check(Path(folder))
+    findings += [
+        Finding(
+            rule=found.rule,
+            invariant=found.invariant,
+            what=found.what,
+            expected=found.expected,
+            seen=found.seen,
+            events=found.events,
+        )
+        for found in verdict.findings
+    ]
+    judged = Judged(
+        findings=tuple(findings),
+        unproven=(*unproven, *verdict.unjudged),
+        counts=counts | verdict.counts,
+        errors=verdict.errors,
+    )
+    Path(result).write_bytes(msgspec.json.encode(judged))
+    return 0
+
+
+def _verified(where: Where) -> tuple[list[Finding], list[str], dict[str, int]]:
+    """As ``tidegate verify``: the log and each of its stores against each other."""
+    findings, unproven = list[Finding](), list[str]()
+    counts = {"records of the log": 0, "rows verified": 0}
+    for url, options in _stores(where):
+        with contextlib.ExitStack() as closing:
+            log = open_log(where.wal, where.namespace, where.wal_options)
+            closing.callback(log.close)
+            store = open_store(url, where.namespace, options)
+            closing.callback(store.close)
+            try:
+                report = verify(log, store)
+            except TidegateError as error:
+                unproven.append(f"verify: {type(error).__name__}: {error}")
+                continue
+        for found in report.findings:
+            finding = Finding(
+                rule="verify", invariant="I10", what=found.where, expected=found.expected, seen=found.found
+            )
+            findings.append(finding)
+        counts["records of the log"] += report.records
+        counts["rows verified"] += report.rows
+    return findings, unproven, counts
+
+
+def _stores(where: Where) -> list[tuple[str, dict[str, Any]]]:
+    """The stores that the log lists: URL and options."""
+    found: list[tuple[str, dict[str, Any]]] = [(where.store, where.store_options)]
+    if where.second and listed(where):
+        found.append((where.second, {}))
+    return found
+
+
+def listed(where: Where) -> bool:
+    """Whether the log lists the second store."""
+    with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
+        state = catch_up(View(), log).state
+    return state is not None and SECOND in state.stores
+
+
+def _strays_refused(where: Where) -> tuple[list[Finding], list[str], int]:
+    """Sent where nothing waits: rows of a version that is decided are there before it is visible."""
+    with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
+        state = catch_up(View(), log).state
+    with contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store:
+        try:
+            if state is None or state.last_version != store.pointer().visible:
+                return [], [], 0
+            findings, sent = strays.send(store)
+        except TidegateError as error:
+            return [], [f"stray requests: {type(error).__name__}: {error}"], 0
+    return findings, [], sent
+
+
+def look(where_json: str, result: str) -> int:
+    """What is visible in the primary, and under which epoch: two numbers into the file ``result``."""
+    where = msgspec.json.decode(where_json, type=Where)
+    with contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store:
+        pointer = store.pointer() if store.identity() is not None else Pointer()
+    Path(result).write_bytes(msgspec.json.encode([pointer.visible, pointer.epoch]))
+    return 0
+
+
+def recover(where_json: str, config_folder: str) -> int | None:
+    """The command line: ``tidegate recover``, with what it is given here and nothing of the environment."""
+    from tidegate.cli import app
+
+    where = msgspec.json.decode(where_json, type=Where)
+    for name in [name for name in os.environ if name.startswith("TIDEGATE_")]:
+        del os.environ[name]
+    wal_config, store_config = (Path(config_folder, f"{of}.properties") for of in ("wal", "store"))
+    argv = ["recover", "--force", "--jobs", "1", "--wal", where.wal, "--store", where.store]
+    argv += ["--store", f"{SECOND}={where.second}"] if where.second and listed(where) else []
+    argv += ["--namespace", where.namespace, *(["--allow-unsafe"] if where.allow_unsafe else [])]
+    argv += config_file("--wal-config", where.wal_options, wal_config)
+    argv += config_file("--store-config", where.store_options, store_config)
+    try:
+        app(argv, prog_name="tidegate")
+    finally:
+        wal_config.unlink(missing_ok=True)
+        store_config.unlink(missing_ok=True)
+    return None
+
+
+def config_file(option: str, options: Mapping[str, object], path: Path) -> list[str]:
+    """The options as the command line takes them, in a file that only we can read: it may hold a password."""
+    if not options:
+        return []
+    path.touch(mode=0o600)
+    shown = {
+        name: str(value).lower() if isinstance(value, bool) else value for name, value in options.items()
+    }
+    path.write_text("".join(f"{name}={value}\n" for name, value in shown.items()))
+    return [option, str(path)]
+
+
+def drop(where_json: str) -> int:
+    """Remove the cell's namespace from store and log, for ever. May be repeated."""
+    where = msgspec.json.decode(where_json, type=Where)
+    with contextlib.ExitStack() as closing:
+        log = open_log(where.wal, where.namespace, where.wal_options)
+        closing.callback(log.close)
+        store = open_store(where.store, where.namespace, where.store_options)
+        closing.callback(store.close)
+        endpoints = Endpoints(where.namespace, where.wal, where.store, where.wal_options, where.store_options)
+        drop_namespace(make_driver_of(endpoints, log, store, Options()))
+    return 0

@@ -1,0 +1,50 @@
+"""SIGKILL at every named place of the protocol, the log on Kafka: the checks are those for files.
+
+Each store has a class of its own, with a fixture ``place``. In the ordinary run each name is killed once
+and finished in one way, by turns; with ``slow``, at every hit and in every way.
+"""
+
+import itertools
+
+import pytest
+
+from tidegate.testing.crash_place import BATCHES, DEADLINE_S, FINISHES, REACHED, kill_at
+
+ALL = tuple(itertools.product(REACHED, ("first", "later"), FINISHES))
+
+
+def by_turns():
+    """Each name once; hits and ways go round, so that all six pairs are met."""
+    pairs = itertools.cycle([(hit, way) for way in FINISHES for hit in ("first", "later")])
+    return {(name, *pair) for name, pair in zip(REACHED, pairs, strict=False)}
+
+
+QUICK = by_turns()
+
+
+class DriverKilled:
+    @pytest.mark.parametrize("name,hit,finish", [case for case in ALL if case in QUICK])
+    def test_killed_at(self, place, name, hit, finish):
+        check_killed_at(place, name, hit, finish)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name,hit,finish", [case for case in ALL if case not in QUICK])
+    def test_killed_at_in_every_way(self, place, name, hit, finish):
+        check_killed_at(place, name, hit, finish)
+
+    def test_killed_again_and_again(self, place):
+        """Every process dies a step further; together they get there."""
+        for name in REACHED[::3]:
+            process = place.start("--keep-versions", "1", armed=f"{name}=kill")
+            process.communicate(timeout=DEADLINE_S)
+            place.check()
+        place.run()
+        assert place.check() == (BATCHES, BATCHES)
+        place.check_all_of_it()
+
+
+def check_killed_at(place, name, hit, finish):
+    kill_at(place, name, hit)
+    finish(place)
+    if place.check()[1]:
+        place.check_all_of_it()

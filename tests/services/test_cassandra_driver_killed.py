@@ -1,0 +1,16 @@
+"""SIGKILL at every named place of the protocol, the log on Kafka and the store on Cassandra."""
+
+import pytest
+
+from driver_killed import DriverKilled
+from kafka_place import place_on
+
+
+class TestCassandra(DriverKilled):
+    @pytest.fixture
+    def place(self, kafka, cassandra_tables, tmp_path):
+        """One node for all: the namespace, which has the same name in every test, goes in the end."""
+        with place_on(kafka.bootstrap, tmp_path, store=cassandra_tables) as made:
+            yield made
+            with made.opened() as (_, store):
+                store.drop()

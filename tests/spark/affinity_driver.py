@@ -1,0 +1,144 @@
+"""The driver of test_affinity.py and of benchmarks/bench_affinity.py: where do tasks run, batch by batch?
+
+    python affinity_driver.py FOLDER SETTINGS
+
+SETTINGS, as JSON: ``affinity``, ``wait`` (spark.locality.wait), ``tasks``, ``rows``, ``stable`` (batches per
+phase), ``step`` ("reduce", or "update": its state is read in a stage in front), and ``options`` of the
+sink. A standalone cluster with workers at 127.0.0.1 to .3, each with its own
+temporary folder for the cache of state; after ``stable`` batches the second is killed, after as many again
+another one comes in its place.
+
+It prints a line of JSON per batch: phase, assigned (executor of each task, null without), ran (executor and
+host of each task), reads (keys that the caches knew, all that were asked for), executors (id: host), seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "services"))
+
+from pyspark.sql import SparkSession
+
+from spark_cluster import SparkCluster
+from tidegate.spark import VersionedSink, stage
+from tidegate.spark.placement import executors_now
+
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+ADDRESSES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+DEADLINE_S = 120.0
+
+
+def session(master: str, wait: str) -> SparkSession:
+    return (
+        SparkSession.builder.master(master)
+        .appName("tidegate affinity")
+        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
+        .config("spark.executor.extraJavaOptions", SHORT_LIVED)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.executor.memory", "512m")
+        .config("spark.sql.shuffle.partitions", 3)
+        .config("spark.locality.wait", wait)
+        .config("spark.shuffle.io.maxRetries", 1)  # an executor that was killed does not answer later
+        .config("spark.shuffle.io.retryWait", "100ms")
+        .getOrCreate()
+    )
+
+
+def wait_for_executors(spark: SparkSession, count: int) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while len(executors_now(spark.sparkContext)) != count:
+        assert time.monotonic() < end, f"there are not {count} executors within {DEADLINE_S} s"
+        time.sleep(0.1)
+
+
+def main(folder: Path, settings: dict) -> None:
+    (folder / "input").mkdir(parents=True)
+    tempfile.tempdir = str(folder)  # the driver's own: it remembers there where tasks ran
+    batches = 3 * settings["stable"]
+    for at in range(batches):
+        rows = [{"k": f"k{n}", "n": n} for n in range(settings["rows"])]
+        path = folder / "input" / f"{at:04}.json"
+        path.write_text("\n".join(map(json.dumps, rows)))
+        os.utime(path, (1_600_000_000 + 100 * at,) * 2)
+    with SparkCluster(folder / "cluster", *ADDRESSES) as cluster:
+        spark = session(cluster.url, settings["wait"])
+        try:
+            run(spark, cluster, folder, settings)
+        finally:
+            spark.stop()
+
+
+def run(spark: SparkSession, cluster: SparkCluster, folder: Path, settings: dict) -> None:
+    acks: list = []
+    staged = stage.SparkBarrier.stage
+    stage.SparkBarrier.stage = lambda self, *words: acks.append(staged(self, *words)) or acks[-1]
+    sink = VersionedSink(
+        namespace="flights",
+        wal=f"file://{folder}/wal",
+        store=f"sqlite://{folder}/store",
+        key_groups=4 * settings["tasks"],
+        parallelism=settings["tasks"],
+        affinity=settings["affinity"],
+        driver_apply_max_changes=0,
+        driver_stage_max_rows=0,
+        **settings.get("options", {}),
+    )
+
+    def reduce(txn, rows):
+        txn.reduce("sums", rows, key="k", reducers={"n": "sum"})
+
+    def update(txn, rows):
+        txn.update("sums", rows, "k", total, schema="n bigint")
+
+    def total(_key, rows, state, _emit):
+        return {"n": (state["n"] if state else 0) + sum(row["n"] for row in rows)}
+
+    commit = sink.each(update if settings.get("step") == "update" else reduce)
+
+    def each(rows, batch_id):
+        phase = ("stable", "lost", "back")[batch_id // settings["stable"]]
+        if batch_id == settings["stable"]:
+            cluster.kill("127.0.0.2")
+            wait_for_executors(spark, 2)
+        if batch_id == 2 * settings["stable"]:
+            cluster.add("127.0.0.2")
+            wait_for_executors(spark, 3)
+        start = time.monotonic()
+        commit(rows, batch_id)
+        state = sink.last_state
+        current = sink._placement and sink._placement.current
+        note = {
+            "phase": phase,
+            "assigned": current and list(current.executors),
+            "met": sink.affinity,
+            "ran": [(ack.executor, ack.host) for ack in sorted(acks[-1], key=lambda ack: ack.task)],
+            "reads": [state.hits + state.absent, state.hits + state.absent + state.misses],
+            "executors": executors_now(spark.sparkContext),
+            "seconds": time.monotonic() - start,
+        }
+        print(json.dumps(note), flush=True)
+
+    wait_for_executors(spark, 3)
+    query = (
+        spark.readStream.schema("k string, n bigint")
+        .option("maxFilesPerTrigger", 1)
+        .json(str(folder / "input"))
+        .writeStream.foreachBatch(each)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    sink.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

@@ -1,0 +1,55 @@
+"""Tasks run where they ran before, on a real cluster whose workers are killed and added (hints: I1, I2 hold).
+
+A master and three workers with loopback addresses of their own; the driver is a process, too.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import tidegate
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.only_log("file"), pytest.mark.timeout(500)]
+
+TASKS, ROWS, STABLE = 6, 300, 2
+
+
+@pytest.mark.parametrize("affinity,step", [(True, "reduce"), (True, "update"), (False, "reduce")])
+def test_only_the_share_of_a_lost_worker_moves_i1_i2(drive, tmp_path, affinity, step):
+    """Spark waits for its hints here for longer than the test lasts, so that chance has no part."""
+    settings = {
+        "affinity": affinity,
+        "wait": "300s",
+        "tasks": TASKS,
+        "rows": ROWS,
+        "stable": STABLE,
+        "step": step,
+    }
+    code, told = drive("affinity_driver.py", tmp_path, json.dumps(settings), deadline_s=400)
+    assert code == 0, told
+    notes = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    assert [note["phase"] for note in notes] == [p for p in ("stable", "lost", "back") for _ in range(STABLE)]
+    with tidegate.connect(f"sqlite://{tmp_path}/store", namespace="flights") as gate:
+        assert gate.version() == 3 * STABLE
+        with gate.snapshot() as snapshot:
+            sums = dict(snapshot.table("sums").scan())
+    assert sums == {f"k{n}": {"n": 3 * STABLE * n} for n in range(ROWS)}
+    if not affinity:
+        assert [note["assigned"] for note in notes] == [None] * len(notes)
+        return
+    for note in notes:  # each on the executor that it was assigned to, and it says so itself
+        assert [executor for executor, _ in note["ran"]] == note["assigned"]
+        assert note["met"] == [TASKS, TASKS]
+        assert {host for _, host in note["ran"]} == set(note["executors"].values())
+    for note in notes[STABLE - 1 :: STABLE]:  # where nothing moved, what the batch before cached serves all
+        assert note["reads"] == [ROWS, ROWS]
+    first, last = notes[::STABLE], notes[STABLE - 1 :: STABLE]
+    assert [note["assigned"] for note in first] == [note["assigned"] for note in last]
+    before, lost, back = (note["assigned"] for note in first)
+    gone = next(iter(set(before) - set(lost)))
+    assert [old == new for old, new in zip(before, lost, strict=True)] == [old != gone for old in before]
+    came = next(iter(set(back) - set(lost)))
+    assert back.count(came) == TASKS // 3
+    assert sum(old != new for old, new in zip(lost, back, strict=True)) == TASKS // 3

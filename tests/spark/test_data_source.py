@@ -1,0 +1,144 @@
+"""spark.read.format("tidegate"): one table at one version as a DataFrame."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+
+import pytest
+from pyspark.errors import AnalysisException
+
+import tidegate
+from tidegate.sinks.open_store import open_store
+from tidegate.spark import register
+from tidegate.testing.example import write_flights
+
+pytestmark = pytest.mark.spark
+
+UTC = datetime.timezone.utc
+NAIVE = datetime.datetime(1969, 1, 2, 3, 0, 0, 5)  # noqa: DTZ001 - timestamp_ntz
+SCHEMA = """k string, n int, big bigint, f float, d double, dec decimal(12,3), b boolean, day date,
+    at timestamp, naive timestamp_ntz, raw binary, l array<struct<t:timestamp,x:double>>, m map<string,int>"""
+ROWS = [
+    {
+        "k": "a", "n": 1, "big": 2**60, "f": 0.1, "d": float("inf"), "dec": decimal.Decimal("-1.250"),
+        "b": True, "day": datetime.date(2023, 1, 2), "at": datetime.datetime(2023, 1, 2, 3, tzinfo=UTC),
+        "naive": NAIVE, "raw": b"\x00\xff", "m": {"x": 1},
+        "l": [{"t": datetime.datetime(2023, 1, 2, tzinfo=UTC), "x": 0.5}, None],
+    },
+    {"k": 'ü"\\\n', "n": None},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def flights(spark, tmp_path_factory):
+    """Three versions of typed tables, written without Spark."""
+    folder = tmp_path_factory.mktemp("flights")
+    store = f"sqlite://{folder}/store"
+    write_flights(wal=f"file://{folder}/wal", store=store)
+    register(spark)
+    return store
+
+
+def read(spark, store, table, **options):
+    reader = spark.read.format("tidegate").options(namespace="flights", store=store, table=table)
+    return reader.options(**options).load()
+
+
+def test_a_table_is_read_at_its_newest_version_with_its_own_schema(spark, flights):
+    aircraft = read(spark, flights, "aircraft")
+    assert aircraft.schema.simpleString() == "struct<tailnum:string,carrier:string,flights:int>"
+    with tidegate.connect(flights, "flights") as gate, gate.snapshot() as snap:
+        wanted = {(key, *value.values()) for key, value in snap.table("aircraft").scan()}
+        legs = {(*key, *value.values()) for key, value in snap.table("legs").scan()}
+    assert {tuple(row) for row in aircraft.collect()} == wanted
+    assert {tuple(row) for row in read(spark, flights, "legs").collect()} == legs
+
+
+def test_every_type_comes_back_as_it_was_written(spark, stream):
+    """Flat types by Arrow's parser, the others by the decoder: both ways beside each other."""
+    flat = "k", "n", "big", "f", "d", "b", "day", "at"
+
+    def each(txn, rows):
+        txn.upsert("all", rows, "k")
+        txn.upsert("flat", rows.select(*flat), "k")
+        txn.upsert(
+            "typed_key", rows.select("k", "raw", "day", "dec", "n").where("n > 0"), ["dec", "day", "k", "n"]
+        )
+
+    namespace = stream(SCHEMA)
+    namespace.commit(namespace.sink().each(each), ROWS)
+    register(spark)
+    for table, names in (("all", spark.createDataFrame([], SCHEMA).columns), ("flat", flat)):
+        rows = {row["k"]: row.asDict(recursive=True) for row in read(spark, namespace.store, table).collect()}
+        wanted = spark.read.parquet(str(namespace.input)).select(*names)
+        assert rows == {row["k"]: row.asDict(recursive=True) for row in wanted.collect()}
+    (one,) = read(spark, namespace.store, "typed_key").collect()
+    assert (one.dec, one.day, one.k, one.n, one.raw) == (
+        decimal.Decimal("-1.250"),
+        datetime.date(2023, 1, 2),
+        "a",
+        1,
+        b"\x00\xff",
+    )
+
+
+def test_an_older_version_by_number_and_by_time(spark, flights):
+    with tidegate.connect(flights, "flights") as gate:
+        second = gate.history()[1]
+        with gate.snapshot(version=2) as snap:
+            wanted = {(key, *value.values()) for key, value in snap.table("aircraft").scan()}
+    for named in ({"versionAsOf": 2}, {"timestampAsOf": second.decided_at.isoformat()}):
+        assert {tuple(row) for row in read(spark, flights, "aircraft", **named).collect()} == wanted
+
+
+def test_filters_on_the_whole_key_become_reads_of_these_keys(spark, flights):
+    def parts(rows):
+        return rows.rdd.getNumPartitions()
+
+    legs = read(spark, flights, "legs", parallelism=3)
+    assert parts(legs) == 3
+    assert parts(legs.where("origin = 'EWR'")) == 3, "half a key names no row"
+    one = legs.where("origin = 'EWR' AND flight = 1545")
+    assert parts(one) == 1
+    assert [tuple(row) for row in one.collect()] == [("EWR", 1545, "IAH")]
+    several = legs.where("origin IN ('EWR', 'LGA', 'XXX') AND flight IN (1545, 1714) AND dest = 'IAH'")
+    assert parts(several) == 1
+    assert {(row.origin, row.flight) for row in several.collect()} == {("EWR", 1545), ("LGA", 1714)}
+    assert legs.where("origin = 'EWR' AND flight = 1545 AND flight = 1714").collect() == []
+
+
+def test_what_is_read_is_held_by_a_lease_until_it_runs_out(spark, flights):
+    store = open_store(flights, "flights")
+    try:
+        before = {lease.lease_id for lease in store.leases()}
+        old = read(spark, flights, "aircraft", versionAsOf=1, leaseSeconds=600)
+        (mine,) = [lease for lease in store.leases() if lease.lease_id not in before]
+        assert mine.version == 1
+        assert mine.expires_in_s > 300
+        assert store.announce(3) == 1, "the horizon does not pass the version that is read"
+        count = old.count()
+        assert {lease.lease_id for lease in store.leases()} - before == {mine.lease_id}, (
+            "tasks give theirs back"
+        )
+        store.release(mine.lease_id)
+        assert store.announce(3) > 1
+    finally:
+        store.close()
+    assert count
+    with pytest.raises(Exception, match=r"SnapshotExpiredError.*was retired|SnapshotExpiredError.*no lease"):
+        old.where("carrier IS NOT NULL").collect()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"table": "aircrafts"}, "ConfigError: there is no table 'aircrafts'.*the tables there are"),
+        ({"versionAsOf": "99"}, "ConfigError: version 99 .* is not visible yet"),
+        ({"versionOf": "1"}, "ConfigError: .*no option 'versionof'.*did you mean 'versionAsOf'"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_the_next_step(spark, flights, options, message):
+    given = {"namespace": "flights", "store": flights, "table": "aircraft", **options}
+    with pytest.raises(AnalysisException, match=f"(?is){message}"):
+        spark.read.format("tidegate").options(**given).load()

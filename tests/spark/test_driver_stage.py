@@ -1,0 +1,192 @@
+"""Small batches, staged by the driver: the same rows as the job stages, bounded whatever comes (I11)."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+import random
+
+import pytest
+
+from tidegate import failpoints
+from tidegate.committers.apply import read_manifest
+from tidegate.errors import WalUnavailableError
+from tidegate.spark import driver_stage, small_batches
+from tidegate.wal.file_log import FileLog
+from tidegate.wal.frame import decode_frame
+from tidegate.wal.quarantine import TABLE
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = (
+    "k string, n int, i bigint, f double, s string, d decimal(9,2), at timestamp, y date, b binary, q boolean"
+)
+VALUES = {
+    "k": [None, "", "a", "b", "ä ", "c.d"],
+    "n": [0, 1, 2, 3],
+    "i": [None, -1, 0, 2**40],
+    "f": [None, math.nan, -0.0, 0.0, -math.inf, 1.5],
+    "s": [None, "", "z", "Z", "ü\n", "zz"],
+    "d": [None, decimal.Decimal("-1.50"), decimal.Decimal("20.00")],
+    "at": [None, datetime.datetime(2023, 1, 2, tzinfo=datetime.timezone.utc)],
+    "y": [None, datetime.date(2023, 1, 2), datetime.date(1900, 1, 2)],
+    "b": [None, b"", b"\x00\xff", b"\xff", b"a"],
+    "q": [None, False, True],
+}
+ORDERS = ["i", "f", "s", "d", "at", "y", "b", "q"]
+
+
+def random_batch(chance, size):
+    return [{name: chance.choice(values) for name, values in VALUES.items()} for _ in range(size)]
+
+
+def writing(seed):
+    """Calls of all kinds, each batch others; the rows lie in several partitions."""
+
+    def each(txn, rows):
+        chance = random.Random(seed * 100 + txn.batch_id)
+        rows = rows.where("n < 2").union(rows.where("n >= 2"))
+        known = rows.where("k IS NOT NULL")
+        by = chance.sample(ORDERS, 2)
+        txn.upsert("ordered", rows, "k", order_by=by, delete_when="q AND n = 1")
+        txn.upsert("by_two", known, ["n", "y"], order_by=by[0])
+        txn.upsert("bytes", known, "k", value="b")
+        txn.upsert("mixed", known.where("n = 0"), "k")
+        txn.delete("mixed", rows.where("n = 1"), "k")
+        txn.upsert("mixed", known.where("n > 1"), "k", order_by=by[1])
+        txn.replace("exact", known.where(f"n = {txn.batch_id % 3}"), "k")
+        txn.reduce("sums", known, "k", reducers={"i": "count", "n": "sum", "f": "max", "s": "last"})
+        if txn.batch_id:
+            txn.patch("patched", known.select("k", "s"), "k", order_by="s")
+        else:
+            txn.upsert("patched", known, "k")
+
+    return each
+
+
+def staged(stream):
+    """Of each version: how many tasks staged it, and its rows by table, as they lie in its frames."""
+    found = []
+    with stream.log.opened("flights") as log:
+        for fact in stream.view().state.recent:
+            manifest = read_manifest(log, fact)
+            refs = {ref.address: ref for ref in manifest.frames()}
+            rows = {}
+            for blob in log.read(list(refs)):
+                for run in decode_frame(blob.content, refs[blob.address], fact.attempt, "here"):
+                    # A refused row's id names the attempt.
+                    keys = [b""] * len(run.keys) if run.table == TABLE else run.keys.to_pylist()
+                    values = run.values.to_pylist()
+                    rows.setdefault(run.table, []).extend(
+                        zip([run.group] * len(keys), keys, values, strict=True)
+                    )
+            (sink,) = (parts["sink"] for parts in manifest.topology.values())
+            found.append((sink.parallelism, {table: sorted(of) for table, of in rows.items()}))
+    return found
+
+
+def tasks(stream):
+    return [parallelism for parallelism, _ in staged(stream)]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_batches_are_the_same_rows_by_the_job_and_by_the_driver_t14_t44(stream, seed):
+    chance = random.Random(seed)
+    batches = [random_batch(chance, size) for size in (60, 0, 1, 40)]
+    found = {}
+    for way in ("job", "driver"):
+        flights = stream(SCHEMA, way, way)
+        sink = flights.sink(parallelism=3, key_groups=7, on_bad_record="quarantine", ttl={"ordered": 1e9})
+        flights.commit(sink.each(writing(seed)), *batches)
+        found[way] = staged(flights)
+    assert [tasks for tasks, _ in found["job"]] == [3] * 4
+    assert [tasks for tasks, _ in found["driver"]] == [1] * 4
+    for version, (job, driver) in enumerate(zip(found["job"], found["driver"], strict=True), 1):
+        for table in {*job[1], *driver[1]} - {"ordered"}:
+            assert driver[1].get(table) == job[1].get(table), (seed, version, table)
+        without_expiry = [
+            [(group, key, value[:1] + value[9:]) for group, key, value in rows.get("ordered", [])]
+            for _, rows in (job, driver)
+        ]
+        assert without_expiry[0] == without_expiry[1], (seed, version)
+
+
+def rows_of(*ids, x="x"):
+    return [{"id": one, "x": x} for one in ids]
+
+
+def test_a_batch_that_is_larger_than_expected_is_staged_by_the_job_whole_i11(stream):
+    """One that was cut is dropped and goes by the job; then small ones are waited for, longer each time."""
+    flights = stream("id int, x string", staged_by="driver")
+    sink = flights.sink(table="t", key="id", parallelism=2, driver_stage_max_rows=10)
+    sizes = [10, 10 * small_batches.SPREAD + 1, 5, 5, 30, 5]
+    batches = [rows_of(*range(100 * at, 100 * at + size)) for at, size in enumerate(sizes)]
+    flights.commit(sink, *batches)
+    assert set(flights.rows("t")) == {row["id"] for batch in batches for row in batch}
+    assert tasks(flights) == [1, 2, 2, 1, 2, 2]
+
+
+@pytest.mark.parametrize("long", [small_batches.CELL_BYTES - 50, small_batches.CELL_BYTES + 50])
+def test_rows_that_are_too_long_are_not_pulled(stream, long):
+    flights = stream("id int, x string", staged_by="driver")
+    flights.commit(flights.sink(table="t", key="id", parallelism=2), [*rows_of(1), *rows_of(2, x="y" * long)])
+    assert {key: len(value["x"]) for key, value in flights.rows("t").items()} == {1: 1, 2: long}
+    assert tasks(flights) == [1 if long < small_batches.CELL_BYTES else 2]
+
+
+def test_what_arrow_does_not_sort_as_spark_does_goes_by_the_job(stream):
+    flights = stream("id int, o array<int>", staged_by="driver")
+    sink = flights.sink(table="t", key="id", parallelism=2, order_by="o")
+    flights.commit(sink, [{"id": 1, "o": [2]}, {"id": 1, "o": [10]}, {"id": 1, "o": [9, 9]}])
+    assert flights.rows("t") == {1: {"o": [10]}}
+    assert tasks(flights) == [2]
+
+
+def test_rows_are_collected_once_whatever_fails_then_i3_t6(stream, monkeypatch):
+    """The log fails behind the first frames: the same rows are written again, under another name."""
+    flights = stream("id int, x string", staged_by="driver")
+    original, failing, segments = FileLog.stage, [3], []
+
+    def stage(log, segment, blobs):
+        if not segment.endswith("manifest"):
+            segments.append(segment)
+            blobs = list(blobs)
+            if failing[0]:
+                failing[0] -= 1
+                raise WalUnavailableError("no room")
+        return original(log, segment, blobs)
+
+    collected, collect = [], driver_stage.collect
+    monkeypatch.setattr(FileLog, "stage", stage)
+    monkeypatch.setattr(driver_stage, "collect", lambda *given: collected.append(1) or collect(*given))
+    sink = flights.sink(table="t", key="id", parallelism=2)
+    flights.commit(sink, rows_of(1, 2))
+    assert (len(collected), len(segments), len(set(segments))) == (1, 4, 4)
+    assert (tasks(flights), set(flights.rows("t"))) == ([1], {1, 2})
+
+    failing[0] = driver_stage.TRIES
+    flights.add(rows_of(3))
+    ran = flights.run(sink)
+    assert isinstance(ran.error, WalUnavailableError)
+    assert flights.decided() == 1
+    assert set(flights.rows("t")) == {1, 2}
+    flights.commit(sink)
+    assert set(flights.rows("t")) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("place", ["stage.before_write", "stage.before_ack", "manifest.after_write"])
+def test_a_driver_that_fails_while_it_stages_is_tried_again_i2_i5(stream, place):
+    flights = stream("id int, x string", staged_by="driver")
+    sink = flights.sink(table="t", key="id")
+    flights.commit(sink, rows_of(1))
+    flights.add(rows_of(2))
+    failpoints.arm(f"{place}=raise@1")
+    try:
+        assert flights.run(sink).error is not None
+    finally:
+        failpoints.arm(None)
+    assert (flights.decided(), flights.version()) == (1, 1)
+    flights.commit(sink, rows_of(3))
+    assert set(flights.rows("t")) == {1, 2, 3}
+    assert tasks(flights) == [1, 1, 1]

@@ -1,0 +1,84 @@
+"""spark.readStream.format("tidegate"): changes by version, resumed from the checkpoint, loud about holes."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.types import StructType
+
+from tidegate.errors import ConfigError
+from tidegate.options import Options
+from tidegate.spark import register
+from tidegate.spark.data_source import TidegateSource
+from tidegate.testing.example import Example
+
+pytestmark = pytest.mark.spark
+
+UA = {"carrier": "UA", "flights": 1}
+DEADLINE_S = 240
+SLOW_START, TRIES = "Python worker failed to connect back", 10
+"""Spark gives the process of a stream's source 10 s to start, whatever else the machine does."""
+
+
+class World:
+    def __init__(self, spark, folder):
+        self.spark, self.folder = spark, folder
+        self.options = {
+            "namespace": "flights", "table": "aircraft", "parallelism": "2",
+            "store": f"sqlite://{folder}/store", "wal": f"file://{folder}/wal",
+        }  # fmt: skip
+        self.writer = Example(self.options["wal"], self.options["store"], options=Options(key_groups=8))
+        register(spark)
+
+    def run(self, **options):
+        """What the stream gives until it has given all: (batch, version, change, key, flights)."""
+        got = []
+
+        def note(rows, batch):
+            got.extend((batch, r._version, r._change_type, r.tailnum, r.flights) for r in rows.collect())
+
+        for _ in range(TRIES):
+            query = (
+                self.spark.readStream.format("tidegate").options(**{**self.options, **options}).load()
+                .writeStream.foreachBatch(note).trigger(availableNow=True)
+                .option("checkpointLocation", f"{self.folder}/checkpoint").start()
+            )  # fmt: skip
+            try:
+                assert query.awaitTermination(DEADLINE_S), f"the query did not end within {DEADLINE_S} s"
+                break
+            except StreamingQueryException as error:
+                if SLOW_START not in str(error):
+                    raise
+            finally:
+                query.stop()
+        return sorted(got)
+
+
+def test_changes_come_by_version_and_go_on_from_the_checkpoint_until_the_log_has_a_hole(spark, tmp_path):
+    world = World(spark, tmp_path)
+    world.writer.write({"aircraft": {"N1": UA, "N2": UA}})
+    world.writer.write({"aircraft": {"N1": None}})
+    assert world.run(maxVersionsPerTrigger=1) == [
+        (0, 1, "upsert", "N1", 1),
+        (0, 1, "upsert", "N2", 1),
+        (1, 2, "delete", "N1", None),
+    ]
+    world.writer.write({"aircraft": {"N1": {**UA, "flights": 3}}})
+    assert world.run(changeTypes="exact") == [(2, 3, "insert", "N1", 3)]
+    world.writer.write({"aircraft": {"N2": None}})
+    world.writer.driver.log.trim_blobs([], 2**60)
+    with pytest.raises(
+        StreamingQueryException, match=r"(?s)WalGapError: the changes of version 4 .*onRetired"
+    ):
+        world.run()
+    assert world.run(onRetired="snapshot") == [(3, 4, "snapshot", "N1", 3), (3, 4, "truncate", None, None)]
+    world.writer.close()
+
+
+def test_writing_by_format_is_refused_with_what_to_use_instead():
+    """As Spark's worker asks for a writer, before any row moves."""
+    source, schema = TidegateSource({}), StructType()
+    with pytest.raises(ConfigError, match=r"df.write.format\('tidegate'\) cannot write: .*\.load\("):
+        source.writer(schema, overwrite=False)
+    with pytest.raises(ConfigError, match=r"df.writeStream.format.* Use .*foreachBatch\(VersionedSink"):
+        source.streamWriter(schema, overwrite=False)

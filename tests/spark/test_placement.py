@@ -1,0 +1,165 @@
+"""Preferred locations: their names, what Spark is asked for, and that trouble with it is a warning only."""
+
+from __future__ import annotations
+
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.sql import functions
+
+from tidegate.spark import placement
+from tidegate.spark.assignment import RanAt
+from tidegate.spark.locality import LocalityManager, MemoryMetadataStore
+from tidegate.spark.placement import PRODUCT_MAX, Placement, Places, preferred
+from tidegate.spark.stage import SparkBarrier
+from tidegate.wal.record import Ack
+
+pytestmark = pytest.mark.spark
+
+HOSTS = {"0": "a", "1": "b"}
+
+
+class Context:
+    """What placement asks a SparkContext for, answered here."""
+
+    master = "spark://somewhere:7077"
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """Executors and their hosts; change it to lose or add some."""
+    executors = dict(HOSTS)
+    monkeypatch.setattr(placement, "executor_ids", lambda _: ",".join(sorted(executors)))
+    monkeypatch.setattr(placement, "executors_now", lambda _: dict(executors))
+    monkeypatch.setattr(placement, "locations_of", lambda _, new, __: dict(new))
+    return executors
+
+
+def acks(*ran):
+    return [Ack("a", task, "", host, (), 0, executor=name) for task, (name, host) in enumerate(ran)]
+
+
+@pytest.mark.parametrize(
+    "executor,host,name",
+    [("0", "a", "executor_a_0"), ("12", "10.0.0.1", "executor_10.0.0.1_12"), ("0", "my_host", "my_host")],
+)
+def test_the_name_of_a_place_is_the_one_that_spark_takes_apart(executor, host, name):
+    """At its first two underscores: a host with one of its own is named alone."""
+    assert preferred(executor, {executor: host}) == name
+
+
+def test_a_key_group_is_at_the_place_of_its_task():
+    places = Places(10, ("0", "1", "0"), HOSTS)
+    found = [places.location_of(group) for group in range(10)]
+    assert found == ["executor_a_0"] * 4 + ["executor_b_1"] * 3 + ["executor_a_0"] * 3
+
+
+def test_tasks_stay_where_they_ran_and_another_driver_knows(cluster):
+    store = MemoryMetadataStore()
+    first = Placement(lambda: store)
+    assert first.places(Context(), "q", 4, 8).executors == ("0", "1", "0", "1")
+    first.ran(acks(("0", "a"), ("1", "b"), ("1", "b"), ("0", "a")))  # Spark did not follow for the last two
+    assert first.met == (2, 4)
+    for placed in (first, Placement(lambda: store)):
+        assert placed.places(Context(), "q", 4, 8).executors == ("0", "1", "1", "0")
+    assert Placement(lambda: store).places(Context(), "another", 4, 8).executors == ("0", "1", "0", "1")
+
+
+def test_another_parallelism_goes_where_the_key_groups_were(cluster):
+    placed = Placement(MemoryMetadataStore)
+    placed.places(Context(), "q", 2, 8)
+    placed.ran(acks(("1", "b"), ("0", "a")))
+    assert placed.places(Context(), "q", 4, 8).executors == ("1", "1", "0", "0")
+
+
+def test_executors_are_lost_and_added(cluster):
+    placed = Placement(MemoryMetadataStore)
+    placed.places(Context(), "q", 4, 8)
+    placed.ran(acks(("0", "a"), ("1", "b"), ("0", "a"), ("1", "b")))
+    cluster["2"] = "b"
+    del cluster["1"]
+    assert placed.places(Context(), "q", 4, 8).executors == ("0", "2", "0", "2")
+    del cluster["2"]
+    assert placed.places(Context(), "q", 4, 8) is None  # one alone: nothing to choose
+
+
+def test_a_task_that_cannot_say_where_it_ran_is_assigned_anew(cluster):
+    store = MemoryMetadataStore()
+    placed = Placement(lambda: store)
+    placed.places(Context(), "q", 2, 8)
+    placed.ran(acks(("", "somewhere"), ("1", "b")))
+    assert LocalityManager(store, "q").task_locality() == [None, RanAt("1", "b")]
+    assert placed.met == (1, 2)
+
+
+def test_beyond_a_limit_tasks_run_anywhere(cluster):
+    assert Placement(MemoryMetadataStore).places(Context(), "q", PRODUCT_MAX // 2 + 1, 8) is None
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[2,4]", "local[*]"])
+def test_one_process_is_no_choice(monkeypatch, master):
+    context = Context()
+    context.master = master
+    assert Placement(MemoryMetadataStore).places(context, "q", 4, 8) is None
+
+
+def test_a_spark_that_does_not_tell_is_one_warning(monkeypatch, caplog):
+    def refuse(_):
+        raise Py4JError("Method getExecutorIds([]) does not exist")
+
+    monkeypatch.setattr(placement, "executor_ids", refuse)
+    placed = Placement(MemoryMetadataStore)
+    for _ in range(2):
+        assert placed.places(Context(), "q", 4, 8) is None
+    placed.ran(acks(("0", "a")))
+    assert len(caplog.records) == 1
+    assert "tasks run anywhere" in caplog.records[0].getMessage()
+
+
+# -- a stage in the middle of a job ---------------------------------------------------------------
+
+
+def test_rows_of_a_stage_in_the_middle_are_each_there_once_by_task(spark):
+    """On one process, which has none of these executors: the hints come to nothing, the rows are the same."""
+    given = spark.range(1_000).select("id", (functions.col("id") % 4).cast("int").alias("g"))
+    shuffled = given.repartitionById(4, functions.col("g")).sortWithinPartitions("id")
+    found = placement.placed(shuffled, Places(8, ("1", "0", "1", "0"), HOSTS))
+    partition = functions.spark_partition_id().alias("p")
+    rows = found.select("id", "g", partition).collect()
+    assert sorted((row.id, row.g) for row in rows) == [(n, n % 4) for n in range(1_000)]
+    order = [1, 3, 0, 2]  # of the first executor, then of the second
+    assert {(row.p, row.g) for row in rows} == set(enumerate(order))
+    for task in range(4):
+        ids = [row.id for row in rows if row.g == task]
+        assert ids == sorted(ids), "a task's rows keep their order"
+
+
+def test_an_update_beside_other_calls_is_the_same_when_it_is_placed(stream, monkeypatch, tmp_path):
+    """Its first stage knows its task by its rows: partitions are in another order, behind another call's."""
+    flights = stream("k string, n bigint")
+
+    def total(key, rows, state, emit):
+        new = sum(row["n"] for row in rows)
+        emit("last", "same", {"by": key})
+        return state if new == 0 and state else {"n": (state or {"n": 0})["n"] + new}
+
+    def write(txn, rows):
+        outputs = {"last": ("k string", "by string")}
+        txn.upsert("copies", rows, "k")
+        txn.update("sums", rows, "k", total, schema="n bigint", outputs=outputs)
+
+    batches = [[{"k": f"k{n}", "n": n * batch} for n in range(60)] for batch in (1, 0, 0)]
+    winners, reads = [], []
+    for executors in (None, ("1", "0", "1")):
+        places = executors and Places(128, executors, HOSTS)
+        monkeypatch.setattr(SparkBarrier, "_places", lambda _, places=places: places)
+        local = tmp_path / f"local-{bool(places)}"
+        named = stream("k string, n bigint", f"placed-{bool(places)}") if places else flights
+        sink = named.sink(parallelism=3, local_dir=str(local), key_groups=128)
+        for batch in batches:
+            named.commit(sink.each(write), batch)
+            reads.append((sink.last_state.hits, sink.last_state.misses))
+        assert named.rows("sums") == {f"k{n}": {"n": n} for n in range(60)}
+        assert named.rows("copies") == {f"k{n}": {"n": 0} for n in range(60)}
+        winners.append(named.rows("last"))
+    assert winners[0] == winners[1], "the last one emitted is of the last key group, wherever it ran"
+    assert reads == [(0, 0), (60, 0), (60, 0)] * 2

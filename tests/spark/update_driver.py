@@ -1,0 +1,140 @@
+"""The driver of test_update_killed.py: batches through ``txn.update``, and a place where something is killed.
+
+    python update_driver.py FOLDER LOG MASTER PLACE
+
+PLACE: ``function`` kills this driver and its JVM from inside the function, in batch 1; ``executor``
+kills, in batch 1, the executor of a staging task that has written its frames, once the other one has
+too: so what functions made is lost after one task has read it. ``chance`` does it with a function
+that gives other results each time. ``none``: nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+from pyspark.sql import SparkSession
+
+from tidegate.spark import VersionedSink, stage
+
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+WAIT_S = 120.0
+
+
+def once(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def await_file(path: str) -> None:
+    end = time.monotonic() + WAIT_S
+    while not Path(path).exists():
+        if time.monotonic() > end:
+            raise TimeoutError(path)
+        time.sleep(0.02)
+
+
+def note_first_ack(context, folder: str) -> None:
+    """Once a task has staged in batch 1: a file when the driver has the ack of one."""
+    await_file(f"{folder}/staged")
+    tracker, end = context.statusTracker(), time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        if any(stage and stage.numCompletedTasks for stage in stages):
+            once(f"{folder}/acked")
+            return
+        time.sleep(0.02)
+
+
+def killing_executor(original, folder: str):
+    """``stage._task``: in batch 1 the second task that has staged takes its executor along, once."""
+
+    def make(*arguments):
+        run = original(*arguments)
+
+        def task(batches):
+            from pyspark import TaskContext
+
+            acks = list(run(batches))
+            first = TaskContext.get().getLocalProperty("streaming.sql.batchId") != "1" or once(
+                f"{folder}/staged"
+            )
+            if not first and once(f"{folder}/killed"):
+                await_file(f"{folder}/acked")
+                os.kill(psutil.Process().parent().parent().pid, signal.SIGKILL)
+                signal.pause()
+            yield from acks
+
+        return task
+
+    return make
+
+
+def function(place: str, folder: str, drivers: tuple[int, ...], batch_id: int):
+    """Counts, and tells another table of each count: rows that travel to other tasks."""
+
+    def count(key, rows, state, emit):
+        if place == "function" and batch_id == 1 and key == "k7" and once(f"{folder}/killed"):
+            for driver in drivers:
+                os.kill(driver, signal.SIGKILL)
+            signal.pause()
+        total = (state or {"n": 0})["n"] + sum(row["n"] for row in rows)
+        emit("seen", f"seen {key}", {"n": time.time_ns() if place == "chance" else total})
+        return {"n": total}
+
+    return count
+
+
+def main(folder: Path, log: dict, master: str, place: str) -> None:
+    spark = (
+        SparkSession.builder.master(master)
+        .appName("tidegate update")
+        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
+        .config("spark.executor.extraJavaOptions", SHORT_LIVED)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.executor.memory", "512m")
+        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.shuffle.io.maxRetries", 1)  # an executor that was killed does not answer later
+        .config("spark.shuffle.io.retryWait", "100ms")
+        # Spark's own look at outputs that differ would come first.
+        .config("spark.sql.shuffle.orderIndependentChecksum.enabled", "false")
+        .config("spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch", "false")
+        .getOrCreate()
+    )
+    drivers = (int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()), os.getpid())
+    if place in ("executor", "chance"):
+        stage._task = killing_executor(stage._task, str(folder))
+        threading.Thread(target=note_first_ack, args=(spark.sparkContext, str(folder)), daemon=True).start()
+    sink = VersionedSink(namespace="flights", store=f"sqlite://{folder}/store", parallelism=2, **log)
+
+    def each(txn, rows):
+        fn = function(place, str(folder), drivers, txn.batch_id)
+        txn.update("sums", rows, "k", fn, schema="n bigint", outputs={"seen": ("k string", "n bigint")})
+
+    query = (
+        spark.readStream.schema("k string, n bigint")
+        .option("maxFilesPerTrigger", 1)
+        .json(str(folder / "input"))
+        .writeStream.foreachBatch(sink.each(each))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    sink.close()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3], sys.argv[4])

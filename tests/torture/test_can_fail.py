@@ -1,0 +1,144 @@
+"""A suite that cannot fail proves nothing: rules of the protocol are broken by hand, and torture says so.
+
+Each runs in a copy of the tree with one edit, as ``make mutants`` does it; the cell is one in which the
+rule matters. Without the edit the same cell is proven.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WAIT_S = 600.0
+pytestmark = pytest.mark.timeout(900)  # many processes, on a machine that may be busy
+
+UNSEALED = (
+    "committers/seal.py",
+    "        driver.apply_on_executors(apply.plan(manifest, fact, tasks))\n",
+    "        driver.apply_on_executors(apply.plan(manifest, fact, tasks)[:-1])\n",
+)
+NOT_READ_BACK = (
+    "committers/states.py",
+    "    State.SEALED: {Event.FLIPPED: State.VISIBLE, Event.NOT_FLIPPED: State.READING_BACK},\n",
+    "    State.SEALED: {Event.FLIPPED: State.VISIBLE, Event.NOT_FLIPPED: State.VISIBLE},\n",
+)
+NOT_RECOVERED = ("committers/open.py", "    return recover(driver)\n", "    return []\n")
+ANY_FINGERPRINT = ("wal/fold.py", "fact.origin.fingerprint != origin.fingerprint", "False")
+OLD_STATE = (
+    "src/tidegate/torture/barriers.py",
+    "self.read_rows(base_version)",
+    "self.read_rows(max(base_version - 1, 0))",
+)
+
+FLIP = "    WHERE visible = :version - 1 AND epoch <= :epoch"
+NO_EPOCH = ("sinks/sqlite_store.py", FLIP, "    WHERE visible = :version - 1")
+ANY_VERSION = ("sinks/sqlite_store.py", FLIP, "    WHERE visible < :version AND epoch <= :epoch")
+NO_CLAIM = ("committers/open.py", "    claim_epoch(driver)\n", "")
+NOT_COUNTED = (
+    "sinks/sqlite_rows.py",
+    "                    if _without_zeros(found) == _without_zeros(counts[group]):\n",
+    "                    if True:\n",
+)
+# Either of the two refuses by itself: the floor is for a pointer that is an older copy.
+NO_HORIZON = (
+    "sinks/sqlite_store.py",
+    "        check_kept(self.where, version, pointer.horizon)\n",
+    "        pass\n",
+)
+NO_FLOOR = ("sinks/sqlite_rows.py", "            if group in groups:\n", "            if False:\n")
+
+WRONG_ROWS = {"atomic", "lost", "resurrected", "doubled"}
+"""What rows that are not there, or are too old, are called: it depends on who read which of them when."""
+
+BROKEN = [
+    ("a version is published before all is sealed", UNSEALED, "seal.after:twice:same", WRONG_ROWS),
+    ("a flip that is not confirmed is taken for done", NOT_READ_BACK, "publish.before:io:same", {"stale"}),
+    ("an opening driver leaves what was decided", NOT_RECOVERED, "publish.before:kill:second", {"finish"}),
+    (
+        "a replanned batch is taken for a replay",
+        ANY_FINGERPRINT,
+        "seal.after:old-checkpoint:same",
+        {"finish"},
+    ),
+    ("state is read at an older version", OLD_STATE, "seal.after:twice:same", WRONG_ROWS),
+    ("a flip of any epoch is done", NO_EPOCH, "publish.before:stop:claimed", {"zombie"}),
+    ("an opening driver claims nothing", NO_CLAIM, "publish.before:stop:claimed", {"zombie"}),
+    ("a flip leaves out versions", ANY_VERSION, "publish.before:stop:claimed", {"stray"}),
+    ("a seal counts nothing", NOT_COUNTED, "apply.before_chunk:forgotten:same", WRONG_ROWS),
+    (
+        "what is retired is read",
+        (*NO_HORIZON, *NO_FLOOR),
+        "retire.after_group:twice:same",
+        WRONG_ROWS,
+    ),
+]
+
+
+def _mutants():
+    spec = importlib.util.spec_from_file_location("mutants", ROOT / "tools" / "mutants.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def tortured(folder, source, *more):
+    """The exit code and the report of a run on files, with the code of a tree."""
+    environment = {**os.environ, "PYTHONPATH": str(source / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", "from tidegate.cli import main; main()", "torture", "--seed", "1", *more]
+    command += ["--wal", f"file://{folder}/wal", "--store", f"sqlite://{folder}/store", "--report"]
+    done = subprocess.run(
+        [*command, str(folder / "r")],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    report = folder / "r" / "report.json"
+    assert report.exists(), done.stderr
+    return done.returncode, json.loads(report.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """A copy of the tree, as one plain package."""
+    folder = tmp_path_factory.mktemp("tree")
+    mutants = _mutants()
+    mutants.tree(folder)
+    mutants.join(folder)
+    return folder
+
+
+def test_without_an_edit_the_same_cells_are_proven(tree, tmp_path):
+    cells = sorted({cell for _, _, cell, _ in BROKEN})
+    code, report = tortured(tmp_path, tree, *(f"--only={cell}" for cell in cells))
+    assert (code, report["results"]) == (0, {"proven": len(cells)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "what,edit,cell,rules", BROKEN, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_broken_rule_is_reported(tree, tmp_path, what, edit, cell, rules):
+    before = {}
+    try:
+        for name, old, new in zip(edit[::3], edit[1::3], edit[2::3], strict=True):
+            path = tree / name
+            before[path] = path.read_text()
+            assert old in before[path]
+            path.write_text(before[path].replace(old, new))
+        code, report = tortured(tmp_path, tree, f"--only={cell}", "--cell-deadline", "30s")
+    finally:
+        for path, text in before.items():
+            path.write_text(text)
+    assert code == 1
+    (wrong,) = report["not_proven"]
+    found = {finding["rule"] for finding in wrong["outcome"]["findings"]}
+    assert found & rules, wrong
+    assert wrong["repeat"].endswith(f"--only {cell}:1")

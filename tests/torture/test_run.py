@@ -1,0 +1,265 @@
+"""`tidegate torture` on files: a part of the crash table, its report, how it ends, how it is resumed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tidegate.cli import app
+from tidegate.errors import ConfigError
+from tidegate.torture import run
+from tidegate.torture.faults import FAULTS
+from tidegate.torture.report import facts_of, page_of, verdict_of, write
+from tidegate.torture.run import torture
+from tidegate.torture.schedule import FINISHES, cell_of
+from tidegate.torture.strays import STRAYS
+
+WAIT_S = 90.0
+# Many processes, on a machine that may be busy; what a run of cells proved is looked at by one worker.
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("torture")]
+
+PART = [
+    "open.before_append:late:second",
+    "open.after_claim:stop:second",
+    "stage.before_ack:attempts:second",
+    "manifest.after_write:other-rows:same",
+    "decide.before_append:lost:same",
+    "decide.before_append:late:recover",
+    "decide.after_append:kill:recover",
+    "apply.after_chunk:stop:second",
+    "apply.before_chunk:forgotten:same",
+    "seal.after:twice:same",
+    "seal.after:clock-ahead:second",
+    "decide.before_append:clock-back:recover",
+    "publish.before:raise:same",
+    "publish.before:late:second",
+    "publish.before:stop:claimed",
+    "pipeline.before_complete:kill:second",
+    "fill.after_group:kill:recover",
+    "repair.after_version:kill:same",
+    "publish.after:old-checkpoint:second",
+    "commit.before_return:new-checkpoint:same",
+    "retire.after_group:stop:second",
+    "trim.after_decisions:io:recover",
+]
+"""A cell of every fault that files have, of every way, at most steps of the protocol."""
+
+
+@pytest.fixture(scope="session")
+def urls(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("torture")
+    return f"file://{folder}/wal", f"sqlite://{folder}/store"
+
+
+def left_over(urls):
+    """Every file of every namespace that is still there."""
+    folder = Path(urls[0].removeprefix("file://")).parent
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def command(urls, *more):
+    return ["torture", "--wal", urls[0], "--store", urls[1], *more]
+
+
+# -- the crash table ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def report(urls, tmp_path_factory):
+    return torture(*urls, seed=11, only=PART, folder=tmp_path_factory.mktemp("report"), cell_s=120)
+
+
+def test_the_part_has_every_fault_and_way_that_files_have():
+    cells = [cell_of(text) for text in PART]
+    assert {cell.fault for cell in cells} == {f for f in FAULTS if not f.startswith("net-")} - {"server"}
+    assert {cell.finish for cell in cells} == set(FINISHES)
+
+
+def test_a_part_of_the_crash_table_is_proven(report):
+    wrong = [(str(o.cell), o.result, o.findings, o.unproven) for o in report.totals.wrong]
+    assert wrong == []
+    assert report.totals.all_proven
+    assert sorted(str(o.cell) for o in report.totals.outcomes) == sorted(f"{text}:1" for text in PART)
+
+
+def test_something_was_looked_at_in_every_cell(report):
+    for outcome in report.totals.outcomes:
+        counts = Counter(outcome.counts)
+        assert counts["offers"] >= 5, outcome
+        assert min(counts["reads"], counts["looks"], counts["rows verified"]) > 0, outcome
+        assert counts["stray requests"] == len(STRAYS)
+
+
+def test_every_history_is_kept(report):
+    for outcome in report.totals.outcomes:
+        names = {path.name for path in (report.folder / outcome.history).glob("*.jsonl")}
+        assert names >= {"driver-1.jsonl", "driver-2.jsonl", "readers.jsonl", "run.jsonl"}
+
+
+def test_readers_of_all_kinds_were_there(report):
+    kinds = set()
+    for path in report.folder.glob("cells/*/readers.jsonl"):
+        kinds |= set(re.findall(r'"kind":"(\w+)"', path.read_text()))
+    assert kinds == {"latest", "pinned", "scan", "aio", "behind", "second"}
+
+
+def test_nothing_is_left_behind(report, urls):
+    assert left_over(urls) == []
+
+
+def test_the_report_says_it_all(report):
+    as_json, as_html = write(report)
+    facts = json.loads(as_json.read_bytes())
+    assert facts["all_proven"] is True
+    assert facts["results"] == {"proven": len(PART)}
+    assert len(facts["outcomes"]) == len(PART)
+    page = as_html.read_text()
+    assert f"Every promise held: {len(PART)} cells, all proven." in page
+    assert "publish.before" in page
+    assert "prefers-color-scheme: dark" in page
+    assert not re.search(r'(?:src|href)="(?!cells/)', page), "the page loads something from elsewhere"
+
+
+# -- how it is asked for ----------------------------------------------------------------------------------
+
+
+def test_a_run_is_resumed_where_it_ended(urls, tmp_path):
+    folder = tmp_path / "r"
+    first = torture(*urls, seed=5, cells=2, faults=["kill"], workloads=["marker"], folder=folder)
+    assert len(first.totals.outcomes) == 2
+    more = torture(*urls, cells=1, resume=folder)
+    assert (more.asked.seed, more.asked.faults) == (5, ("kill",))
+    assert len({str(outcome.cell) for outcome in more.totals.outcomes}) == 3
+    assert (folder / "outcomes.jsonl").read_text().count("\n") == 3
+
+
+def test_a_run_is_not_resumed_elsewhere(urls, tmp_path):
+    folder = tmp_path / "r"
+    torture(*urls, seed=5, only=["publish.before:kill:same"], workloads=["marker"], folder=folder)
+    with pytest.raises(ConfigError, match="resume it there"):
+        torture(urls[0], "sqlite:///elsewhere", resume=folder)
+    for other in ({"seed": 6}, {"only": ["publish.before:kill:same"]}, {"faults": ["kill"]}):
+        with pytest.raises(ConfigError, match="keeps its seed"):
+            torture(*urls, resume=folder, **other)
+    with pytest.raises(ConfigError, match="not the folder of a run"):
+        torture(*urls, resume=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "more,message",
+    [
+        (["--faults", "kil"], "unknown fault kil"),
+        (["--workloads", "bnak"], "unknown workload bnak"),
+        (["--only", "publish.before"], "is no cell"),
+        (["--duration", "soon"], "--duration"),
+        (["--cells", "0"], "cells is 0"),
+        (["--jobs", "99"], "jobs is 99"),
+        (["--report", "."], "is not empty"),
+        (["--cell-deadline", "1s"], "deadline"),
+    ],
+)
+def test_what_does_not_fit_is_a_user_error(urls, more, message):
+    done = CliRunner().invoke(app, command(urls, *more))
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert left_over(urls) == []
+
+
+def test_a_cell_that_cannot_be_had_is_a_user_error(urls):
+    for cell in (
+        "publish.before:net-lost:same",
+        "publish.before:server:same",
+        "trim.after_blobs:clock-back:same",
+    ):
+        with pytest.raises(ConfigError, match="cannot be run"):
+            torture(*urls, only=[cell])
+
+
+def test_a_server_is_killed_by_the_command_given_and_by_nothing_else(urls, tmp_path):
+    mark = tmp_path / "killed"
+    report = torture(
+        *urls,
+        only=["publish.before:server:second", "apply.after_chunk:server:same"],
+        server_kill=f"touch {mark}",
+        folder=tmp_path / "r",
+    )
+    assert report.totals.all_proven, report.totals.wrong
+    assert mark.exists()
+
+
+def test_a_command_that_fails_proves_nothing(urls, tmp_path):
+    cell = "publish.before:server:second"
+    report = torture(*urls, only=[cell], server_kill="false", folder=tmp_path / "r")
+    (outcome,) = report.totals.outcomes
+    assert outcome.result == "unproven"
+    assert "the command that kills a server failed" in outcome.unproven[0]
+    assert not report.all_proven
+
+
+def test_a_long_run_keeps_no_endless_histories(urls, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "HISTORIES_BYTES", 1)
+    report = torture(*urls, only=["publish.before:raise:same"], workloads=["marker"], folder=tmp_path / "r")
+    (outcome,) = report.totals.outcomes
+    assert (outcome.result, outcome.history) == ("proven", "")
+    assert list((tmp_path / "r" / "cells").iterdir()) == []
+
+
+def test_memory_is_no_place_for_processes():
+    with pytest.raises(ConfigError, match="memory is not shared"):
+        torture("memory://w", "memory://s")
+
+
+def test_a_password_is_never_shown(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "_check_reachable", lambda *_: None)
+    told = []
+    url = "redis://user:s3cret@127.0.0.1:1/0"
+    report = torture(
+        "file:///nowhere/wal",
+        url,
+        seed=1,
+        faults=["server"],
+        folder=tmp_path / "r",
+        begun=lambda asked, _: told.append(repr(asked)),
+    )
+    assert report.totals.outcomes == []
+    texts = [repr(facts_of(report)), page_of(report), report.command, verdict_of(report), *told]
+    texts += [path.read_text() for path in report.folder.rglob("*") if path.is_file()]
+    assert "s3cret" not in "".join(texts)
+    assert "nothing is proven" in verdict_of(report)
+    assert not report.all_proven
+
+
+# -- how it is ended ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_cleans_up_and_says_what_it_has(tmp_path, number):
+    urls = f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"
+    argv = [sys.executable, "-c", "from tidegate.cli import main; main()", *command(urls, "--duration", "1h")]
+    with subprocess.Popen(
+        [*argv, "--report", str(tmp_path / "r")], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            end = time.monotonic() + WAIT_S
+            while not list(tmp_path.glob("r/cells/*/driver-1.jsonl")):
+                assert process.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            os.kill(process.pid, number)
+            told, _ = process.communicate(timeout=WAIT_S)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert "broken off" in told
+    assert (tmp_path / "r" / "report.html").exists()
+    assert [
+        path for name in ("wal", "store") for path in (tmp_path / name).rglob("*") if path.is_file()
+    ] == []

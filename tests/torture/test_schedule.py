@@ -1,0 +1,93 @@
+"""The schedule: complete, the same for the same seed, and nothing is left out silently."""
+
+import itertools
+
+import pytest
+
+from tidegate import failpoints
+from tidegate.errors import ConfigError
+from tidegate.torture.faults import FAULTS, TABLE
+from tidegate.torture.schedule import FINISHES, cell_of, cells, check_faults, round_size, shape_of, skipped
+
+SQLITE, REDIS, CLUSTER = "sqlite:///s", "redis://h:1", "redis+cluster://h:1"
+
+
+def first_round(seed, store=REDIS, faults=FAULTS, server_kill=""):
+    return list(
+        itertools.islice(cells(seed, faults, store, server_kill), round_size(faults, store, server_kill))
+    )
+
+
+@pytest.mark.parametrize("store", [SQLITE, REDIS, CLUSTER])
+@pytest.mark.parametrize("server_kill", ["", "restart"])
+def test_every_failpoint_fault_and_way_is_run_or_told_as_not_run(store, server_kill):
+    run = first_round(3, store, server_kill=server_kill)
+    assert len({str(cell) for cell in run}) == len(run)
+    left_out = sum(skip.cells for skip in skipped(FAULTS, store, server_kill))
+    assert len(run) + left_out == len(failpoints.NAMES) * len(FAULTS) * len(FINISHES)
+    assert {cell.round for cell in run} == {1}
+
+
+def test_the_crash_table_comes_first():
+    size = round_size(TABLE, REDIS)
+    run = first_round(3)
+    assert {cell.fault for cell in run[:size]} == set(TABLE)
+    assert not {cell.fault for cell in run[size:]} & set(TABLE)
+
+
+def test_the_crash_table_has_every_failpoint():
+    assert {cell.failpoint for cell in first_round(1)} == set(failpoints.NAMES)
+
+
+def test_the_second_round_has_the_same_cells_in_another_order():
+    faults, size = ("kill", "io"), round_size(("kill", "io"), SQLITE)
+    both = list(itertools.islice(cells(5, faults, SQLITE), 2 * size))
+    one, two = both[:size], both[size:]
+    assert {cell[:3] for cell in one} == {cell[:3] for cell in two}
+    assert [cell[:3] for cell in one] != [cell[:3] for cell in two]
+    assert {cell.round for cell in two} == {2}
+
+
+def test_a_seed_gives_one_schedule():
+    assert first_round(7) == first_round(7)
+    assert first_round(7) != first_round(8)
+    cell = first_round(7)[0]
+    assert shape_of(cell, 7) == shape_of(cell, 7)
+    assert {shape_of(cell, seed) for seed in range(50)} > {shape_of(cell, 7)}
+
+
+def test_nothing_that_is_possible_is_no_endless_search():
+    assert list(cells(1, ["server"], SQLITE)) == []
+
+
+def test_a_proxy_needs_a_plain_server():
+    for url in (SQLITE, CLUSTER, "rediss://h:1", "redis://:secret@h:1", "redis://h:1/3", "cassandra://h/k"):
+        (skip,) = skipped(["net-lost"], url, "")
+        assert "redis://host:port" in skip.reason
+    assert [skip for skip in skipped(["net-lost"], "redis://h:1/0", "") if not skip.failpoint] == []
+
+
+def test_cells_are_named():
+    cell = cell_of("publish.before:kill:second")
+    assert cell_of(str(cell)) == cell
+    assert str(cell_of("publish.before:kill:second:12")) == "publish.before:kill:second:12"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "publish.before", "publish.before:kill", "publish.before:kill:never", "publish:kill:same"),
+        *("publish.before:kill:same:0", "publish.before:kill:same:x", "publish.before:kill:same:1:1"),
+    ],
+)
+def test_what_is_no_cell_is_refused(text):
+    with pytest.raises(ConfigError, match="cell"):
+        cell_of(text)
+
+
+def test_faults_are_checked():
+    assert check_faults(["stop", "kill"]) == ("kill", "stop")
+    with pytest.raises(ConfigError, match="kil"):
+        check_faults(["kil"])
+    with pytest.raises(ConfigError, match="no fault"):
+        check_faults([])

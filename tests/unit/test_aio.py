@@ -1,0 +1,475 @@
+"""The asyncio readers on stores that are read in threads: what they answer, hold and refuse."""
+
+import asyncio
+import contextlib
+import datetime
+import doctest
+import inspect
+import time
+
+import msgspec
+import pytest
+
+import tidegate
+import tidegate.aio
+from tidegate.clock import Clock
+from tidegate.errors import (
+    BadRecordError,
+    ConfigError,
+    SnapshotExpiredError,
+    StoreUnavailableError,
+    VersionRegressedError,
+    WaitTimeoutError,
+)
+from tidegate.options import Options
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.shared_run import SharedRun
+from tidegate.testing.example import BATCHES, SCHEMAS, Example, write_flights
+
+UTC = datetime.timezone.utc
+DEADLINE_S = 30.0
+
+
+class SetClock(Clock):
+    """Stands still; the store of this process goes by it too."""
+
+    seconds = 0.0
+
+    def now_us(self):
+        return 1_700_000_000_000_000 + int(self.seconds * 1e6)
+
+    def monotonic(self):
+        return self.seconds
+
+
+async def until(condition):
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "memory"])
+def flights(request, tmp_path_factory):
+    """The example's three versions; tests only read here."""
+    if request.param == "memory":
+        write_flights("memory://test-aio", "memory://test-aio")
+        return "memory://test-aio"
+    root = tmp_path_factory.mktemp("flights")
+    write_flights(f"file://{root}/wal", f"sqlite://{root}/store")
+    return f"sqlite://{root}/store"
+
+
+@pytest.fixture
+def writer(tmp_path):
+    options = Options(key_groups=2)
+    example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", options=options)
+    yield example
+    example.close()
+
+
+def connected(url, read, clock=None):
+    """Run ``read(gate)`` in an event loop of its own."""
+
+    async def main():
+        async with await tidegate.aio.connect(url, namespace="flights", clock=clock) as gate:
+            return await read(gate)
+
+    return asyncio.run(main())
+
+
+def test_the_examples_of_the_pages_hold():
+    assert doctest.testmod(tidegate.aio).failed == 0
+
+
+def test_all_reads_equal_the_threaded_readers(flights):
+    async def read(gate):
+        with tidegate.connect(flights, namespace="flights") as other:
+            assert await gate.version() == other.version() == 3
+            assert (gate.namespace, gate.key_groups) == (other.namespace, other.key_groups)
+            assert await gate.tables() == other.tables()
+            assert await gate.history() == other.history()
+            assert await gate.history(limit=2) == other.history(limit=2)
+            for name in other.tables():
+                mine, theirs = gate.table(name), other.table(name)
+                rows = dict(theirs.scan())
+                assert {key: value async for key, value in mine.scan()} == rows
+                assert await mine.get_many(rows) == rows
+                assert [await mine.get(key) for key in rows] == list(rows.values())
+                assert (await mine.scan().to_arrow()).equals(theirs.scan().to_arrow())
+                assert await mine.schema() == theirs.schema() == SCHEMAS[name]
+            for version in (1, 2, 3):
+                async with gate.snapshot(version) as mine:
+                    with other.snapshot(version) as theirs:
+                        assert (mine.version, mine.decided_at) == (theirs.version, theirs.decided_at)
+                        assert mine.tables() == theirs.tables()
+                        for name in theirs.tables():
+                            rows = [row async for row in mine.table(name).scan()]
+                            assert rows == list(theirs.table(name).scan())
+
+    connected(flights, read)
+
+
+def test_the_same_errors_with_the_same_words(flights):
+    async def caught(ask):
+        try:
+            answer = ask()
+            if inspect.isawaitable(answer):
+                await answer
+        except tidegate.TidegateError as error:
+            return type(error), str(error)
+        raise AssertionError("it was not refused")
+
+    def asks(gate):
+        naive = datetime.datetime(2026, 1, 1)  # noqa: DTZ001
+        return [
+            lambda: gate.table("aircraft").get(7),
+            lambda: gate.table("legs").get("EWR"),
+            lambda: gate.table("airport").get("EWR"),
+            lambda: gate.snapshot(version=4),
+            lambda: gate.snapshot(version=0),
+            lambda: gate.snapshot(lease_s=-1),
+            lambda: gate.snapshot(as_of=naive),
+            lambda: gate.snapshot(as_of=naive.replace(year=1999, tzinfo=UTC)),
+            lambda: gate.snapshot(version=1, as_of=naive),
+            lambda: gate.history(limit=0),
+            lambda: gate.wait_for(4, timeout=0.01),
+            lambda: gate.wait_for(True),
+        ]
+
+    async def read(gate):
+        with tidegate.connect(flights, namespace="flights") as other:
+            for mine, theirs in zip(asks(gate), asks(other), strict=True):
+                assert await caught(mine) == await caught(theirs)
+
+    connected(flights, read)
+
+
+def test_an_unknown_namespace_and_a_bad_url_are_refused(flights):
+    for url, namespace in (
+        (flights, "flight"),
+        (None, "flights"),
+        ("postgres://user:secret@host/db", "flights"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            asyncio.run(tidegate.aio.connect(url, namespace))
+        with pytest.raises(ConfigError) as same:
+            tidegate.connect(url, namespace)
+        assert str(caught.value) == str(same.value)
+        assert "secret" not in str(caught.value)
+
+
+def test_what_is_closed_stays_closed(flights):
+    async def read():
+        gate = await tidegate.aio.connect(flights, namespace="flights")
+        table = gate.table("aircraft")
+        snapshot = await gate.snapshot()
+        pinned = snapshot.table("aircraft")
+        async with gate.snapshot() as ended:
+            gone = ended.table("aircraft")
+        await ended.close()
+        with pytest.raises(ConfigError, match="snapshot of version 3 was closed"):
+            await gone.get("N14228")
+        await gate.close()
+        await gate.close()
+        for ask in (gate.version, gate.snapshot, lambda: table.get("N"), lambda: pinned.get("N")):
+            with pytest.raises(ConfigError, match="was closed: connect again"):
+                await ask()
+        await snapshot.close()
+        return gate
+
+    gate = asyncio.run(read())
+    assert "Gate to" in repr(gate)
+
+
+def test_a_gate_of_another_event_loop_is_refused(flights):
+    async def open_one():
+        return await tidegate.aio.connect(flights, namespace="flights")
+
+    gate = asyncio.run(open_one())
+    with pytest.raises(ConfigError, match="another event loop"):
+        asyncio.run(gate.version())
+    asyncio.run(gate.close())
+
+
+def test_before_the_first_version(writer):
+    async def read(gate):
+        assert (await gate.version(), await gate.tables(), await gate.history()) == (0, [], [])
+        async with gate.snapshot() as snapshot:
+            assert (snapshot.version, snapshot.decided_at, snapshot.tables()) == (0, None, [])
+            with pytest.raises(ConfigError, match="no visible version yet"):
+                snapshot.table("aircraft")
+        with pytest.raises(ConfigError, match="no visible version yet"):
+            await gate.table("aircraft").get("N14228")
+
+    connected(writer.driver.endpoints.store, read)
+
+
+def test_i8_a_snapshot_answers_the_same_while_the_writer_goes_on(writer):
+    async def read(gate):
+        async with gate.snapshot() as snapshot:
+            before = [row async for row in snapshot.table("airports").scan()]
+            writer.write({"airports": {"EWR": None, "SFO": {"departures": 9, "delay": 0.0}}})
+            assert await gate.version() == 2
+            assert await gate.table("airports").get("EWR") is None
+            assert writer.driver.store.announce(2) == 1  # the lease holds it
+            assert [row async for row in snapshot.table("airports").scan()] == before
+        assert writer.driver.store.announce(2) == 2  # it was given back
+
+    writer.write(BATCHES[0])
+    connected(writer.driver.endpoints.store, read)
+
+
+def test_a_scan_of_the_newest_version_holds_it_until_its_end(writer):
+    async def read(gate):
+        scan = gate.table("airports").scan()
+        rows = [await scan.__anext__()]
+        writer.write(BATCHES[1])
+        assert writer.driver.store.announce(2) == 1
+        rows += [row async for row in scan]
+        assert min(rows) == ("EWR", {"departures": 1, "delay": 2.0})
+        assert writer.driver.store.announce(2) == 2
+        async with gate.table("airports").scan() as scan:
+            await scan.__anext__()
+        assert [row async for row in scan] == []
+        assert writer.driver.store.leases() == []
+
+    writer.write(BATCHES[0])
+    connected(writer.driver.endpoints.store, read)
+
+
+def test_i8_a_snapshot_refuses_by_its_own_clock_once_its_lease_may_be_gone(writer):
+    clock = SetClock()
+
+    async def read(gate):
+        gate._reader.renewals._run = _nothing
+        async with gate.snapshot(lease_s=10) as snapshot:
+            table = snapshot.table("airports")
+            scan = table.scan()
+            await scan.__anext__()
+            clock.seconds = 9.9
+            assert await table.get("EWR")
+            clock.seconds = 10.0
+            for ask in (lambda: table.get("EWR"), scan.__anext__):
+                with pytest.raises(
+                    SnapshotExpiredError, match="lease of this snapshot on version 1 has run out"
+                ):
+                    await ask()
+            with pytest.raises(SnapshotExpiredError):
+                snapshot.table("airports")
+
+    writer.write(BATCHES[0])
+    connected(writer.driver.endpoints.store, read, clock)
+
+
+async def _nothing():
+    pass
+
+
+def test_i8_a_lease_is_renewed_while_it_is_held_and_refused_when_it_was_revoked(writer):
+    clock = SetClock()
+
+    async def read(gate):
+        store, renewals = gate._reader.store, gate._reader.renewals
+        async with gate.snapshot(lease_s=12) as snapshot:
+            for _ in range(4):
+                clock.seconds, last = snapshot._lease.due, snapshot._lease.deadline
+                renewals._changed.set()  # as if the time had passed
+                await until(lambda last=last: snapshot._lease.deadline > last)
+            assert clock.seconds > 12
+            assert await snapshot.table("airports").get("EWR")
+
+            async def revoked(*_):
+                raise SnapshotExpiredError("the horizon passed it")
+
+            store.lease = revoked
+            clock.seconds = snapshot._lease.due
+            renewals._changed.set()
+            await until(lambda: snapshot._lease.revoked is not None)
+            with pytest.raises(SnapshotExpiredError, match="was revoked: the horizon passed it"):
+                await snapshot.table("airports").get("EWR")
+            await until(lambda: renewals._task is None)
+
+    writer.write(BATCHES[0])
+    connected(writer.driver.endpoints.store, read, clock)
+
+
+def test_i8_a_renewal_without_an_answer_leaves_the_deadline_where_it_was(writer):
+    clock = SetClock()
+
+    async def read(gate):
+        renewals = gate._reader.renewals
+        renewals._run = _nothing
+        async with gate.snapshot(lease_s=12) as snapshot:
+            held = snapshot._lease
+
+            async def lost(*_):
+                raise StoreUnavailableError("no answer")
+
+            found, gate._reader.store.lease = gate._reader.store.lease, lost
+            clock.seconds = held.due
+            await renewals.renew_due()
+            assert (held.deadline, held.due) == (12.0, 5.0)
+            gate._reader.store.lease = found
+            clock.seconds = held.due
+            await renewals.renew_due()
+            assert (held.deadline, held.due) == (17.0, 9.0)
+
+    writer.write(BATCHES[0])
+    connected(writer.driver.endpoints.store, read, clock)
+
+
+def test_a_snapshot_that_is_cancelled_while_it_is_taken_gives_its_lease_back(writer):
+    async def read(gate):
+        store, taken, go_on = gate._reader.store, asyncio.Event(), asyncio.Event()
+        lease = store.lease
+
+        async def slow(one, ttl_s):
+            await lease(one, ttl_s)
+            taken.set()
+            await go_on.wait()
+
+        store.lease = slow
+        task = asyncio.ensure_future(gate._take(None, None, 60.0))
+        await taken.wait()
+        assert len(writer.driver.store.leases()) == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: writer.driver.store.leases() == [])
+
+    writer.write(BATCHES[0])
+    connected(writer.driver.endpoints.store, read)
+
+
+def test_i9_a_store_that_went_back_is_refused(writer):
+    async def read(gate):
+        assert await gate.version() == 2
+        pointer = gate._reader.store.pointer
+
+        async def older():
+            return msgspec.structs.replace(await pointer(), visible=1)
+
+        gate._reader.store.pointer = older
+        with pytest.raises(
+            VersionRegressedError, match="shows version 1, this client has already seen version 2"
+        ):
+            await gate.version()
+
+        async def other():
+            return msgspec.structs.replace(await pointer(), digest="ff")
+
+        gate._reader.store.pointer = other
+        with pytest.raises(VersionRegressedError, match="another history"):
+            await gate.table("aircraft").get("N14228")
+
+    writer.write(BATCHES[0])
+    writer.write(BATCHES[1])
+    connected(writer.driver.endpoints.store, read)
+
+
+def test_t28_a_newest_version_retired_under_a_read_is_read_again_at_the_newer_one(writer):
+    async def read(gate):
+        found = gate._reader.store.get_many
+
+        async def retired_meanwhile(table, keys, version, *at):
+            if version == 1:
+                writer.write(BATCHES[1])
+                assert writer.driver.store.announce(2) == 2
+            return await found(table, keys, version, *at)
+
+        gate._reader.store.get_many = retired_meanwhile
+        assert await gate.table("airports").get("EWR") == {"departures": 2, "delay": 1.5}
+
+    writer.write(BATCHES[0])
+    connected(writer.driver.endpoints.store, read)
+
+
+def test_wait_for_a_version_that_comes_and_one_that_does_not(writer):
+    async def read(gate):
+        waiting = asyncio.ensure_future(gate.wait_for(2, timeout=DEADLINE_S))
+        with pytest.raises(WaitTimeoutError, match=r"version 2 .* not visible within 0\.05 s"):
+            await gate.wait_for(2, timeout=0.05)
+        await asyncio.to_thread(writer.write, BATCHES[1])
+        assert await waiting == 2
+
+    writer.write(BATCHES[0])
+    connected(writer.driver.endpoints.store, read)
+
+
+def test_a_request_that_was_cancelled_is_over_before_the_store_is_closed(flights):
+    async def read():
+        gate = await tidegate.aio.connect(flights, namespace="flights")
+        requests = [asyncio.ensure_future(gate.table("airports").get("EWR")) for _ in range(20)]
+        await asyncio.sleep(0)
+        for request in requests[::2]:
+            request.cancel()
+        assert await requests[1] is not None
+        await gate.close()
+        found = await asyncio.gather(*requests, return_exceptions=True)
+        assert all(isinstance(one, (dict, asyncio.CancelledError, ConfigError)) for one in found)
+
+    asyncio.run(read())
+
+
+def test_keys_are_refused_before_the_store_is_asked(flights):
+    async def read(gate):
+        async with gate.snapshot() as snapshot:
+            await snapshot.table("aircraft").get("N14228")
+            gate._reader.store.get_many = None
+            with pytest.raises(BadRecordError, match="tailnum string"):
+                await snapshot.table("aircraft").get(7)
+            assert await snapshot.table("aircraft").get_many([]) == {}
+
+    connected(flights, read)
+
+
+def test_the_threaded_reader_offers_all_that_a_store_for_readers_has():
+    from tidegate.sinks.async_store import AsyncStore
+    from tidegate.sinks.store import Store
+
+    for name in AsyncStore.__abstractmethods__:
+        mine, theirs = (inspect.signature(getattr(kind, name)) for kind in (AsyncStore, Store))
+        assert list(mine.parameters) == list(theirs.parameters), name
+
+
+def test_a_shared_run_is_done_once_for_all_and_outlives_who_is_cancelled():
+    async def main():
+        runs, go_on = [], asyncio.Event()
+
+        async def make():
+            runs.append(1)
+            await go_on.wait()
+            if len(runs) == 2:
+                raise OSError("away")
+            return len(runs)
+
+        shared = SharedRun(make, lambda: ConfigError("closed"))
+        waiting = [asyncio.ensure_future(shared.result()) for _ in range(5)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        assert await asyncio.gather(*waiting[1:]) == [1] * 4
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting[0]
+        failed = await asyncio.gather(shared.result(), shared.result(), return_exceptions=True)
+        assert [type(each) for each in failed] == [OSError, OSError]
+        go_on.clear()
+        last = asyncio.ensure_future(shared.result())
+        await until(lambda: len(runs) == 3)
+        await shared.close()
+        with pytest.raises(ConfigError, match="closed"):
+            await last
+
+    asyncio.run(main())
+
+
+def test_a_url_that_needs_a_store_is_opened_like_the_threaded_one(tmp_path):
+    options = {"no-such": 1}
+    for open_one in (
+        lambda: asyncio.run(tidegate.aio.connect(f"sqlite://{tmp_path}", "flights", options)),
+        lambda: open_store(f"sqlite://{tmp_path}", "flights", options),
+    ):
+        with pytest.raises(ConfigError, match="unknown option no-such"):
+            open_one()

@@ -1,0 +1,46 @@
+"""A version is cut into works: each key group in one, with all its frames, and no work for nothing."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.committers.apply import plan
+from tidegate.key_groups import groups_of
+from tidegate.wal.record import BatchOrigin, Component, FrameRef, Manifest, TableAt, VersionFact
+
+KEY_GROUPS = 12
+FACT = VersionFact(3, "a", BatchOrigin("q", 0, 2, "f"), 2, "at", "digest", 1_000, "d")
+RUNS = st.lists(st.tuples(st.integers(0, KEY_GROUPS - 1), st.integers(0, 1), st.integers(1, 9)), max_size=6)
+
+
+def manifest_of(frames):
+    refs = []
+    for number, runs in enumerate(frames):
+        groups, tables, rows = zip(*sorted(runs), strict=True) if runs else ((), (), ())
+        refs.append(FrameRef(f"at-{number}", 10, "c", groups, tables, rows))
+    topology = {"n": {"sink": Component(2, {"0": tuple(refs[::2]), "1": tuple(refs[1::2])})}}
+    tables = {"t": TableAt("s"), "u": TableAt("s")}
+    return Manifest("uuid", "a", 3, KEY_GROUPS, ("t", "u"), {}, tables, topology, "")
+
+
+@given(st.lists(RUNS, max_size=8), st.integers(1, KEY_GROUPS))
+def test_works_are_what_looking_at_every_frame_for_every_task_gives(frames, tasks):
+    manifest = manifest_of(frames)
+    works = plan(manifest, FACT, tasks)
+    expected = []
+    for task in range(tasks):
+        groups = groups_of(task, tasks, KEY_GROUPS)
+        counts = {group: of for group, of in manifest.counts().items() if group in groups}
+        touching = [(at, ref) for at, ref in enumerate(manifest.frames()) if {*ref.groups} & {*groups}]
+        if counts:
+            expected.append((groups.start, groups.stop, tuple(touching), counts))
+    assert [(w.first_group, w.end_group, w.frames, w.counts) for w in works] == expected
+    assert {(w.namespace, w.attempt, w.stamp.version, w.stamp.decided_at_us) for w in works} <= {
+        ("uuid", "a", 3, 1_000)
+    }
+
+
+@given(st.lists(RUNS, max_size=8))
+def test_changes_by_table_are_those_of_all_key_groups(frames):
+    manifest = manifest_of(frames)
+    by_group = manifest.counts().values()
+    assert manifest.changes() == {name: sum(of.get(name, 0) for of in by_group) for name in ("t", "u")}

@@ -1,0 +1,704 @@
+"""The spillable buffer in one process, with real files: what is kept, viewed, moved, and given up."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tidegate.errors import ConfigError, CorruptError
+from tidegate.local_dir import LocalDir
+from tidegate.wal.buffer import Buffer, BufferLimits, open_buffer
+from tidegate.wal.buffer_note import Account, Segment
+from tidegate.wal.mapped_files import MappedFiles
+
+KIB = 1024
+SMALL = BufferLimits(memory_bytes_max=256 * KIB, disk_bytes_max=1024 * KIB, file_bytes=16 * KIB)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens a buffer over folders of the test; each call as another process would."""
+    locals_ = []
+
+    def make(limits=SMALL, disks=2, memory=True):
+        def local(name):
+            locals_.append(LocalDir(str(tmp_path / name), "flights", "u1"))
+            return locals_[-1]
+
+        return Buffer(
+            local("memory") if memory else None, [local(f"disk{number}") for number in range(disks)], limits
+        )
+
+    yield make
+    for local in locals_:
+        local.close()
+
+
+def fill(buffer, group, *contents, tier=None, batch=1, requests=1):
+    """Keep exactly these contents; their segments."""
+    with buffer.claim(str(group)) as held:
+        segments = [held.write([content], tier) for content in contents]
+        assert held.keep(segments, b"caller", batch=batch, requests=requests)
+        return segments
+
+
+def contents_of(buffer, group):
+    with buffer.claim(str(group)) as held:
+        return [held.view(segment).to_pybytes() for segment in held.segments]
+
+
+def files_of(buffer, tier):
+    return sorted(path for files in buffer.paths(tier) for path in files.folder.glob(f"units/*/*.{tier}"))
+
+
+def lengths_of(buffer, tier):
+    return sum(path.stat().st_size for path in files_of(buffer, tier))
+
+
+def test_what_is_kept_is_there_for_the_next_process(opened):
+    fill(opened(), 7, b"first", b"second" * 1000, batch=4, requests=10)
+    again = opened()
+    with again.claim("7") as held:
+        assert held.caller == b"caller"
+        assert held.account == Account(5 + 6000, 0, 3.0, 4)
+        assert held.tier == "memory"
+    assert contents_of(again, 7) == [b"first", b"second" * 1000]
+    assert again.notes().keys() == {"7"}
+    assert contents_of(again, 8) == []
+
+
+def test_chunks_of_any_kind_become_one_aligned_segment(opened):
+    buffer = opened()
+    batch = pa.record_batch({"a": pa.array(range(1000), pa.int64())})
+    with buffer.claim("1") as held:
+        held.write([b"odd"])
+        chunks = [b"", b"ab", bytearray(b"cd"), memoryview(b"ef"), pa.py_buffer(b"gh")] + [b"x"] * 2000
+        segment = held.write(chunks)
+        assert held.view(segment).to_pybytes() == b"abcdefgh" + b"x" * 2000
+        arrow = held.write([batch.serialize()])
+        view = held.view(arrow)
+        assert view.address % 64 == 0
+        before = pa.total_allocated_bytes()
+        read = pa.ipc.read_record_batch(view, batch.schema)
+        assert read.equals(batch)
+        assert pa.total_allocated_bytes() == before, "reading it copied it"
+        with pytest.raises(ValueError, match="at least one byte"):
+            held.write([b"", b""])
+
+
+def test_only_one_has_a_key_group(opened):
+    buffer, other = opened(), opened()
+    with buffer.claim("1") as held:
+        assert held is not None
+        for twin in (buffer, other):
+            with twin.claim("1") as nothing:
+                assert nothing is None
+            with twin.claim("2") as free:
+                assert free is not None
+    with other.claim("1") as held:
+        assert held is not None
+
+
+def test_an_empty_unit_leaves_nothing_behind(opened):
+    """Names of units may be new ones with each batch: nothing may be left of one that was dropped."""
+    buffer = opened()
+    for name in ("41-run-3", "a", "A_" * 100):
+        fill(buffer, name, b"x", tier="disk")
+        with buffer.claim(name) as held:
+            held.drop()
+        with buffer.claim("never") as held:
+            held.write([b"x"])
+        assert buffer.look(name) is None
+    for files in (*buffer.paths("memory"), *buffer.paths("disk")):
+        assert files.units() == []
+
+
+def test_a_unit_of_one_segment_is_put_touched_and_dropped(opened):
+    buffer, other = opened(), opened()
+    assert buffer.put("41-3", [b"a", b"b"], b"caller", batch=41, groups=range(4, 9))
+    buffer.touch("41-3", batch=42, requests=10)
+    note, [view] = other.look("41-3")
+    assert view.to_pybytes() == b"ab"
+    assert (note.caller, note.groups, note.account) == (b"caller", (4, 9), Account(2, 0, 3.0, 42))
+    assert other.units() == ["41-3"]
+    with other.claim("41-3"):
+        assert not buffer.put("41-3", [b"c"], batch=43)
+        assert not buffer.drop("41-3")
+        buffer.touch("41-3", batch=42, requests=10)
+    assert buffer.look("41-3").note == note
+    assert buffer.put("41-3", [b"c"], batch=43)
+    assert [view.to_pybytes() for view in other.look("41-3").views] == [b"c"]
+    assert buffer.drop("41-3")
+    assert buffer.drop("41-3")
+    buffer.touch("41-3", batch=44, requests=10)
+    assert other.units() == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".a", "a/b", "a b", "\u00e9", "a" * 201, "a\n"])
+def test_what_cannot_be_a_folders_name_is_refused(opened, name):
+    with pytest.raises(ValueError, match="no name of a unit"), opened().claim(name):
+        pass
+
+
+# -- looking without a claim ----------------------------------------------------------------------
+
+
+def test_any_number_may_look_at_a_unit_that_is_claimed(opened):
+    buffer = opened()
+    segments = fill(buffer, 1, b"a" * 5000, b"b")
+    with buffer.claim("1") as held:
+        held.write([b"not kept"])
+        for one in (buffer, opened()):
+            note, views = one.look("1")
+            assert note.segments == tuple(segments)
+            assert [view.to_pybytes() for view in views] == [b"a" * 5000, b"b"]
+        held.move("disk")
+        assert [view.to_pybytes() for view in views] == [b"a" * 5000, b"b"]
+        held.drop()
+        assert buffer.look("1") is None
+
+
+def test_who_looks_sees_what_one_keep_kept(opened, monkeypatch):
+    """The unit is moved, and its space given to others, between reading the note and mapping the file."""
+    buffer, other = opened(), opened()
+    contents = [b"a" * 6000, b"b" * 6000]
+    first = fill(buffer, 1, *contents)
+    assert buffer.look("1")  # verified once: from now on only the note can tell
+    real, steps = MappedFiles.view, []
+
+    def meanwhile(files, unit, name, offset, size):
+        if not steps:
+            steps.append("moved")
+            with other.claim("1") as held:
+                second = held.segments[1]
+                new = [held.write([b"c" * 6000], "disk"), second]
+                held.keep(new, b"", batch=1, requests=1)
+            with other.claim("1") as held:  # the space of the first segment is used again
+                again = held.write([b"d" * 6000])
+                assert (again.file, again.offset) == (first[0].file, first[0].offset)
+                held.keep([*held.segments, again], b"", batch=1, requests=1)
+        return real(files, unit, name, offset, size)
+
+    monkeypatch.setattr(MappedFiles, "view", meanwhile)
+    _, views = buffer.look("1")
+    assert [view.to_pybytes() for view in views] == [b"c" * 6000, b"b" * 6000, b"d" * 6000]
+
+
+def test_damage_is_told_to_who_looks(opened):
+    buffer = opened()
+    fill(buffer, 1, b"a" * 6000)
+    flip(files_of(buffer, "memory")[0], 7)
+    with pytest.raises(CorruptError, match=r"unit 1 .*checksum"):
+        buffer.look("1")
+
+
+def test_who_looks_at_a_file_that_is_written_waits_a_moment_only(opened, monkeypatch):
+    buffer = opened()
+    fill(buffer, 1, b"a" * 6000)
+    monkeypatch.setattr("tidegate.wal.buffer.LOOK_S", 0.05)
+    with buffer.home.for_reuse("1", files_of(buffer, "memory")[0].name) as free:
+        assert free
+        assert buffer.look("1") is None
+    assert buffer.look("1")
+
+
+def test_what_was_not_kept_is_gone(opened):
+    buffer = opened()
+    [kept] = fill(buffer, 1, b"kept")
+    with buffer.claim("1") as held:
+        held.write([b"lost"])
+        held.write([b"lost too" * 10_000], "disk")
+    assert contents_of(buffer, 1) == [b"kept"]
+    with buffer.claim("1") as held:
+        assert held.segments == (kept,)
+    assert files_of(buffer, "disk") == []
+    assert buffer.used_bytes("disk") == 0
+
+
+def test_an_error_in_the_block_gives_the_group_back(opened):
+    buffer = opened()
+    fill(buffer, 1, b"kept")
+    with pytest.raises(OSError, match="user's"), buffer.claim("1") as held:  # noqa: PT012
+        held.write([b"lost"])
+        raise OSError("user's own")
+    assert contents_of(buffer, 1) == [b"kept"]
+
+
+def test_only_what_is_known_can_be_kept(opened):
+    buffer = opened()
+    [kept] = fill(buffer, 1, b"kept")
+    with buffer.claim("1") as held:
+        for wrong in ([Segment("memory", 0, "x", 0, 1, 2)], [kept, kept]):
+            with pytest.raises(ValueError, match="kept segment"):
+                held.keep(wrong, b"", batch=1, requests=1)
+    assert contents_of(buffer, 1) == [b"kept"]
+
+
+def test_space_is_used_again_and_files_go(opened):
+    buffer = opened()
+    for batch in range(50):
+        fill(buffer, 1, bytes([batch]) * 5000, bytes([batch]) * 3000, batch=batch)
+        assert lengths_of(buffer, "memory") <= 3 * 16 * KIB
+        assert buffer.used_bytes("memory") == lengths_of(buffer, "memory")
+    with buffer.claim("1") as held:
+        held.drop()
+        held.drop()
+        assert (held.segments, held.caller, held.account) == ((), b"", Account())
+    assert files_of(buffer, "memory") == []
+    assert buffer.used_bytes("memory") == 0
+    assert buffer.notes() == {}
+
+
+def test_a_view_shows_the_same_bytes_whatever_happens_to_its_segment(opened):
+    """Freed, its space asked for again and again, moved, its file removed: by this and by another buffer."""
+    buffer, other = opened(), opened()
+    fill(buffer, 1, b"a" * 6000, b"b" * 6000)
+    with buffer.claim("1") as held:
+        views = [held.view(segment) for segment in held.segments]
+    first = buffer.notes()["1"].segments[0]
+    for round_ in range(20):
+        with other.claim("1") as held:
+            kept = held.segments[-1]
+            new = held.write([bytes([round_]) * 6000])
+            assert new.file != first.file or new.offset > 6000, "space under a view was written"
+            held.keep([kept, new], b"", batch=1, requests=1)
+    with other.claim("1") as held:
+        held.move("disk")
+        held.drop()
+    assert files_of(buffer, "memory") == files_of(buffer, "disk") == []
+    assert [view.to_pybytes() for view in views] == [b"a" * 6000, b"b" * 6000]
+
+
+def test_space_is_used_again_once_nobody_looks(opened):
+    buffer = opened()
+    first, second = fill(buffer, 1, b"a" * 6000, b"b" * 3000)
+    with buffer.claim("1") as held:
+        view = held.view(first)
+        held.keep([second], b"", batch=1, requests=1)
+        assert held.write([b"c" * 6000]).offset > first.offset
+    del view
+    with buffer.claim("1") as held:
+        assert held.write([b"d" * 6000]).offset == first.offset
+
+
+def test_a_large_segment_has_a_file_of_its_own(opened):
+    buffer = opened()
+    small, large = fill(buffer, 1, b"s", b"l" * 100 * KIB)
+    assert small.file != large.file
+    assert contents_of(buffer, 1) == [b"s", b"l" * 100 * KIB]
+
+
+def test_files_go_in_rotation_over_the_paths(opened):
+    buffer = opened(disks=3)
+    for group in range(6):
+        fill(buffer, group, *[bytes([group]) * 12 * KIB] * 3, tier="disk")
+    counts = [len(files.units()) for files in buffer.paths("disk")]
+    assert counts == [6, 6, 6]
+    assert contents_of(buffer, 3) == [bytes([3]) * 12 * KIB] * 3
+
+
+@pytest.mark.parametrize("there,back", [("memory", "disk"), ("disk", "memory")])
+def test_a_move_leaves_nothing_where_it_was(opened, there, back):
+    buffer = opened()
+    contents = [os.urandom(size) for size in (1, 5000, 40_000)]
+    fill(buffer, 1, *contents, tier=there, batch=3, requests=9)
+    with buffer.claim("1") as held:
+        account = held.account
+        assert held.move(there) == 0
+        assert held.move(back) == 45_001
+        assert held.tier == back
+        assert (held.caller, held.account.rate, held.account.batch) == (b"caller", account.rate, 3)
+        assert {segment.tier for segment in held.segments} == {back}
+    assert files_of(buffer, there) == []
+    assert buffer.used_bytes(there) == 0
+    assert buffer.used_bytes(back) == lengths_of(buffer, back)
+    assert contents_of(opened(), 1) == contents
+
+
+def test_over_its_limit_memory_gives_way_to_the_disk_and_then_to_nothing(opened):
+    buffer = opened(BufferLimits(memory_bytes_max=64 * KIB, disk_bytes_max=128 * KIB, file_bytes=16 * KIB))
+    content = b"x" * 10 * KIB
+    with buffer.claim("1") as held:
+        tiers = [segment and segment.tier for segment in [held.write([content]) for _ in range(20)]]
+        assert tiers == ["memory"] * 6 + ["disk"] * 12 + [None] * 2
+        assert held.write([content], "disk") is None
+        for tier, limit in (("memory", 64 * KIB), ("disk", 128 * KIB)):
+            assert limit - 10 * KIB <= buffer.used_bytes(tier) == lengths_of(buffer, tier) <= limit
+    with buffer.claim("2") as held:
+        assert held.write([content]).tier == "memory"
+
+
+def test_a_move_without_room_changes_nothing(opened):
+    buffer = opened(BufferLimits(memory_bytes_max=64 * KIB, disk_bytes_max=20 * KIB, file_bytes=16 * KIB))
+    segments = fill(buffer, 1, *[b"x" * 10 * KIB] * 4)
+    with buffer.claim("1") as held:
+        assert held.move("disk") == 0
+        assert held.segments == tuple(segments)
+    assert buffer.used_bytes("disk") == lengths_of(buffer, "disk") == 0
+    assert contents_of(buffer, 1) == [b"x" * 10 * KIB] * 4
+
+
+def test_with_only_a_disk_there_is_no_memory_tier(opened):
+    buffer = opened(memory=False)
+    [segment] = fill(buffer, 1, b"x")
+    assert segment.tier == "disk"
+    assert contents_of(opened(memory=False), 1) == [b"x"]
+
+
+def test_without_a_disk_nothing_is_spilled(opened):
+    buffer = opened(disks=0)
+    [segment] = fill(buffer, 1, b"x", tier="disk")
+    assert segment.tier == "memory"
+    with buffer.claim("1") as held:
+        assert held.move("disk") == 0
+
+
+def test_both_tiers_may_lie_in_one_folder(tmp_path):
+    local = LocalDir(str(tmp_path), "flights", "u1")
+    buffer = Buffer(local, [local], SMALL)
+    fill(buffer, 1, b"m")
+    with buffer.claim("1") as held:
+        held.keep([*held.segments, held.write([b"d"], "disk")], b"", batch=1, requests=1)
+    assert contents_of(buffer, 1) == [b"m", b"d"]
+    with buffer.claim("1") as held:
+        assert held.move("disk") == 1
+    assert contents_of(buffer, 1) == [b"m", b"d"]
+    assert files_of(buffer, "memory") == []
+    local.close()
+
+
+@pytest.mark.parametrize("given", [{"memory_bytes_max": -1}, {"disk_bytes_max": 1.5}, {"file_bytes": 0}])
+def test_limits_that_do_not_fit_are_refused(given):
+    with pytest.raises(ConfigError, match=next(iter(given))):
+        BufferLimits(**given)
+
+
+def test_a_buffer_needs_a_folder():
+    with pytest.raises(ConfigError, match="give local_dir"):
+        Buffer(None, [], SMALL)
+
+
+def test_a_small_memory_file_system_is_the_limit(opened, monkeypatch, caplog):
+    """/dev/shm has 64 MB in a container."""
+    real = os.statvfs
+
+    def small(path):
+        found = real(path)
+        blocks = 10 * 1024 * KIB // found.f_frsize
+        return os.statvfs_result([*found[:3], blocks, blocks, *found[5:10]])
+
+    monkeypatch.setattr(os, "statvfs", small)
+    buffer = opened(BufferLimits())
+    assert buffer.limits.memory_bytes_max == 8 * 1024 * KIB
+    assert "8 MiB of memory, not 256" in caplog.text
+
+
+def test_a_namespaces_buffer_lies_in_memory_and_in_local_dir(tmp_path, monkeypatch):
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setattr("tidegate.wal.buffer.MEMORY_PATH", str(tmp_path / "shm"))
+    buffer = open_buffer("flights", "u2", str(tmp_path / "local"))
+    assert [files.local.root.name for tier in ("memory", "disk") for files in buffer.paths(tier)] == [
+        "shm",
+        "local",
+    ]
+    monkeypatch.setattr("tidegate.wal.buffer.MEMORY_PATH", str(tmp_path / "none"))
+    assert open_buffer("flights", "u2", str(tmp_path / "local")).paths("memory") == []
+
+
+# -- damage ---------------------------------------------------------------------------------------
+
+
+def flip(path, at):
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 4]))
+
+
+@pytest.mark.parametrize("tier", ["memory", "disk"])
+@pytest.mark.parametrize("at", [0, 5000, 9999])
+def test_a_damaged_byte_is_found_at_the_first_view(opened, tier, at):
+    """T21."""
+    buffer = opened()
+    fill(buffer, 1, b"a" * 10_000, b"good", tier=tier)
+    flip(files_of(buffer, tier)[0], at)
+    with buffer.claim("1") as held:
+        bad, good = held.segments
+        for _ in range(2):
+            with pytest.raises(CorruptError, match=r"unit 1 .*do not fit its checksum"):
+                held.view(bad)
+        assert held.view(good).to_pybytes() == b"good"
+        with pytest.raises(CorruptError):
+            held.move("disk" if tier == "memory" else "memory")
+        assert held.segments == (bad, good), "a move that fails leaves what was kept"
+        held.drop()
+    assert contents_of(buffer, 1) == []
+    assert files_of(buffer, tier) == []
+
+
+@pytest.mark.parametrize("tier", ["memory", "disk"])
+def test_a_file_that_is_gone_or_too_short_makes_the_group_an_empty_one(opened, tier, caplog):
+    buffer = opened()
+    for damage in (
+        lambda path: path.unlink(),
+        lambda path: os.truncate(path, 100),
+        lambda path: os.truncate(path, 0),
+    ):
+        fill(buffer, 1, b"a" * 10_000, tier=tier)
+        damage(files_of(buffer, tier)[0])
+        with buffer.claim("1") as held:
+            assert held.segments == ()
+            assert held.caller == b""
+        assert files_of(buffer, tier) == []
+        assert buffer.notes() == {}
+    assert (
+        len([record for record in caplog.records if "is damaged and was dropped" in record.getMessage()]) == 3
+    )
+
+
+@pytest.mark.parametrize("tier", ["memory", "disk"])
+def test_a_file_that_goes_while_the_group_is_held_is_told(opened, tier):
+    buffer = opened()
+    fill(buffer, 1, b"a" * 10_000, tier=tier)
+    with buffer.claim("1") as held:
+        files_of(buffer, tier)[0].unlink()
+        with pytest.raises(CorruptError, match="No such file"):
+            held.view(held.segments[0])
+        held.drop()
+    assert contents_of(buffer, 1) == []
+
+
+def test_a_damaged_note_is_an_empty_group(opened, caplog):
+    buffer = opened()
+    fill(buffer, 1, b"a" * 10_000)
+    flip(buffer.home.unit_folder("1") / "note", 20)
+    assert contents_of(buffer, 1) == []
+    assert "note of unit 1 of the buffer is damaged" in caplog.text
+    assert files_of(buffer, "memory") == []
+
+
+def test_a_note_that_names_a_file_elsewhere_is_refused(opened):
+    buffer = opened()
+    with buffer.claim("1") as held:
+        for segment in (
+            Segment("memory", 0, "../../../etc/passwd", 0, 1, 1),
+            Segment("memory", 5, "000001-00000000.memory", 0, 1, 1),
+        ):
+            with pytest.raises(CorruptError, match="no such file"):
+                held.view(segment)
+
+
+# -- paths that fail ------------------------------------------------------------------------------
+
+
+def failing(monkeypatch, name, error, where):
+    """The call fails for files under ``where``."""
+    real = getattr(os, name)
+
+    def fail(target, *rest):
+        path = (
+            str(Path(f"/proc/self/fd/{target}").readlink()) if isinstance(target, int) else os.fspath(target)
+        )
+        if str(where) in path:
+            raise OSError(error, os.strerror(error), path)
+        return real(target, *rest)
+
+    monkeypatch.setattr(os, name, fail)
+
+
+@pytest.mark.parametrize("error", ["ENOSPC", "EROFS", "EIO", "EDQUOT"])
+def test_a_disk_that_fails_is_left_for_the_next_and_told_once(opened, tmp_path, monkeypatch, caplog, error):
+    buffer = opened()
+    fill(buffer, 1, b"before", tier="disk")
+    failing(monkeypatch, "pwritev", getattr(errno, error), tmp_path / "disk0")
+    for group in range(8):
+        fill(buffer, group, bytes([group]) * 5000, tier="disk")
+    assert {segment.path for note in buffer.notes().values() for segment in note.segments} == {1}
+    assert len([record for record in caplog.records if "disk0" in record.getMessage()]) == 1
+    failing(monkeypatch, "pwritev", getattr(errno, error), tmp_path / "disk1")
+    with buffer.claim("9") as held:
+        assert held.write([b"x"], "disk").tier == "memory"
+    failing(monkeypatch, "pwritev", getattr(errno, error), tmp_path / "memory")
+    with buffer.claim("10") as held:
+        assert held.write([b"x"]) is None
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 3
+    monkeypatch.undo()
+    assert contents_of(buffer, 3) == [bytes([3]) * 5000]
+    for tier in ("memory", "disk"):
+        assert buffer.used_bytes(tier) == lengths_of(buffer, tier)
+
+
+def test_a_write_that_fails_half_way_leaves_no_trace(opened, monkeypatch):
+    buffer = opened(disks=0)
+    fill(buffer, 1, b"a" * 5000)
+    real = os.pwritev
+
+    def half(fd, chunks, offset):
+        real(fd, [chunks[0][: len(chunks[0]) // 2]], offset)
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "pwritev", half)
+    with buffer.claim("1") as held:
+        assert held.write([b"b" * 5000]) is None
+    assert lengths_of(buffer, "memory") == buffer.used_bytes("memory") == 5056
+    assert contents_of(buffer, 1) == [b"a" * 5000]
+
+
+def test_a_note_that_cannot_be_written_drops_the_group(opened, monkeypatch):
+    buffer = opened()
+    fill(buffer, 1, b"a" * 5000)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with buffer.claim("1") as held:
+        assert not held.touch(batch=2, requests=1)
+        assert held.segments == ()
+    assert buffer.notes() == {}
+    assert files_of(buffer, "memory") == []
+
+
+@pytest.mark.parametrize("folder", ["memory", "disk0"])
+def test_a_folder_deleted_while_it_is_used_is_made_again(opened, tmp_path, folder):
+    buffer = opened(disks=1)
+    for group in range(4):
+        fill(buffer, group, b"a" * 5000, tier="memory" if group % 2 else "disk")
+    shutil.rmtree(tmp_path / folder)
+    for group in range(4):
+        with buffer.claim(str(group)) as held:
+            held.drop()
+        fill(buffer, group, b"b" * 5000, tier="memory" if group % 2 else "disk")
+        assert contents_of(buffer, group) == [b"b" * 5000]
+
+
+def test_a_folder_deleted_while_a_group_is_held_ends_in_nothing(opened, tmp_path):
+    buffer = opened(disks=1)
+    with buffer.claim("1") as held:
+        held.write([b"a"])
+        for folder in ("memory", "disk0"):
+            shutil.rmtree(tmp_path / folder)
+            (tmp_path / folder).write_bytes(b"in the way")
+        assert held.write([b"b"]) is None
+        assert not held.keep([], b"", batch=1, requests=1)
+    with buffer.claim("1") as held:
+        assert held is None
+    assert buffer.notes() == {}
+    assert buffer.used_bytes("memory") == 0
+
+
+# -- any order of calls ---------------------------------------------------------------------------
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Two buffers over the same folders beside a dict of contents; every view is looked at each time."""
+
+    folder = None
+
+    def __init__(self):
+        super().__init__()
+        self.root = AnyOrder.folder / os.urandom(8).hex()
+        self.locals = [
+            LocalDir(str(self.root / name), "flights", "u1")
+            for _ in range(2)
+            for name in ("memory", "disk0", "disk1")
+        ]
+        limits = BufferLimits(memory_bytes_max=20 * KIB, disk_bytes_max=60 * KIB, file_bytes=4 * KIB)
+        self.buffers = [Buffer(one, [*rest], limits) for one, *rest in (self.locals[:3], self.locals[3:])]
+        self.kept, self.views, self.serial = {}, [], 0
+
+    def teardown(self):
+        self.views.clear()
+        for local in self.locals:
+            local.close()
+        shutil.rmtree(self.root)
+
+    @rule(
+        who=st.integers(0, 1),
+        group=st.integers(0, 2),
+        sizes=st.lists(st.integers(1, 6 * KIB), max_size=4),
+        tier=st.sampled_from(["memory", "disk", None]),
+        keep=st.booleans(),
+        data=st.data(),
+    )
+    def write(self, who, group, sizes, tier, keep, data):
+        with self.buffers[who].claim(str(group)) as held:
+            known = list(zip(held.segments, self.kept.get(group, []), strict=True))
+            for size in sizes:
+                self.serial += 1
+                content = self.serial.to_bytes(4, "big") * size
+                segment = held.write([content[:size]], tier)
+                if segment is not None:
+                    assert held.view(segment).to_pybytes() == content[:size]
+                    known.append((segment, content[:size]))
+            if keep:
+                chosen = [pair for pair in known if data.draw(st.booleans())]
+                assert held.keep([segment for segment, _ in chosen], b"%d" % group, batch=1, requests=1)
+                self.kept[group] = [content for _, content in chosen]
+
+    @rule(who=st.integers(0, 1), group=st.integers(0, 2))
+    def view(self, who, group):
+        with self.buffers[who].claim(str(group)) as held:
+            contents = self.kept.get(group, [])
+            self.views += [
+                (held.view(segment), content)
+                for segment, content in zip(held.segments, contents, strict=True)
+            ]
+
+    @precondition(lambda self: self.views)
+    @rule(data=st.data())
+    def look_away(self, data):
+        self.views.pop(data.draw(st.integers(0, len(self.views) - 1)))
+
+    @rule(who=st.integers(0, 1), group=st.integers(0, 2), tier=st.sampled_from(["memory", "disk"]))
+    def move(self, who, group, tier):
+        with self.buffers[who].claim(str(group)) as held:
+            moved = held.move(tier)
+            assert moved == 0 or {segment.tier for segment in held.segments} == {tier}
+
+    @rule(who=st.integers(0, 1), group=st.integers(0, 2))
+    def drop(self, who, group):
+        with self.buffers[who].claim(str(group)) as held:
+            held.drop()
+        self.kept.pop(group, None)
+
+    @invariant()
+    def views_show_what_was_written(self):
+        for view, content in self.views:
+            assert view.to_pybytes() == content
+
+    @invariant()
+    def what_is_kept_is_there_and_nothing_else(self):
+        buffer = self.buffers[0]
+        for group, contents in self.kept.items():
+            assert contents_of(buffer, group) == contents
+        for tier in ("memory", "disk"):
+            assert buffer.used_bytes(tier) == lengths_of(buffer, tier) <= buffer.limit(tier)
+            named = {
+                segment.file
+                for note in buffer.notes().values()
+                for segment in note.segments
+                if segment.tier == tier
+            }
+            assert {path.name for path in files_of(buffer, tier)} == named
+
+
+def test_any_order_of_calls(tmp_path):
+    AnyOrder.folder = tmp_path
+    quiet = settings(
+        max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    run_state_machine_as_test(AnyOrder, settings=quiet)

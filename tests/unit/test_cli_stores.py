@@ -1,0 +1,228 @@
+"""Commands over several stores: store add, remove, list; status, recover, verify, vacuum, drop."""
+
+import contextlib
+import json
+import shutil
+import sqlite3
+
+import pytest
+from typer.testing import CliRunner
+
+from tidegate import failpoints
+from tidegate.cli import app
+from tidegate.cli.common import split_stores
+from tidegate.sinks.open_store import open_store
+from tidegate.testing.example import LINEAGE, write_flights
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in ("STORE", "WAL", "NAMESPACE", "STORE_CONFIG"):
+        monkeypatch.delenv(f"TIDEGATE_{name}", raising=False)
+    yield
+    failpoints.arm(None)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(one) for one in arguments], prog_name="tidegate")
+
+
+def done(*arguments):
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def done_json(*arguments):
+    return json.loads(done(*arguments, "--json"))
+
+
+def refused(code, *arguments):
+    result = run(*arguments)
+    assert result.exit_code == code, result.output
+    return result.stderr
+
+
+class Place:
+    def __init__(self, folder):
+        self.folder = folder
+        self.log = [f"--wal=file://{folder}/wal", "--namespace=flights"]
+
+    def url(self, name):
+        return f"sqlite://{self.folder}/{name}"
+
+    def stores(self, *names):
+        return [*(f"--store={name}={self.url(name)}" for name in names), *self.log]
+
+    def silence(self, *names):
+        """As if the writer had gone long ago."""
+        for name in names:
+            meta = self.folder / name / "flights" / "meta.sqlite"
+            with contextlib.closing(sqlite3.connect(meta)) as connection:
+                connection.execute("UPDATE pointer SET heartbeat_us = NULL")
+                connection.commit()
+
+    def content(self, name):
+        with contextlib.closing(open_store(self.url(name), "flights")) as store:
+            visible = store.pointer().visible
+            rows = {}
+            for entry in store.catalog(visible, visible):
+                for table, at in entry.tables.items():
+                    for group in range(8):
+                        for page in store.scan(table, group, visible, at.start):
+                            rows |= {
+                                (table, key): value
+                                for key, value in zip(
+                                    page["key"].to_pylist(), page["value"].to_pylist(), strict=True
+                                )
+                            }
+            return visible, rows
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A namespace of one store, which was never given a name."""
+    write_flights(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/main")
+    made = Place(tmp_path)
+    made.silence("main")
+    return made
+
+
+def test_a_store_is_added_shown_and_removed(place):
+    text = done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
+    assert "its stores are copy, main" in text
+    assert place.content("copy") == place.content("main")
+    rows = done_json("store", "list", *place.stores("main", "copy"))["stores"]
+    assert [(row["name"], row["listed"], row["visible"], row["lag"]) for row in rows] == [
+        ("main", True, 3, 0),
+        ("copy", True, 3, 0),
+    ]
+    place.silence("main", "copy")
+    assert done_json("store", "remove", "copy", *place.stores("main", "copy"))["listed"] == ["main"]
+    assert "nothing was written" in done("store", "remove", "copy", *place.stores("main"))
+    assert place.content("copy")[0] == 3  # its data stays
+    assert "from these stores" in done("drop", "--only-stores", "--yes", *place.stores("copy"))
+    assert place.content("main")[0] == 3
+    with contextlib.closing(open_store(place.url("copy"), "flights")) as store:
+        assert store.identity() is None
+
+
+@pytest.mark.parametrize(
+    "name", ["open.after_append", "follow.after_claim", "fill.after_group", "publish.before"]
+)
+def test_an_addition_that_was_cut_short_is_repeated(place, name):
+    failpoints.arm(f"{name}=raise")
+    assert run("store", "add", f"copy={place.url('copy')}", *place.stores("main")).exit_code == 1
+    failpoints.arm(None)
+    done("store", "add", "--force", f"copy={place.url('copy')}", *place.stores("main"))
+    assert place.content("copy") == place.content("main")
+
+
+def test_later_leaves_the_filling_to_the_query(place):
+    text = done("store", "add", "--later", f"copy={place.url('copy')}", *place.stores("main"))
+    assert "it fills the new one" in text
+    with contextlib.closing(open_store(place.url("copy"), "flights")) as store:
+        assert store.identity() is None
+    status = refused(10, "status", *place.stores("main"))
+    assert "copy is in the log's list and was not given" in status
+    place.silence("main")
+    recovered = done_json("recover", *place.stores("main", "copy"))
+    assert recovered["stores"] == [{"name": "copy", "visible": 3, "error": None}]
+    assert place.content("copy") == place.content("main")
+    assert "nothing to recover" in done("recover", *place.stores("main", "copy"))
+
+
+def test_status_has_a_row_for_each_store(place):
+    done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
+    text = done("status", *place.stores("main", "copy"))
+    assert [line.split("\t")[0] for line in text.splitlines() if "at the log's end" in line] == [
+        "main",
+        "copy",
+    ]
+    shutil.rmtree(place.folder / "copy")
+    assert "empty: " in done("status", *place.stores("main", "copy"))
+    quick = place.folder / "quick"
+    quick.write_text("timeout_s=0.2\nsocket_timeout=0.1\nsocket_connect_timeout=0.1\n")
+    away = ["--store=copy=redis://127.0.0.1:1/0", f"--store-config=copy={quick}"]
+    rows = done_json("status", *place.stores("main"), *away)["stores"]
+    assert rows[0]["error"] is None
+    assert "StoreUnavailableError" in rows[1]["error"]
+    stranger = refused(10, "status", *place.stores("main", "copy"), f"--store=other={place.url('other')}")
+    assert "store other is not in the log's list" in stranger
+    # The first that answers stands for the namespace.
+    assert done_json("status", *away, *place.stores("main"))["visible"] == 3
+
+
+def test_recover_tells_of_a_store_that_is_down_and_brings_the_others_to_the_end(place):
+    done("store", "add", "--later", f"copy={place.url('copy')}", *place.stores("main"))
+    place.silence("main")
+    (place.folder / "copy").write_text("no folder")
+    told = refused(2, "recover", *place.stores("main", "copy"))
+    assert "store copy: ConfigError" in told
+    assert "cannot be made" in told
+    (place.folder / "copy").unlink()
+    place.silence("main")
+    done("recover", *place.stores("main", "copy"))
+    assert place.content("copy")[0] == 3
+
+
+def test_commands_that_open_want_every_store_of_the_list(place):
+    done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
+    place.silence("main", "copy")
+    for command in (["recover"], ["repair"], ["adopt", "--lineage", LINEAGE.replace("8", "9")]):
+        assert "tidegate store remove copy" in refused(2, *command, *place.stores("main"))
+        assert "tidegate store add other=URL" in refused(2, *command, *place.stores("main", "copy", "other"))
+
+
+def test_verify_vacuum_repair_and_adopt_work_over_all_stores_or_one(place):
+    done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
+    place.silence("main", "copy")
+    both = place.stores("main", "copy")
+    assert [one["findings"] for one in done_json("verify", *both)["stores"]] == [[], []]
+    assert done_json("verify", *place.stores("copy"))["findings"] == []
+    readers = [option for option in both if not option.startswith("--wal")]
+    assert [one["store"] for one in done_json("vacuum", *readers)["stores"]] == ["main", "copy"]
+    assert "nothing was lost" in done("repair", *both)
+    place.silence("main", "copy")
+    done("adopt", "--lineage", LINEAGE.replace("8", "9"), *both)
+    with contextlib.closing(sqlite3.connect(next((place.folder / "copy/flights").glob("shard-*")))) as shard:
+        shard.execute("DELETE FROM applied")
+    for path in (place.folder / "copy" / "flights").glob("shard-*.sqlite"):
+        with (
+            contextlib.closing(sqlite3.connect(path)) as shard,
+            contextlib.suppress(sqlite3.OperationalError),
+        ):
+            shard.execute("DELETE FROM t_airports")
+            shard.commit()
+    assert "copy" in run("verify", *both).stdout
+
+
+def test_drop_takes_all_stores_and_refuses_to_forget_one(place):
+    done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
+    place.silence("main", "copy")
+    assert "also has store copy" in refused(2, "drop", "--yes", *place.stores("main"))
+    assert "follows the log" in refused(2, "drop", "--only-stores", "--yes", *place.stores("copy"))
+    done("drop", "--yes", *place.stores("main", "copy"))
+    for name in ("main", "copy"):
+        assert not (place.folder / name / "flights").exists()
+
+
+def test_what_cannot_be_added_or_removed(place):
+    add = ["store", "add", f"copy={place.url('copy')}"]
+    assert "--store is missing" in refused(2, *add, *place.log)
+    assert "give the stores that remain" in refused(2, "store", "remove", "main", *place.stores("main"))
+    write_flights(f"file://{place.folder}/wal2", place.url("copy"))
+    assert "does not belong to" in refused(10, *add, *place.stores("main"))
+    rows = done_json("store", "list", *place.stores("main"))["stores"]
+    assert [row["listed"] for row in rows] == [None]  # nothing was appended
+    done("store", "add", f"third={place.url('third')}", *place.stores("main"))
+    shutil.rmtree(place.folder / "third")
+
+
+def test_stores_from_the_environment(place, monkeypatch):
+    done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
+    monkeypatch.setenv("TIDEGATE_STORE", f"main={place.url('main')} copy={place.url('copy')}")
+    assert len(done_json("status", *place.log)["stores"]) == 2
+    assert json.loads(done("get", "airports", "LGA", "--json", place.log[1]))["value"]["departures"] == 1
+    assert split_stores("sqlite:///with a space/x") == ["sqlite:///with a space/x"]
+    assert split_stores("a=redis://h:1,j:2/0 sqlite:///b") == ["a=redis://h:1,j:2/0", "sqlite:///b"]

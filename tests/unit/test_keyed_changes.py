@@ -1,0 +1,112 @@
+"""apply_changes without Spark: every order and every cut into batches leaves the same rows."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pyarrow as pa
+import pytest
+
+from tidegate.errors import BadRecordError, ConfigError
+from tidegate.spark.keyed_changes import ChangedTable, changed, deleted_table, sequence_column
+from tidegate.spark.keyed_state import ReducedColumn
+from tidegate.wal.bad_rows import CHANGES
+from tidegate.wal.record import Column
+
+SEQUENCE = (ReducedColumn("ts", "timestamp", "last"), ReducedColumn("lsn", "bigint", "last"))
+TABLE = ChangedTable(0, "people", 0, 1, 0, SEQUENCE)
+
+
+class World:
+    """Two tables in memory, as a store has them."""
+
+    def __init__(self):
+        self.tables = {"people": {}, deleted_table("people"): {}}
+
+    def read(self, table, start, rows):
+        return pa.array([self.tables[table].get(key) for key in rows["k"].to_pylist()], pa.binary())
+
+    def apply(self, changes):
+        last = {}
+        for change in sorted(changes):  # key, sequence, value: as Spark sorts, the last one wins
+            last[change[0]] = change[2]
+        rows = [(0, 0, key, value) for key, value in last.items()]
+        columns = [pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), CHANGES, strict=True)]
+        for _, table, key, value in zip(
+            *(c.to_pylist() for c in changed(self.read, TABLE, pa.record_batch(columns, CHANGES)).columns),
+            strict=True,
+        ):
+            rows_of = self.tables[list(self.tables)[table]]
+            if value == b"-":
+                rows_of.pop(key, None)
+            else:
+                rows_of[key] = value[1:]
+
+
+def change(key, day, lsn, name=None):
+    sequence = {"ts": f"2026-01-{day:02}T00:00:00.000000Z", "lsn": lsn}
+    row = sequence if name is None else {**sequence, "name": name}
+    return key, (day, lsn), (b"-" if name is None else b"+") + json.dumps(row, separators=(",", ":")).encode()
+
+
+def test_any_order_and_any_cut_into_batches_leaves_the_same_rows():
+    """Ties among them: equal sequences of an upsert and a delete, and of two upserts."""
+    for seed in range(60):
+        chance = random.Random(seed)
+        changes = [
+            change(
+                chance.choice([b"a", b"b"]),
+                chance.randint(1, 3),
+                chance.randint(1, 3),
+                chance.choice([None, "x", "y"]),
+            )
+            for _ in range(chance.randint(1, 12))
+        ]
+        ends = []
+        for _ in range(4):
+            world, left = World(), chance.sample(changes, len(changes))
+            left += chance.sample(changes, chance.randint(0, len(changes)))  # replays
+            while left:
+                size = chance.randint(1, len(left))
+                world.apply(left[:size])
+                left = left[size:]
+            ends.append(world.tables["people"])
+        assert all(end == ends[0] for end in ends), f"seed {seed}: {changes}"
+
+
+def test_a_late_change_of_what_was_deleted_loses_and_a_later_one_brings_it_back():
+    world = World()
+    world.apply([change(b"a", 2, 1, "x")])
+    world.apply([change(b"a", 3, 1)])
+    assert world.tables["people"] == {}
+    world.apply([change(b"a", 2, 9, "late")])
+    assert world.tables["people"] == {}
+    world.apply([change(b"a", 3, 1, "tie: the delete wins")])
+    assert world.tables["people"] == {}
+    world.apply([change(b"a", 3, 2, "back")])
+    assert json.loads(world.tables["people"][b"a"])["name"] == "back"
+
+
+def test_what_loses_is_not_written_at_all():
+    world = World()
+    world.apply([change(b"a", 2, 1, "x")])
+    key, _, value = change(b"a", 1, 1)
+    rows = pa.record_batch(
+        [pa.array(c, f.type) for c, f in zip(([0], [0], [key], [value]), CHANGES, strict=True)], CHANGES
+    )
+    assert changed(world.read, TABLE, rows).num_rows == 0
+
+
+def test_a_change_without_a_sequence_is_refused_by_its_key():
+    rows = pa.record_batch(
+        [pa.array(c, f.type) for c, f in zip(([0], [0], [b"k7"], [b"!"]), CHANGES, strict=True)], CHANGES
+    )
+    with pytest.raises(BadRecordError, match=r"table people, key b'k7': .*null in sequence_by or op_column"):
+        changed(World().read, TABLE, rows)
+
+
+@pytest.mark.parametrize("kind", ["double", "boolean", "decimal(10,2)", "array<int>"])
+def test_sequences_that_have_no_agreed_order_are_refused(kind):
+    with pytest.raises(ConfigError, match="sequence_by column s is"):
+        sequence_column("people", Column("s", kind))

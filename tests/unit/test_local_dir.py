@@ -1,0 +1,331 @@
+"""The folder for what may be lost: made for one user, cleaned when stale, never needed."""
+
+import errno
+import fcntl
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from tidegate.errors import CorruptError
+from tidegate.local_dir import RETRY_S, STALE_S, LocalDir, check_local_dir, local_dirs
+
+UUID, OTHER = "a" * 32, "b" * 32
+HOLDER = """
+    import sys
+    from tidegate.local_dir import LocalDir
+
+    local = LocalDir(sys.argv[1], sys.argv[2], sys.argv[3])
+    (local.shared("cache") / "kept").write_text("kept")
+    (local.own("spill") / "lost").write_text("lost")
+    print(local.own("spill"), flush=True)
+    sys.stdin.read()
+"""
+
+
+class Now:
+    def __init__(self):
+        self.seconds = 100.0
+
+    def __call__(self):
+        return self.seconds
+
+
+@pytest.fixture
+def opened():
+    """LocalDirs that are closed with the test."""
+    made = []
+
+    def make(root, namespace="flights", uuid=UUID, **given):
+        made.append(LocalDir(str(root), namespace, uuid, **given))
+        return made[-1]
+
+    yield make
+    for local in made:
+        local.close()
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Starts other processes that use a folder until they are ended."""
+    started = []
+
+    def start(namespace="flights", uuid=UUID):
+        command = [sys.executable, "-c", textwrap.dedent(HOLDER), str(tmp_path), namespace, uuid]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        return process, process.stdout.readline().strip()
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def end(process, how=signal.SIGKILL):
+    process.send_signal(how)
+    process.wait(10)
+
+
+def test_it_is_for_this_user_alone(tmp_path, opened):
+    old = os.umask(0)
+    try:
+        local = opened(tmp_path / "new")
+        folders = [local.path.parent, local.path, local.shared("cache"), local.own("spill")]
+    finally:
+        os.umask(old)
+    for folder in folders:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert folder.stat().st_uid == os.getuid()
+    assert folders[1] == tmp_path / "new" / f"tidegate-{os.getuid()}" / UUID
+
+
+def test_nothing_is_made_before_it_is_asked_for(tmp_path, opened):
+    opened(tmp_path)
+    local_dirs(str(tmp_path), "flights", UUID)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_process_gets_the_same_folders(tmp_path):
+    one, two = str(tmp_path / "1"), str(tmp_path / "2")
+    found = local_dirs([one, two], "flights", UUID)
+    assert [local.root for local in found] == [tmp_path / "1", tmp_path / "2"]
+    again = local_dirs((two,), "flights", UUID)
+    assert again[0] is found[1]
+    assert found[0].own("spill") == found[0].own("spill")
+    for local in found:
+        local.close()
+
+
+def test_by_default_it_is_the_systems_temporary_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    assert check_local_dir(None) == (str(tmp_path),)
+
+
+@pytest.mark.parametrize("uuid", ["", "..", "a/b", "/etc", "a" * 65, "a\0", "-a", "ä"])
+def test_a_uuid_that_could_lead_elsewhere_is_refused(tmp_path, uuid):
+    with pytest.raises(CorruptError, match="is no uuid"):
+        LocalDir(str(tmp_path), "flights", uuid)
+
+
+@pytest.mark.parametrize("what", ["", "..", "a/b", "/etc", "A", "a" * 33])
+def test_a_folder_inside_has_a_plain_name(tmp_path, opened, what):
+    with pytest.raises(ValueError, match="no name of a folder"):
+        opened(tmp_path).shared(what)
+
+
+# -- shared by a host's processes -----------------------------------------------------------------
+
+
+def test_processes_share_one_folder_and_have_one_of_their_own(tmp_path, opened, holder):
+    _, theirs = holder()
+    local = opened(tmp_path)
+    assert (local.shared("cache") / "kept").read_text() == "kept"
+    assert str(local.own("spill")) != theirs
+    assert Path(theirs).exists()  # it lives: nothing of it is removed
+
+
+def test_what_a_killed_process_had_for_itself_is_removed(tmp_path, opened, holder):
+    process, theirs = holder()
+    end(process)
+    local = opened(tmp_path)
+    assert (local.shared("cache") / "kept").read_text() == "kept"
+    assert not Path(theirs).exists()
+    assert list((local.path / "own").iterdir()) == []
+
+
+def test_a_process_that_ends_removes_what_it_had_for_itself(tmp_path):
+    code = f"""
+        from tidegate.local_dir import local_dirs
+        [local] = local_dirs({str(tmp_path)!r}, "flights", {UUID!r})
+        print(local.own("spill"))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert not Path(ran.stdout.strip()).exists()
+    assert list((tmp_path / f"tidegate-{os.getuid()}" / UUID / "own").iterdir()) == []
+
+
+def _in_a_child(local, pipe):
+    pipe.send((str(local.own("spill")), str(local.shared("cache"))))
+
+
+def test_a_fork_has_a_folder_of_its_own_and_leaves_the_parents_alone(tmp_path, opened):
+    """T13: workers are forked."""
+    local = opened(tmp_path)
+    mine, shared = local.own("spill"), local.shared("cache")
+    fork = multiprocessing.get_context("fork")
+    here, there = fork.Pipe()
+    child = fork.Process(target=_in_a_child, args=(local, there))
+    child.start()
+    assert here.poll(30)
+    own, same = here.recv()
+    child.join(30)
+    assert (own != str(mine), same) == (True, str(shared))
+    again = opened(tmp_path)
+    again.shared("cache")  # opens, and cleans
+    assert mine.exists()
+    assert local.own("spill") == mine
+
+
+# -- what is stale --------------------------------------------------------------------------------
+
+
+def test_a_namespace_that_was_made_again_does_not_find_what_was_before(tmp_path, opened, holder):
+    """Dropped and made again it has another uuid; what the old one left goes."""
+    process, _ = holder(uuid=OTHER)
+    end(process)
+    local = opened(tmp_path)
+    assert list(local.shared("cache").iterdir()) == []
+    assert [path.name for path in local.path.parent.iterdir()] == [UUID]
+
+
+def test_another_namespace_of_the_same_name_is_left_alone_while_it_is_used(tmp_path, opened, holder):
+    _, theirs = holder(uuid=OTHER)
+    assert opened(tmp_path).shared("cache")
+    assert Path(theirs).exists()
+
+
+def test_other_namespaces_are_removed_when_nobody_used_them_for_long(tmp_path, opened, holder):
+    process, _ = holder("hotels", OTHER)
+    end(process)
+    theirs = tmp_path / f"tidegate-{os.getuid()}" / OTHER
+    opened(tmp_path).shared("cache")
+    assert theirs.exists()
+    long_ago = time.time() - STALE_S - 10
+    os.utime(theirs / "in-use", (long_ago, long_ago))
+    opened(tmp_path).shared("cache")
+    assert not theirs.exists()
+
+
+def test_what_a_cleaner_left_when_it_was_killed_is_removed(tmp_path, opened):
+    left = tmp_path / f"tidegate-{os.getuid()}" / f"{OTHER}.swept-1234"
+    left.mkdir(parents=True)
+    left.parent.chmod(0o700)
+    opened(tmp_path).shared("cache")
+    assert not left.exists()
+
+
+def test_what_is_not_ours_by_name_is_left_alone(tmp_path, opened):
+    foreign = tmp_path / f"tidegate-{os.getuid()}" / "notes.txt"
+    foreign.parent.mkdir(mode=0o700)
+    foreign.write_text("hello")
+    opened(tmp_path).shared("cache")
+    assert foreign.read_text() == "hello"
+
+
+def test_many_processes_open_and_clean_at_once(tmp_path):
+    """One opens while another cleans: each ends with a folder that is really there."""
+    code = f"""
+        import sys
+        from tidegate.local_dir import LocalDir
+        for round in range(30):
+            local = LocalDir({str(tmp_path)!r}, "flights", "ab"[(int(sys.argv[1]) + round) % 2] * 32)
+            (local.own("spill") / "x").write_text("x")
+            (local.shared("cache") / sys.argv[1]).write_text("x")
+            assert (local.own("spill") / "x").read_text() == "x"
+            local.close()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    running = [subprocess.Popen([*command, str(i)], stderr=subprocess.PIPE, text=True) for i in range(4)]
+    assert [(process.communicate(timeout=60)[1], process.returncode) for process in running] == [("", 0)] * 4
+
+
+# -- trouble --------------------------------------------------------------------------------------
+
+
+def refuses(number):
+    def call(*_args, **_given):
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "number,cause",
+    [
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EROFS, "it is read-only"),
+        (errno.EACCES, "may not write there"),
+        (errno.EIO, "Input/output error"),
+    ],
+)
+def test_trouble_is_told_once_and_the_folder_tried_again_later(
+    tmp_path, opened, monkeypatch, caplog, number, cause
+):
+    now = Now()
+    local = opened(tmp_path, now=now)
+    with monkeypatch.context() as broken:
+        broken.setattr("os.mkdir", refuses(number))
+        for _ in range(3):
+            assert local.shared("cache") is None
+            now.seconds += RETRY_S
+        now.seconds -= 1
+        assert local.own("spill") is None
+    assert local.own("spill") is None  # not before its time
+    [warning] = caplog.records
+    assert warning.levelno == logging.WARNING
+    assert cause in warning.getMessage()
+    assert str(local.path) in warning.getMessage()
+    now.seconds += 1
+    assert local.own("spill").is_dir()
+
+
+def test_trouble_that_its_user_met_counts_too(tmp_path, opened, caplog):
+    now = Now()
+    local = opened(tmp_path, now=now)
+    assert local.shared("cache")
+    local.failed(OSError(errno.ENOSPC, "No space left on device"))
+    local.failed(OSError(errno.ENOSPC, "No space left on device"))
+    assert local.shared("cache") is None
+    assert len(caplog.records) == 1
+    now.seconds += RETRY_S
+    assert local.shared("cache")
+
+
+def test_a_folder_that_was_deleted_is_made_anew(tmp_path, opened):
+    local = opened(tmp_path)
+    cache, spill = local.shared("cache"), local.own("spill")
+    (cache / "x").write_text("x")
+    shutil.rmtree(tmp_path)
+    assert list(local.shared("cache").iterdir()) == []
+    assert local.own("spill") != spill
+    shutil.rmtree(local.path / "shared")
+    assert local.shared("cache").is_dir()
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a link", "a file"])
+def test_a_folder_that_somebody_else_prepared_is_not_used(tmp_path, opened, caplog, kind):
+    """In a folder like /tmp anybody may make it first, and read or swap what is put there."""
+    place = tmp_path / f"tidegate-{os.getuid()}"
+    if kind == "open to others":
+        place.mkdir()
+        place.chmod(0o770)
+    elif kind == "a link":
+        (tmp_path / "theirs").mkdir(mode=0o700)
+        place.symlink_to(tmp_path / "theirs")
+    else:
+        place.write_text("")
+    assert opened(tmp_path).shared("cache") is None
+    assert "tidegate-" in caplog.records[0].getMessage()
+    assert not (tmp_path / "theirs").exists() or not list((tmp_path / "theirs").iterdir())
+
+
+def test_a_folder_that_others_keep_locked_is_given_up(tmp_path, opened, caplog):
+    local = opened(tmp_path)
+    local.path.mkdir(parents=True)
+    local.path.parent.chmod(0o700)
+    local.path.chmod(0o700)
+    with (local.path / "in-use").open("w") as theirs:
+        fcntl.flock(theirs, fcntl.LOCK_EX)
+        assert local.shared("cache") is None
+    assert "keeps removing it" in caplog.records[0].getMessage()

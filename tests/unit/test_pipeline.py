@@ -1,0 +1,464 @@
+"""Pipelined commits: decided at once, visible in order, so many in flight, never stale, never silent."""
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+import uuid
+
+import pytest
+
+from tidegate import failpoints
+from tidegate.committers.driver import Driver
+from tidegate.committers.open import open_namespace
+from tidegate.committers.phases import Phases
+from tidegate.committers.pipeline import Pipeline
+from tidegate.committers.pipeline_thread import PipelineThread
+from tidegate.committers.recover import recover
+from tidegate.committers.trim import keep_from_us
+from tidegate.errors import (
+    CorruptError,
+    FencedError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    TidegateError,
+    WalUnavailableError,
+)
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.memory_store import MemoryStore
+from tidegate.testing.arrow_barrier import BYTES_SCHEMA, ArrowBarrier, batch
+from tidegate.testing.faulty import FaultyLog, FaultyStore
+from tidegate.wal.memory_log import MemoryLog
+
+DEADLINE_S = 60.0
+
+
+class Gates:
+    """A port that holds calls of a name until they are let through, and notes what went through."""
+
+    def __init__(self):
+        self.closed = {}
+        self.waiting = set()
+        self.errors = {}
+        self.went = []
+        self.in_flight_max = 0
+        self.pipeline = None
+
+    def close(self, *names):
+        for name in names:
+            self.closed[name] = threading.Event()
+
+    def open(self, *names):
+        for name in names:
+            self.closed.pop(name).set()
+
+    def call(self, call, effect):
+        gate = self.closed.get(call.name)
+        if gate is not None:
+            self.waiting.add(call.name)
+            assert gate.wait(DEADLINE_S), f"{call.name} was never let through"
+        if error := self.errors.get(call.name):
+            raise error
+        result = effect()
+        self.went.append(f"{call.name} {call.shown}".strip())
+        return result
+
+
+def wait_until(holds, what):
+    end = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < end, f"{what}: not within {DEADLINE_S} s"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def place():
+    return uuid.uuid4().hex
+
+
+@pytest.fixture
+def gates():
+    gates = Gates()
+    yield gates
+    gates.errors.clear()
+    gates.open(*gates.closed)
+
+
+def driver_at(place, port, **options):
+    log, store = FaultyLog(MemoryLog(place, "n"), port), FaultyStore(MemoryStore(place, "n"), port)
+    options = Options(key_groups=4, **{"apply_deadline_s": DEADLINE_S, **options})
+    return Driver(Endpoints("n", f"memory://{place}", f"memory://{place}"), log, store, options)
+
+
+@pytest.fixture
+def make(place, gates):
+    """A driver that is open, and its pipeline; threads end with the test."""
+    pipelines = []
+
+    def pipelined(port=gates, **options):
+        driver = driver_at(place, port, **options)
+        open_namespace(driver, "query-1")
+        pipelines.append(PipelineThread(driver))
+        return driver, pipelines[-1]
+
+    yield pipelined
+    gates.errors.clear()
+    gates.open(*list(gates.closed))
+    for pipeline in pipelines:
+        pipeline.close()
+
+
+def barrier_of(driver, batch_id, **more):
+    rows = {"aircraft": {b"N%d" % n: b"%d" % batch_id for n in range(batch_id + 1)}}
+    return ArrowBarrier(driver.log, rows, batch("query-1", batch_id), 4, **more)
+
+
+def visible(place):
+    return MemoryStore(place, "n").pointer().visible
+
+
+def check_content(place, version):
+    store = MemoryStore(place, "n")
+    assert store.pointer().visible == version
+    keys = [b"N%d" % n for n in range(version + 1)]
+    for at in range(1, version + 1):
+        expected = [b"%d" % (at - 1)] * at + [None] * (version + 1 - at)
+        assert store.get_many("aircraft", keys, at).to_pylist() == expected
+
+
+# -- order and room ---------------------------------------------------------------------------------
+
+
+def test_a_commit_returns_decided_and_becomes_visible_behind_it_i7(place, gates, make):
+    driver, pipeline = make()
+    gates.close("seal")
+    first = pipeline.commit(barrier_of(driver, 0))
+    second = pipeline.commit(barrier_of(driver, 1))
+    assert (first.version, second.version, pipeline.in_flight) == (1, 2, 2)
+    assert driver.folded.last_version == 2
+    assert visible(place) == 0
+    gates.open("seal")
+    pipeline.drain(DEADLINE_S)
+    assert pipeline.in_flight == 0
+    check_content(place, 2)
+    published = [name.split()[1] for name in gates.went if name.startswith("publish")]
+    assert published == ["v1", "v2"]
+
+
+def test_no_more_are_decided_than_may_be_in_flight_i11(place, gates, make):
+    driver, pipeline = make(commit_in_flight=2)
+    gates.close("publish")
+    for batch_id in range(2):
+        pipeline.commit(barrier_of(driver, batch_id))
+    facts = []
+    third = threading.Thread(target=lambda: facts.append(pipeline.commit(barrier_of(driver, 2))))
+    third.start()
+    wait_until(lambda: sum(name.startswith("log.stage") for name in gates.went) >= 6, "the third is staged")
+    assert driver.folded.last_version == 2, "it is staged, and waits for room before it is decided"
+    assert facts == []
+    gates.open("publish")
+    third.join(DEADLINE_S)
+    assert [fact.version for fact in facts] == [3]
+    pipeline.drain(DEADLINE_S)
+    check_content(place, 3)
+
+
+def test_room_is_waited_for_no_longer_than_the_deadline(place, gates, make):
+    driver, pipeline = make(commit_in_flight=1, apply_deadline_s=0.2)
+    gates.close("seal")
+    pipeline.commit(barrier_of(driver, 0))
+    with pytest.raises(StoreUnavailableError, match="1 versions are decided and not visible"):
+        pipeline.commit(barrier_of(driver, 1))
+    assert driver.folded.last_version == 1, "nothing of the second is decided"
+    with pytest.raises(StoreUnavailableError, match="stay decided"):
+        pipeline.drain(0.05)
+
+
+def test_what_reads_state_waits_until_its_base_version_is_visible_i1(place, gates, make):
+    driver, pipeline = make()
+    gates.close("publish")
+    pipeline.commit(barrier_of(driver, 0))
+    seen = []
+
+    class Stateful(ArrowBarrier):
+        def stage(self, spec, base_version):
+            seen.append((base_version, visible(place)))
+            return super().stage(spec, base_version)
+
+    barrier = barrier_of(driver, 1, reads_state=True)
+    stateful = Stateful(**{name: getattr(barrier, name) for name in barrier.__dataclass_fields__})
+    running = threading.Thread(target=lambda: pipeline.commit(stateful))
+    running.start()
+    wait_until(lambda: "publish" in gates.waiting, "the first is about to be published")
+    assert seen == []
+    gates.open("publish")
+    running.join(DEADLINE_S)
+    assert seen == [(1, 1)]
+    pipeline.drain(DEADLINE_S)
+    check_content(place, 2)
+
+
+def test_schemas_of_what_is_in_flight_are_known_before_the_store_has_them(place, gates, make):
+    driver, pipeline = make()
+    gates.close("put_schemas")
+    assert pipeline.schemas() == {}
+    pipeline.commit(barrier_of(driver, 0))
+    assert pipeline.schemas() == {BYTES_SCHEMA.schema_id: BYTES_SCHEMA}
+    assert MemoryStore(place, "n").schemas() == {}
+
+
+def test_phases_are_those_of_each_version_by_itself(gates, make, place):
+    driver, _ = make()
+    told = []
+    pipeline = PipelineThread(driver, told.append)
+    for batch_id in range(2):
+        driver.watch = Phases()
+        pipeline.commit(barrier_of(driver, batch_id))
+    assert pipeline.close() is None
+    assert [on_its_way.fact.version for on_its_way in told] == [1, 2]
+    for on_its_way in told:
+        named = ["staging", "staged", "deciding", "folding", "decided", "sealed"]
+        assert list(on_its_way.machine.watch.seconds) == named
+
+
+def test_summaries_are_made_of_the_decided_state_and_found_valid(place, gates, make):
+    driver, pipeline = make(summary_every=1)
+    gates.close("seal")
+    pipeline.commit(barrier_of(driver, 0))
+    pipeline.commit(barrier_of(driver, 1))
+    driver.fold_on()
+    assert [at.version for at in driver.view.summaries] == [1, 2]
+    assert driver.view.void == 0
+    assert keep_from_us(driver.folded, driver.clock.now_us(), 0.0) == driver.folded.decided_at_us
+
+
+# -- what goes wrong --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error,kind",
+    [
+        (CorruptError("simulated"), CorruptError),
+        (StoreUnavailableError("simulated"), StoreUnavailableError),
+        (ValueError("simulated"), TidegateError),
+    ],
+)
+def test_an_error_in_the_background_ends_the_line_and_is_raised_with_its_cause_i7_i10(
+    place, gates, make, error, kind
+):
+    driver, pipeline = make(apply_deadline_s=0.2)
+    gates.close("seal")
+    pipeline.commit(barrier_of(driver, 0))
+    pipeline.commit(barrier_of(driver, 1))
+    gates.errors["apply"] = gates.errors["seal"] = error
+    gates.open("seal")
+    wait_until(lambda: pipeline.failed is not None, "the line fails")
+    for call in (
+        lambda: pipeline.commit(barrier_of(driver, 2)),
+        lambda: pipeline.drain(DEADLINE_S),
+        pipeline.check,
+    ):
+        with pytest.raises(kind, match="version 1, which an earlier batch decided") as raised:
+            call()
+        assert raised.value.__cause__ is pipeline.failed
+    assert driver.folded.last_version == 2, "nothing more is decided"
+    assert isinstance(pipeline.close(), kind)
+    gates.errors.clear()
+    assert visible(place) == 0
+    another = driver_at(place, gates)
+    assert open_namespace(another, "query-1") == [1, 2]
+    check_content(place, 2)
+
+
+def test_what_fails_while_room_is_waited_for_is_raised_at_once(place, gates, make):
+    driver, pipeline = make(commit_in_flight=1)
+    gates.close("publish")
+    pipeline.commit(barrier_of(driver, 0))
+    raised = []
+
+    def second():
+        try:
+            pipeline.commit(barrier_of(driver, 1))
+        except CorruptError as error:
+            raised.append(error)
+
+    running = threading.Thread(target=second)
+    running.start()
+    wait_until(lambda: "publish" in gates.waiting, "the first is about to be published")
+    gates.errors["publish"] = CorruptError("simulated")
+    gates.open("publish")
+    running.join(DEADLINE_S)
+    assert len(raised) == 1
+    assert driver.folded.last_version == 1
+
+
+def test_a_failpoint_in_the_background_is_an_error_like_any_other(place, gates, make):
+    driver, pipeline = make()
+    failpoints.arm("pipeline.before_complete=raise")
+    try:
+        pipeline.commit(barrier_of(driver, 0))
+        with pytest.raises(TidegateError, match="failpoint pipeline"):
+            pipeline.drain(DEADLINE_S)
+    finally:
+        failpoints.arm(None)
+    assert visible(place) == 0
+
+
+def test_a_newer_driver_fences_what_is_in_flight_and_has_it_visible_i4_i6(place, gates, make):
+    driver, pipeline = make()
+    gates.close("publish")
+    pipeline.commit(barrier_of(driver, 0))
+    pipeline.commit(barrier_of(driver, 1))
+    wait_until(lambda: "publish" in gates.waiting, "the first is about to be published")
+    newer = driver_at(place, Gates())
+    assert open_namespace(newer, "query-1") == [1, 2]
+    gates.open("publish")
+    with pytest.raises(FencedError):
+        pipeline.drain(DEADLINE_S)
+    check_content(place, 2)
+
+
+def test_an_own_fencing_open_fences_nothing_that_is_in_flight(place, gates, make):
+    """While version 2 is decided its reply is lost and the log is silent: the driver fences itself."""
+    driver, pipeline = make(decide_deadline_s=0.1)
+    gates.close("publish")
+    pipeline.commit(barrier_of(driver, 0))
+    wait_until(lambda: "publish" in gates.waiting, "the first is about to be published")
+    plain = driver.log.append_decision
+
+    def lost(content):
+        driver.log.append_decision = plain
+        plain(content)
+        gates.errors["decisions"] = WalUnavailableError("simulated")
+        raise OutcomeUnknownError("simulated")
+
+    def fencing(content):
+        gates.errors.clear()
+        return plain(content)
+
+    def lost_then_fencing(content):
+        try:
+            lost(content)
+        finally:
+            driver.log.append_decision = fencing
+
+    driver.log.append_decision = lost_then_fencing
+    epoch = driver.epoch
+    pipeline.commit(barrier_of(driver, 1))
+    assert driver.epoch == epoch + 1
+    assert MemoryStore(place, "n").pointer().epoch == epoch + 1
+    gates.open("publish")
+    pipeline.drain(DEADLINE_S)
+    check_content(place, 2)
+
+
+def test_a_repair_beside_may_publish_ahead_of_the_line(place, gates, make):
+    """The background repairs with a driver of its own under the same epoch, up to the log's end."""
+    driver, pipeline = make()
+    gates.close("publish")
+    pipeline.commit(barrier_of(driver, 0))
+    pipeline.commit(barrier_of(driver, 1))
+    wait_until(lambda: "publish" in gates.waiting, "the first is about to be published")
+    beside = driver_at(place, Gates())
+    beside.view, beside.writer = driver.view, driver.writer
+    beside.epoch = beside.tried_epoch = driver.epoch
+    assert recover(beside) == [1, 2]
+    gates.open("publish")
+    pipeline.drain(DEADLINE_S)
+    check_content(place, 2)
+
+
+# -- the thread ---------------------------------------------------------------------------------------
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "tidegate-pipeline"]
+
+
+def test_the_thread_ends_with_its_query_once_all_is_visible_and_starts_again(place, gates):
+    driver = driver_at(place, gates, heartbeat_s=0.01)
+    open_namespace(driver, "query-1")
+    pipeline = PipelineThread(driver, ended=lambda: True)
+    gates.close("publish")
+    pipeline.commit(barrier_of(driver, 0))
+    wait_until(lambda: "publish" in gates.waiting, "the first is about to be published")
+    assert threads()
+    gates.open("publish")
+    wait_until(lambda: not threads(), "the thread ends")
+    check_content(place, 1)
+    pipeline.commit(barrier_of(driver, 1))
+    assert pipeline.close() is None
+    check_content(place, 2)
+    assert not threads()
+
+
+def test_closing_drains_and_tells_what_it_could_not(place, gates, make):
+    driver, pipeline = make(apply_deadline_s=0.1)
+    gates.close("publish")
+    pipeline.commit(barrier_of(driver, 0))
+    closing = []
+    running = threading.Thread(target=lambda: closing.append(pipeline.close()))
+    running.start()
+    wait_until(lambda: pipeline.stopped, "the drain's deadline passes")
+    gates.open("publish")
+    running.join(DEADLINE_S)
+    assert isinstance(closing[0], StoreUnavailableError)
+    assert not threads()
+
+
+def test_nothing_is_completed_on_a_pipeline_that_nobody_runs(place, gates):
+    """Both sides can be driven by one thread: as the crash sweep does."""
+    driver = driver_at(place, gates, commit_in_flight=3)
+    open_namespace(driver, "query-1")
+    pipeline = Pipeline(driver)
+    for batch_id in range(3):
+        pipeline.commit(barrier_of(driver, batch_id))
+    assert visible(place) == 0
+    for version in range(1, 4):
+        pipeline.complete_next()
+        assert visible(place) == version
+    check_content(place, 3)
+
+
+AT_EXIT = """
+import sys, threading
+sys.argv = [{folder!r}]
+from tidegate.committers.driver import Driver
+from tidegate.committers.open import open_namespace
+from tidegate.committers.pipeline_thread import PipelineThread
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.open_store import open_store
+from tidegate.testing.arrow_barrier import ArrowBarrier, batch
+from tidegate.wal.open_log import open_log
+
+wal, store = "file://{folder}/wal", "sqlite://{folder}/store"
+kept = open_store(store, "n")
+driver = Driver(Endpoints("n", wal, store), open_log(wal, "n"), kept, Options(key_groups=4))
+open_namespace(driver, "q")
+pipeline = PipelineThread(driver)
+main = threading.main_thread()
+plain = kept.publish
+
+def publish(entry, epoch):
+    while main.is_alive():  # so that nothing is visible before the interpreter begins to exit
+        main.join(0.05)
+    return plain(entry, epoch)
+
+kept.publish = publish
+for number in range(2):
+    rows = {{"t": {{b"k": b"%d" % number}}}}
+    pipeline.commit(ArrowBarrier(driver.log, rows, batch("q", number), 4))
+print("visible", kept.pointer().visible, flush=True)
+"""
+
+
+def test_a_process_that_exits_drains_first(tmp_path):
+    script = AT_EXIT.format(folder=str(tmp_path))
+    command = [sys.executable, "-c", script]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
+    assert told.stdout.split() == ["visible", "0"]
+    from tidegate.sinks.open_store import open_store
+
+    with contextlib.closing(open_store(f"sqlite://{tmp_path}/store", "n")) as store:
+        assert store.pointer().visible == 2

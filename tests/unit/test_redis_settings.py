@@ -1,0 +1,62 @@
+"""What a Redis URL and its options say. Connects to nothing."""
+
+import pytest
+
+pytest.importorskip("redis")
+
+from tidegate.errors import ConfigError
+from tidegate.sinks.redis_settings import Address, settings_of
+
+
+@pytest.mark.parametrize(
+    "url,kind,seeds,master,tls,db",
+    [
+        ("redis://cache", "one", [("cache", 6379)], "", False, None),
+        ("redis://cache:7000/3", "one", [("cache", 7000)], "", False, 3),
+        ("rediss://cache:7000/0", "one", [("cache", 7000)], "", True, 0),
+        ("redis://[::1]:7000", "one", [("::1", 7000)], "", False, None),
+        ("redis+sentinel://a,b:7/main", "sentinel", [("a", 26379), ("b", 7)], "main", False, None),
+        ("rediss+sentinel://a/main/2", "sentinel", [("a", 26379)], "main", True, 2),
+        ("redis+cluster://a:1,b:2", "cluster", [("a", 1), ("b", 2)], "", False, None),
+    ],
+)
+def test_urls(url, kind, seeds, master, tls, db):
+    found = settings_of(url, {})
+    assert (found.kind, found.master, found.tls) == (kind, master, tls)
+    assert found.seeds == tuple(Address(*seed) for seed in seeds)
+    assert found.connection.get("db") == db
+
+
+def test_the_login_is_decoded_and_never_shown():
+    found = settings_of("redis://us%40er:p%2Fw:x@cache", {})
+    assert (found.connection["username"], found.connection["password"]) == ("us@er", "p/w:x")
+    assert "p/w" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "url,options,why",
+    [
+        ("redis://u:secret@a,b", {}, "several servers"),
+        ("redis://u:secret@a:port", {}, "host:port"),
+        ("redis://u:secret@a/db", {}, "number of a database"),
+        ("redis+cluster://u:secret@a/1", {}, "number of a database"),
+        ("redis+sentinel://u:secret@a", {}, "name of the primary"),
+        ("redis://u:secret@a?db=1", {}, "store_options"),
+        ("redis://u:secret@a", {"tiemout_s": 1}, "unknown option tiemout_s; there are functions, timeout_s"),
+        ("redis://u:secret@a", {"sentinel_password": "x"}, "unknown option sentinel_password"),
+        ("redis://u:secret@a", {"ssl_certfile": "x"}, "rediss://"),
+        ("redis://u:secret@a", {"timeout_s": 0}, "timeout_s"),
+        ("redis://u:secret@a", {"timeout_s": True}, "timeout_s"),
+        ("redis://u:secret@a", {"functions": "no"}, "functions"),
+    ],
+)
+def test_what_does_not_fit_is_refused(url, options, why):
+    with pytest.raises(ConfigError, match=why) as refused:
+        settings_of(url, options)
+    assert "secret" not in str(refused.value)
+
+
+def test_options_go_to_the_client_under_its_own_names():
+    found = settings_of("rediss+sentinel://a/main", {"ssl_ca_certs": "ca.pem", "sentinel_password": "s"})
+    assert found.connection["ssl_ca_certs"] == found.sentinel["ssl_ca_certs"] == "ca.pem"
+    assert (found.sentinel["password"], found.sentinel["ssl"]) == ("s", True)

@@ -1,0 +1,199 @@
+"""Restore: an older version as a new one, and which batches may come again afterwards."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import tidegate
+from tidegate.cli import app
+from tidegate.committers.driver import Driver
+from tidegate.committers.restore import restore
+from tidegate.errors import ConfigError, LineageError, SnapshotExpiredError
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.open_store import open_store
+from tidegate.testing.arrow_barrier import batch
+from tidegate.testing.example import LINEAGE, Example
+from tidegate.wal.fold import last_batch_within, replay_of
+from tidegate.wal.open_log import open_log
+from tidegate.wal.record import Column, TableSchema
+
+
+def plane(flights):
+    return {"carrier": "UA", "flights": flights}
+
+
+class Place:
+    """A namespace in files, and its writers, one after the other."""
+
+    def __init__(self, folder):
+        self.wal, self.store = f"file://{folder}/wal", f"sqlite://{folder}/store"
+        self.options = [f"--wal={self.wal}", f"--store={self.store}", "--namespace=flights"]
+
+    def write(self, *batches, starts=frozenset(), schemas=None):
+        example = Example(self.wal, self.store, options=Options(key_groups=4))
+        example.schemas.update(schemas or {})
+        versions = [example.write(rows, starts) for rows in batches]
+        example.close()
+        return versions
+
+    def driver(self):
+        log, store = open_log(self.wal, "flights"), open_store(self.store, "flights")
+        return Driver(Endpoints("flights", self.wal, self.store), log, store)
+
+    def restore(self, version, **how):
+        driver = self.driver()
+        done = restore(driver, version, **how)
+        driver.store.close()
+        driver.log.close()
+        return done
+
+    def folded(self):
+        driver = self.driver()
+        driver.fold_on()
+        return driver.folded
+
+    def content(self, version=None):
+        with tidegate.connect(self.store, "flights") as gate, gate.snapshot(version=version) as snapshot:
+            return {name: dict(snapshot.table(name).scan()) for name in snapshot.tables()}
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = Place(tmp_path)
+    place.write(
+        {"aircraft": {"a": plane(1), "b": plane(1), "c": plane(1)}, "airports": {}},
+        {"aircraft": {"a": plane(2), "b": None, "d": plane(2)}},
+        {"legs": {("EWR", 1): {"dest": "IAH"}}, "aircraft": {"c": plane(3), "b": plane(3), "a": plane(1)}},
+    )
+    return place
+
+
+@pytest.mark.parametrize("to", [1, 2])
+def test_a_restored_version_holds_what_the_old_one_held(place, to):
+    before, three = place.content(to), place.content(3)
+    done = place.restore(to)
+    assert (done.made, done.visible, done.generation) == (4, 4, None)
+    assert place.content() == {"legs": {}, **before}
+    assert place.content(3) == three  # nothing that was visible changes
+    assert place.content(to) == before
+
+
+def test_a_restored_version_writes_what_differs_only_i11(place):
+    place.restore(2)
+    with tidegate.connect(place.store, "flights") as gate:
+        (info,) = gate.history(limit=1)
+    assert (info.origin, info.changes) == ("restore of version 2", {"aircraft": 3, "legs": 1})
+
+
+def test_a_table_that_was_emptied_comes_back(place):
+    before = place.content()
+    place.write({"aircraft": {"x": plane(9)}}, starts=frozenset({"aircraft"}))
+    assert place.content()["aircraft"] == {"x": plane(9)}
+    place.restore(3)
+    assert place.content() == before
+
+
+def test_the_columns_of_the_old_version_come_back(place):
+    wider = TableSchema((Column("tailnum", "string"),), (Column("carrier", "string"), Column("seats", "int")))
+    before = place.content()
+    place.write({"aircraft": {"a": {"carrier": "UA", "seats": 9}}}, schemas={"aircraft": wider})
+    assert place.content()["aircraft"]["a"] == {"carrier": "UA", "seats": 9}
+    place.restore(3)
+    assert place.content() == before
+
+
+def test_a_restore_can_be_undone_by_a_restore(place):
+    three = place.content()
+    place.restore(1)
+    place.restore(3)
+    assert place.content() == three
+
+
+def test_what_cannot_be_restored_is_refused_before_anything_is_written(place, tmp_path):
+    records = len(list(place.driver().log.decisions()))
+    for version, message in ((4, "no version 4"), (3, "already"), (0, "no version 0")):
+        with pytest.raises(ConfigError, match=message):
+            place.restore(version)
+    place.driver().store.announce(3)
+    with pytest.raises(SnapshotExpiredError, match="was retired, the oldest that can be restored is 3"):
+        place.restore(2)
+    assert len(list(place.driver().log.decisions())) == records
+
+
+# -- which batches may come again -----------------------------------------------------------------
+
+
+def test_without_reprocess_undone_batches_do_not_come_again(place):
+    place.restore(1)
+    state = place.folded()
+    assert replay_of(state, batch(LINEAGE, 2)).version == 3
+    assert replay_of(state, batch(LINEAGE, 3)) is None
+
+
+def test_with_reprocess_undone_batches_come_again_and_no_others_i2(place):
+    done = place.restore(1, reprocess=True)
+    assert (done.generation, done.kept.batch_id) == (1, 0)
+    state = place.folded()
+    assert replay_of(state, batch(LINEAGE, 1, "other", generation=1)) is None
+    assert replay_of(state, batch(LINEAGE, 0, generation=1)).version == 1  # the state holds it: not run again
+    with pytest.raises(LineageError, match="set it back to right behind batch 0"):
+        replay_of(state, batch(LINEAGE, 0, "other", generation=1))
+
+
+def test_an_undone_batch_that_comes_again_makes_a_version(place):
+    place.restore(1, reprocess=True)
+    example = Example(place.wal, place.store, options=Options(key_groups=4))
+    assert example.write({"aircraft": {"z": plane(7)}}, batch_id=1) == 5
+    example.close()
+    state = place.folded()
+    assert state.last_batch == (1, 1)
+    assert replay_of(state, batch(LINEAGE, 1, generation=1)).version == 5
+    assert replay_of(state, batch(LINEAGE, 2, generation=1)) is None
+
+
+def test_a_restore_of_a_restore_holds_what_that_held(place):
+    place.restore(2)
+    place.restore(3)
+    place.restore(4)
+    assert last_batch_within(place.folded(), 6).batch_id == 1
+
+
+def test_a_restore_that_was_cut_short_before_its_second_record_is_repeated(place, monkeypatch):
+    monkeypatch.setattr("tidegate.committers.restore._rewind", lambda *_: None)
+    place.restore(1, reprocess=True)
+    monkeypatch.undo()
+    assert place.folded().generation == 0
+    done = place.restore(1, reprocess=True)
+    assert (done.made, done.visible, done.generation) == (None, 4, 1)
+    assert place.restore(1, reprocess=True).generation == 1  # and no further
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+def run(place, *arguments, code=0):
+    result = CliRunner().invoke(app, [*arguments, *place.options], prog_name="tidegate")
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.stderr
+
+
+def test_restore_asks_or_is_told(place):
+    assert "from version 2 to 3 would be undone: add --yes" in run(place, "restore", "--to", "1", code=2)
+    told = json.loads(run(place, "restore", "--to", "1", "--yes", "--reprocess", "--json"))
+    assert told == {
+        "namespace": "flights",
+        "restored": 1,
+        "visible": 4,
+        "recovered": [],
+        "generation": 1,
+        "last_batch": 0,
+    }
+    assert "batches above 0 may be replayed" in run(place, "restore", "--to", "1", "--yes", "--reprocess")
+
+
+def test_restore_refuses_while_a_writer_lives_unless_forced(place):
+    driver = place.driver()
+    driver.store.heartbeat(driver.store.pointer().epoch)
+    assert "seems to be running" in run(place, "restore", "--to", "1", "--yes", code=2)
+    assert "version 4 is visible" in run(place, "restore", "--to", "1", "--yes", "--force")

@@ -1,0 +1,185 @@
+"""Export and import: a version as files, and files as one version."""
+
+import contextlib
+import json
+import os
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import tidegate
+from tidegate.cli import app
+from tidegate.committers.driver import Driver
+from tidegate.committers.export import export
+from tidegate.committers.import_rows import import_rows, read_whole
+from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.open_store import open_store
+from tidegate.testing.example import BATCHES, Example
+from tidegate.wal.open_log import open_log
+
+TABLES = ["aircraft", "airports", "legs", "notes"]
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Options of the example's three versions in files."""
+    wal, store = f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"
+    example = Example(wal, store, options=Options(key_groups=4))
+    for rows in BATCHES:
+        example.write(rows)
+    example.close()
+    return tmp_path
+
+
+def run(place, *arguments, code=0, namespace="flights", wal=True):
+    options = [f"--store=sqlite://{place}/store", f"--namespace={namespace}"]
+    options += [f"--wal=file://{place}/wal"] * wal
+    result = CliRunner().invoke(app, [*map(str, arguments), *options], prog_name="tidegate")
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.stderr
+
+
+def exported(place, *arguments):
+    folder = place / "exported"
+    return folder, json.loads(run(place, "export", folder, "--json", *arguments, wal=False))
+
+
+def content(url, namespace="flights", version=None):
+    with tidegate.connect(url, namespace) as gate, gate.snapshot(version=version) as snapshot:
+        return {name: dict(snapshot.table(name).scan()) for name in snapshot.tables()}
+
+
+@pytest.mark.parametrize("key_groups", [1, 4, 7])
+def test_an_imported_version_holds_what_was_exported(place, key_groups):
+    """Into any number of key groups, and once."""
+    folder, told = exported(place, "--at", "2")
+    assert told["rows"] == {"aircraft": 2, "airports": 2, "legs": 2, "notes": 1}
+    again = ["import", folder, "--key-groups", key_groups, "--json"]
+    assert json.loads(run(place, *again, namespace="other"))["version"] == 1
+    url = f"sqlite://{place}/store"
+    assert content(url, "other") == content(url, version=2)
+    assert tidegate.connect(url, "other").key_groups == key_groups
+    told = json.loads(run(place, "import", folder, "--json", namespace="other"))
+    assert (told["version"], told["new"]) == (1, False)
+    assert "nothing wrong" in run(place, "verify", namespace="other")
+
+
+def test_rows_are_dealt_into_buckets_and_files(place, tmp_path):
+    """Many files and many buckets give the same version as one."""
+    wal, url = f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"
+    example = Example(wal, url, "many", options=Options(key_groups=16))
+    example.write({"aircraft": {f"N{at}": {"carrier": "UA" * 400, "flights": at} for at in range(25_000)}})
+    store = example.driver.store
+    manifest = export(store, store.identity(), 1, tmp_path / "x", file_bytes=1_000_000)
+    assert len(manifest.tables["aircraft"].files) > 1
+    example.close()
+    driver = Driver(
+        Endpoints("copy", wal, url), open_log(wal, "copy"), open_store(url, "copy"), Options(key_groups=5)
+    )
+    assert import_rows(driver, tmp_path / "x", *read_whole(tmp_path / "x"), bucket_bytes=1_000).version == 1
+    driver.store.close()
+    assert content(url, "copy") == content(url, "many")
+
+
+def test_an_import_replaces_its_tables_and_leaves_the_others(place):
+    folder, _ = exported(place, "--at", "1", "--table", "aircraft")
+    url = f"sqlite://{place}/store"
+    before = content(url)
+    assert "would be replaced: add --yes" in run(place, "import", folder, code=2)
+    assert content(url) == before
+    run(place, "import", folder, "--yes")
+    assert content(url) == {**before, "aircraft": content(url, version=1)["aircraft"]}
+    run(place, "import", folder, "--yes", "--token", "again")
+    assert [info.origin for info in tidegate.connect(url, "flights").history()][-1] == "import again"
+
+
+def test_rows_that_expire_go_on_expiring(place):
+    """Their expiry comes along, and the table is known to have such rows."""
+    wal, url = f"file://{place}/wal", f"sqlite://{place}/store"
+    example = Example(wal, url, "short", options=Options(key_groups=2, ttl={"aircraft": 3600}))
+    example.write({"aircraft": {"a": {"carrier": "UA", "flights": 1}}})
+    example.close()
+    with contextlib.closing(open_store(url, "short")) as store:
+        manifest = export(store, store.identity(), 1, place / "x")
+        stored = store.get_stored_one("aircraft", b"a", 1)
+    assert manifest.tables["aircraft"].expires
+    run(place, "import", place / "x", namespace="copy")
+    with contextlib.closing(open_store(url, "copy")) as store:
+        assert store.get_stored_one("aircraft", b"a", 1) == stored
+        assert store.catalog()[0].tables["aircraft"].expires is True
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def test_an_export_takes_a_folder_of_its_own(place):
+    folder, _ = exported(place)
+    assert "is not empty" in run(place, "export", folder, wal=False, code=2)
+    assert "no table 'x'" in run(place, "export", place / "y", "--table", "x", wal=False, code=2)
+    assert "version 9 is not visible yet" in run(place, "export", place / "y", "--at", "9", wal=False, code=2)
+    file = place / "file"
+    file.write_text("")
+    assert "cannot be written" in run(place, "export", file, wal=False, code=2)
+
+
+def test_a_version_that_is_gone_cannot_be_exported(place):
+    with contextlib.closing(open_store(f"sqlite://{place}/store", "flights")) as store:
+        store.announce(3)
+        with pytest.raises(SnapshotExpiredError):
+            export(store, store.identity(), 1, place / "x")
+    assert not (place / "x").exists()
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "gone", "no manifest", "no json", "newer", "rows"])
+def test_what_is_not_whole_is_refused_before_anything_is_written_i10(place, how):
+    folder, _ = exported(place)
+    damage(folder, how)
+    error = ConfigError if how in ("no manifest", "newer") else CorruptError
+    message = run(place, "import", folder, "--yes", code=error.exit_code)
+    assert message.startswith(f"tidegate: {error.__name__}: {folder}")
+    assert message.count("\n") == 1
+    assert tidegate.connect(f"sqlite://{place}/store", "flights").version() == 3
+    if how != "rows":  # that shows while it is staged only, before the decision
+        run(place, "import", folder, code=error.exit_code, namespace="new")
+        with pytest.raises(ConfigError, match="no namespace"):
+            tidegate.connect(f"sqlite://{place}/store", "new")
+
+
+def damage(folder, how):
+    file, manifest = folder / "table=legs" / "part-00000.parquet", folder / "manifest.json"
+    if how == "flip":
+        bytes_of = bytearray(file.read_bytes())
+        bytes_of[100] ^= 1
+        file.write_bytes(bytes_of)
+    elif how == "cut":
+        os.truncate(file, 100)
+    elif how == "gone":
+        file.unlink()
+    elif how == "no manifest":
+        manifest.unlink()
+    elif how == "no json":
+        manifest.write_text("{")
+    else:
+        told = json.loads(manifest.read_text())
+        if how == "newer":
+            told["format"] = 2
+        else:
+            told["tables"]["legs"]["files"][0]["rows"] += 1
+        manifest.write_text(json.dumps(told))
+
+
+def test_the_manifest_cannot_lead_out_of_its_folder_t49(place):
+    folder, _ = exported(place)
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"legs"', '"../legs"'))
+    assert "../legs" in run(place, "import", folder, "--yes", code=2)
+
+
+def test_exported_files_are_plain_parquet(place):
+    folder, _ = exported(place, "--at", "1")
+    rows = pq.read_table(folder / "table=airports" / "part-00000.parquet").sort_by("key").to_pylist()
+    assert rows[0]["key"] == b"EWR"
+    assert json.loads(rows[0]["value"][1:]) == {"departures": 1, "delay": 2.0}
+    assert not (folder / "table=notes").exists()

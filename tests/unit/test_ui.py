@@ -1,0 +1,238 @@
+"""``tidegate ui``: what its page is told, that nothing is written, and what a browser makes of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from importlib import resources
+
+import pytest
+
+from tidegate.errors import ConfigError
+from tidegate.options import Options, StoreAt
+from tidegate.testing.example import BATCHES, Example
+from tidegate.ui.facts import Facts
+from tidegate.ui.server import Server
+
+PAGE = resources.files("tidegate.ui").joinpath("page.html").read_text()
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def example(folder, versions=3):
+    """A namespace in files, of so many versions; its URLs."""
+    wal, store = f"file://{folder}/wal", f"sqlite://{folder}/store"
+    writer = Example(wal, store, options=Options(key_groups=8, keep_versions=1_000))
+    for number in range(versions):
+        changed = {"aircraft": {"N14228": {"carrier": "UA", "flights": number}}}
+        writer.write(BATCHES[number] if number < len(BATCHES) else changed)
+    writer.close()
+    return wal, store
+
+
+@pytest.fixture
+def served():
+    """Serves facts; gives a function that asks, and the server's URL in ``ask.url``."""
+    opened = []
+
+    def serve(wal, *stores, metrics_url=None):
+        ats = tuple(StoreAt(f"s{number}", url) for number, url in enumerate(stores))
+        facts = Facts("flights", ats, wal, None, metrics_url)
+        server = Server(facts, "127.0.0.1", 0)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        opened.append((server, facts))
+
+        def ask(path, **headers):
+            request = urllib.request.Request(server.url + path, headers=headers)
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return answer.status, answer.headers, answer.read().decode()
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, error.headers, error.read().decode()
+
+        ask.url, ask.facts, ask.server = server.url, facts, server
+        return ask
+
+    yield serve
+    for server, facts in opened:
+        server.shutdown()
+        server.server_close()
+        facts.close()
+
+
+def look(ask, holds=lambda _: True):
+    """The facts, once they are so."""
+    end = time.monotonic() + 60
+    while True:
+        status, _, text = ask("api/namespace")
+        assert status == 200
+        facts = json.loads(text)
+        if holds(facts):
+            return facts
+        assert time.monotonic() < end, facts
+        time.sleep(0.1)
+
+
+def contents(folder):
+    """Checksums of all files but SQLite's shared memory and empty journals, which readers make."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith("-shm"))
+    files = (path for path in files if path.stat().st_size or not path.name.endswith("-wal"))
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_versions_tables_stores_and_the_log_are_told_and_nothing_is_written(tmp_path, served):
+    wal, store = example(tmp_path)
+    ask = served(wal, store)
+    look(ask, lambda facts: facts["stores"])
+    before = contents(tmp_path)
+    facts = look(ask, lambda facts: facts["stores"])
+    ask("api/key?table=aircraft&key=N14228")
+    assert (facts["visible"], facts["decided"], facts["lag"], facts["problems"]) == (3, 3, 0, [])
+    assert [one["version"] for one in facts["versions"]] == [3, 2, 1]
+    assert facts["versions"][0]["changes"] == {"aircraft": 1, "airports": 1}
+    assert all(one["took_s"] >= 0 and one["phases"] is None for one in facts["versions"])
+    assert [table["name"] for table in facts["tables"]] == ["aircraft", "airports", "legs", "notes"]
+    assert facts["stores"][0]["stands"] == "at the log's end"
+    assert "opened, epoch 1" in facts["events"][0]["what"]
+    assert facts["log"]["log size"].startswith("decision log")
+    assert contents(tmp_path) == before
+
+
+def test_it_goes_on_with_what_is_written_meanwhile(tmp_path, served):
+    wal, store = example(tmp_path)
+    ask = served(wal, store)
+    assert look(ask)["visible"] == 3
+    writer = Example(wal, store)
+    writer.write({"aircraft": {"N1": {"carrier": "AA", "flights": 1}}})
+    writer.close()
+    facts = look(ask, lambda facts: facts["visible"] == facts["decided"] == 4)
+    assert "epoch 2" in facts["events"][0]["what"]
+
+
+def test_one_keys_history_has_the_versions_at_which_it_changed(tmp_path, served):
+    ask = served(*example(tmp_path))
+    status, _, text = ask("api/key?table=aircraft&key=N24211")
+    assert status == 200
+    values = [(one["version"], one["value"]) for one in json.loads(text)["values"]]
+    assert values == [(3, None), (1, {"carrier": "UA", "flights": 1})]
+    assert json.loads(ask("api/key?table=legs&key=EWR&key=1545")[2])["values"][0]["value"] == {"dest": "IAH"}
+    assert json.loads(ask("api/key?table=aircraft&key=N0")[2])["values"] == [
+        {"version": 1, "value": None, "decided_at": pytest.approx(time.time(), abs=3600)}
+    ]
+
+
+@pytest.mark.parametrize(
+    "query,told",
+    [
+        ("table=nope&key=1", "there is no table 'nope'; the tables there are: aircraft"),
+        ("table=legs&key=EWR", "give 2 KEY, not 1"),
+        ("table=legs&key=EWR&key=x", "is no int"),
+        ("", "there is no table"),
+    ],
+)
+def test_a_wrong_question_is_told_what_is_wrong(tmp_path, served, query, told):
+    status, _, text = served(*example(tmp_path))(f"api/key?{query}")
+    assert status == 400
+    assert told in json.loads(text)["error"]
+
+
+def test_a_namespace_without_a_version_and_one_that_is_not_there(tmp_path, served):
+    facts = look(
+        served(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"), lambda facts: facts["stores"]
+    )
+    assert (facts["visible"], facts["versions"], facts["tables"]) == (0, [], [])
+
+
+def test_a_store_that_is_down_is_told_and_keeps_nothing_else_waiting(tmp_path, served):
+    wal, store = example(tmp_path)
+    ask = served(wal, store, "redis://127.0.0.1:6")
+    facts = look(ask, lambda facts: len(facts["stores"]) == 2)
+    assert facts["visible"] == 3
+    assert facts["stores"][1]["visible"] is None
+    assert "StoreUnavailableError" in facts["stores"][1]["stands"]
+
+
+def test_a_primary_that_is_down_is_a_problem_and_the_log_is_shown(tmp_path, served):
+    wal, _ = example(tmp_path)
+    facts = look(served(wal, "redis://127.0.0.1:6"), lambda facts: facts["problems"])
+    assert facts["decided"] == 3
+    assert facts["problems"][0].startswith("store: StoreUnavailableError")
+
+
+def test_only_its_own_name_is_answered_and_nothing_but_get(tmp_path, served):
+    ask = served(*example(tmp_path))
+    status, headers, text = ask("api/namespace", Host="evil.example")
+    assert (status, "versions" in text) == (403, False)
+    assert headers["Access-Control-Allow-Origin"] is None
+    assert ask("api/namespace", Host="localhost:1")[0] == 200
+    assert ask("api/other")[0] == 404
+    request = urllib.request.Request(ask.url, data=b"x", method="POST")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=60)
+    with refused.value as error:
+        assert error.code == 501
+    assert "default-src 'none'" in ask("")[1]["Content-Security-Policy"]
+
+
+def test_phases_by_version_come_from_the_drivers_metrics(tmp_path, served):
+    wal, store = example(tmp_path)
+    phases = {"stage": 0.5, "apply": 0.2}
+    found = [{"namespace": "flights", "version": 3, "phases": phases}]
+    found.append({"namespace": "others", "version": 2, "phases": phases})
+    (tmp_path / "commits").write_text(json.dumps(found))
+    ask = served(wal, store, metrics_url=f"file://{tmp_path}/metrics")
+    assert [one["phases"] for one in look(ask)["versions"]] == [phases, None, None]
+    (tmp_path / "commits").write_text("<html>")
+    time_out = look(ask, lambda facts: facts["problems"])
+    assert "not what a driver's metrics_port serves" in time_out["problems"][0]
+
+
+def test_a_port_that_is_taken_is_told(served, tmp_path):
+    ask = served(*example(tmp_path))
+    with pytest.raises(ConfigError, match="cannot listen on 127"):
+        Server(ask.facts, "127.0.0.1", ask.server.server_port)
+
+
+def test_the_page_loads_nothing_and_puts_text_in_as_text():
+    assert not re.search(r"(src|href)=\"(?!data:)", PAGE)
+    assert set(re.findall(r"https?://[^\s\"'`]+", PAGE)) == {"http://www.w3.org/2000/svg"}
+    for name in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert name not in PAGE
+    assert "prefers-color-scheme: dark" in PAGE
+    assert 'name="viewport"' in PAGE
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here")
+def test_a_browser_shows_versions_a_key_and_what_is_wrong(tmp_path, served):
+    wal, store = example(tmp_path / "data", versions=5)
+    ask = served(wal, store, "redis://127.0.0.1:6")
+    look(ask, lambda facts: len(facts["stores"]) == 2)
+    options = (
+        *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+        *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+        *("--virtual-time-budget=5000", "--dump-dom", f"--user-data-dir={tmp_path}/profile"),
+    )
+    done = subprocess.run(
+        [BROWSER, *options, f"{ask.url}#table=aircraft&key=N14228"],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    text = re.sub(
+        r"<[^>]*>", " ", done.stdout.partition("<script>")[0] + done.stdout.partition("</script>")[2]
+    )
+    assert "batch 4" in text, done.stderr[-2000:]
+    assert '"flights": 4' in text
+    assert "unreachable: StoreUnavailableError" in text
+    assert "looked back to version 1" in text

@@ -1,0 +1,65 @@
+"""Rules of pipelined commits, each broken by one edit: see mutants.py."""
+
+from __future__ import annotations
+
+Rule = tuple[str, str, str, str, str, str]
+"""Its name, what it breaks, the file, the text there, the text instead, the tests that should notice."""
+
+RULES: list[Rule] = [
+    (
+        "pipeline-newest-first",
+        "I7: what is in flight becomes visible in order",
+        "committers/pipeline.py",
+        "        on_its_way = self._line[0]\n        try:",
+        "        on_its_way = self._line[-1]\n        try:",
+        "tests/unit/test_pipeline.py",
+    ),
+    (
+        "pipeline-stale-state",
+        "I1: state is read at a base version that is visible",
+        "committers/pipeline.py",
+        "        if barrier.reads_state:\n",
+        "        if False:\n",
+        "tests/unit/test_pipeline.py",
+    ),
+    (
+        "pipeline-error-forgotten",
+        "I10: an error in the background ends the line and is raised",
+        "committers/pipeline.py",
+        "            self.failed = error\n",
+        "            self._line.popleft()\n            self._visible += 1\n",
+        "tests/unit/test_pipeline.py",
+    ),
+    (
+        "pipeline-without-room",
+        "I11: no more are decided than may be in flight",
+        "committers/pipeline.py",
+        "lambda: self.in_flight < most",
+        "lambda: True",
+        "tests/unit/test_pipeline.py",
+    ),
+    (
+        "pipeline-fences-itself",
+        "an own fencing Open fences nothing that is in flight",
+        "committers/pipeline.py",
+        "                if self._driver.epoch == mine.epoch:\n",
+        "                if True:\n",
+        "tests/unit/test_pipeline.py",
+    ),
+    (
+        "pipeline-takes-a-repair-for-corruption",
+        "a repair beside may publish ahead of the line",
+        "committers/publish.py",
+        "                        driver.fold_on()  # a repair",
+        "                        pass  # a repair",
+        "tests/unit/test_pipeline.py",
+    ),
+    (
+        "pipeline-schemas-of-the-store-alone",
+        "the next batch knows the tables of what is in flight",
+        "committers/pipeline.py",
+        "            self._schemas.update(on_its_way.manifest.schemas)\n",
+        "            pass\n",
+        "tests/unit/test_pipeline.py",
+    ),
+]
