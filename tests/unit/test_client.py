@@ -23,6 +23,7 @@ from tidegate.errors import (
     WaitTimeoutError,
 )
 from tidegate.options import Options
+from tidegate.renewal import Renewals
 from tidegate.testing.example import BATCHES, SCHEMAS, Example, write_flights
 from tidegate.wal.record import Column, TableSchema
 
@@ -380,9 +381,10 @@ def test_a_scan_of_the_newest_version_holds_it_until_its_last_row(writer):
         assert writer.driver.store.announce(2) == 2
 
 
-def test_i8_a_snapshot_refuses_by_its_own_clock_once_its_lease_may_be_gone(writer):
+def test_i8_a_snapshot_refuses_by_its_own_clock_once_its_lease_may_be_gone(writer, monkeypatch):
+    monkeypatch.setattr(Renewals, "_run", lambda renewals: None)  # the thread that renews stands still
     writer.write(BATCHES[0])
-    clock = SteppedClock()  # the thread that renews sleeps by real time: it does not wake up meanwhile
+    clock = SteppedClock()
     with connect_to(writer, clock) as gate, gate.snapshot(lease_s=600) as snapshot:
         table = snapshot.table("airports")
         scan = table.scan()

@@ -210,9 +210,9 @@ def test_a_small_version_stays_in_the_process(tmp_path):
     with driver_of(where, key_groups=KEY_GROUPS) as driver:
         driver.apply_on_executors = local_apply.local_apply(where, 2, DEADLINE_S)
         open_namespace(driver, "query")
-        before = set(map(id, psutil.Process().children()))
+        before = workers_of(os.getpid())
         commit(driver, ArrowBarrier(driver.log, {TABLE: {b"k": b"v"}}, batch("query", 0), KEY_GROUPS))
-        assert set(map(id, psutil.Process().children())) == before
+        assert workers_of(os.getpid()) == before == []
 
 
 # -- that a process is killed -----------------------------------------------------------------------
