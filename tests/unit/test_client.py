@@ -382,7 +382,7 @@ def test_a_scan_of_the_newest_version_holds_it_until_its_last_row(writer):
 
 
 def test_i8_a_snapshot_refuses_by_its_own_clock_once_its_lease_may_be_gone(writer, monkeypatch):
-    monkeypatch.setattr(Renewals, "_run", lambda renewals: None)  # the thread that renews stands still
+    monkeypatch.setattr(Renewals, "_run", lambda _: None)  # the thread that renews stands still
     writer.write(BATCHES[0])
     clock = SteppedClock()
     with connect_to(writer, clock) as gate, gate.snapshot(lease_s=600) as snapshot:
