@@ -184,7 +184,8 @@ class _Side:
         return taken
 
 
-EMPTY = pa.record_batch([pa.array([], pa.binary()), pa.array([], pa.binary())], names=["key", "value"])
+# Not pa.array: it imports pandas where that is installed, which takes half a second.
+EMPTY = pa.record_batch([pa.nulls(0, pa.binary())] * 2, names=["key", "value"])
 
 
 def _side_by_side(olds: Iterator[Any], news: Iterator[Any]) -> Iterator[Any]:

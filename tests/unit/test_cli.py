@@ -1,5 +1,6 @@
 """The command line: what each command prints, where, and with which exit code."""
 
+import importlib
 import json
 import os
 import re
@@ -567,8 +568,12 @@ def test_demo_calls_the_demo_and_tells_what_came_of_it(monkeypatch, tmp_path, ri
 def test_demo_without_spark_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "tidegate.demo", raising=False)
 
+    there = importlib.import_module
+
     def missing(name):
-        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+        if name.startswith("tidegate.demo"):
+            raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+        return there(name)
 
     monkeypatch.setattr("importlib.import_module", missing)
     assert "pip install 'tidegate[spark]'" in refused(2, "demo")

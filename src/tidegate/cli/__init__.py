@@ -1,4 +1,4 @@
-"""The command line: ``tidegate COMMAND``. Each command has a file of its own."""
+"""The command line: ``tidegate COMMAND``. Each command has a file of its own, imported when it is run."""
 
 from __future__ import annotations
 
@@ -6,31 +6,18 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli import (
-    adopt,
-    bench,
-    demo,
-    diff,
-    doctor,
-    drop,
-    history,
-    init,
-    key_groups,
-    quarantine,
-    read,
-    recover,
-    repair,
-    restore,
-    status,
-    store,
-    tail,
-    torture,
-    transfer,
-    ui,
-    vacuum,
-    verify,
-)
-from tidegate.cli.common import Commands, exit_codes
+from tidegate.cli.commands import COMMANDS, Commands
+from tidegate.errors import BY_NAME, ConfigError, CorruptError, TidegateError
+
+
+def exit_codes() -> str:
+    """The exit codes, a line each."""
+    by_code = {cls.exit_code: name for name, cls in BY_NAME.items()}
+    by_code[TidegateError.exit_code] = "anything else; a key that is absent (get); a failed check (doctor)"
+    by_code[CorruptError.exit_code] += ", and findings of verify"
+    by_code[ConfigError.exit_code] += ", and options that cannot be read"
+    return "\n".join(f"  {code:>2}  {name}" for code, name in sorted({0: "done", **by_code}.items()))
+
 
 EPILOG = f"""\b
 Set TIDEGATE_STORE, TIDEGATE_WAL, TIDEGATE_STORE_CONFIG, TIDEGATE_WAL_CONFIG and TIDEGATE_NAMESPACE to leave
@@ -50,7 +37,6 @@ app = typer.Typer(
     help="Numbered, atomic versions of Spark's micro-batches in external stores: look after them, read them.",
     epilog=EPILOG,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,  # its tracebacks show local variables, passwords among them
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -76,33 +62,12 @@ def _tidegate(
     pass
 
 
-for command, command_epilog in (
-    (demo.demo, demo.EXAMPLES),
-    (init.init, init.EXAMPLES),
-    (status.status, status.EXAMPLES),
-    (history.history, history.EXAMPLES),
-    (read.get, read.GET_EXAMPLES),
-    (read.scan, read.SCAN_EXAMPLES),
-    (diff.diff, diff.EXAMPLES),
-    (tail.tail, tail.EXAMPLES),
-    (recover.recover, recover.EXAMPLES),
-    (repair.repair, repair.EXAMPLES),
-    (restore.restore, restore.EXAMPLES),
-    (transfer.export, transfer.EXPORT_EXAMPLES),
-    (transfer.import_, transfer.IMPORT_EXAMPLES),
-    (adopt.adopt, adopt.EXAMPLES),
-    (doctor.doctor, doctor.EXAMPLES),
-    (verify.verify, verify.EXAMPLES),
-    (vacuum.vacuum, vacuum.EXAMPLES),
-    (key_groups.key_groups, key_groups.EXAMPLES),
-    (bench.bench, bench.EXAMPLES),
-    (drop.drop, drop.EXAMPLES),
-    (torture.torture, torture.EXAMPLES),
-    (ui.ui, ui.EXAMPLES),
-):
-    app.command(command.__name__.strip("_").replace("_", "-"), epilog=command_epilog)(command)
-app.add_typer(quarantine.app)
-app.add_typer(store.app)
+def _listed() -> None:
+    """Stands in the list of commands; ``Commands`` runs the real one."""
+
+
+for _name, _command in COMMANDS.items():
+    app.command(_name, help=_command.line)(_listed)
 
 
 def main() -> None:

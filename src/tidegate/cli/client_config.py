@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.common import say
+from tidegate.cli.commands import say
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, StoreAt, stores_at
 

@@ -1,11 +1,9 @@
-"""What every command shares: its options, and how errors become one message and an exit code."""
+"""What commands share: their options, and what these open."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
-import logging
 import os
 import re
 import sys
@@ -13,19 +11,17 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from tidegate.client import Gate, connect
 from tidegate.committers.driver import Driver
 from tidegate.committers.follower import Follower, follower_for
 from tidegate.committers.local_apply import JOBS_MAX, jobs_here, local_apply
 from tidegate.committers.open import log_is_empty
-from tidegate.errors import BY_NAME, ConfigError, CorruptError, TidegateError
+from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options, redact, store_at
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
 
-LOGGER = "tidegate"
 _STORE_HELP = (
     "The store: sqlite:///path, redis://host:port, redis+sentinel://..., redis+cluster://... or"
     " cassandra://host1,host2/keyspace."
@@ -157,52 +153,6 @@ def no_namespace(namespace: str, *urls: str) -> ConfigError:
     )
 
 
-class Commands(TyperGroup):
-    """The group of all commands: an error is one message on stderr, and its exit code."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            with _warnings_said():
-                return super().invoke(ctx)
-        except TidegateError as error:
-            say(f"{type(error).__name__}: {error}")
-            raise typer.Exit(error.exit_code) from None
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # `tidegate scan ... | head`
-                raise
-            say(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
-            raise typer.Exit(TidegateError.exit_code) from None
-
-
-class _Sayer(logging.Handler):
-    """Says what the library warns of, each thing once; not what a server's client logs below it."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._said: set[str] = set()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        if record.name == LOGGER and text not in self._said:
-            self._said.add(text)
-            say(f"{record.levelname.lower()}: {text}")
-
-
-@contextlib.contextmanager
-def _warnings_said() -> Iterator[None]:
-    logger, sayer = logging.getLogger(LOGGER), _Sayer()
-    logger.addHandler(sayer)
-    try:
-        yield
-    finally:
-        logger.removeHandler(sayer)
-
-
-def say(text: str) -> None:
-    """A message for a person, on standard error."""
-    print(f"tidegate: {text}", file=sys.stderr)
-
-
 def confirm(what: str) -> None:
     """Ask whether to go on. ConfigError: no, or nobody can be asked."""
     if not sys.stdin.isatty():
@@ -214,12 +164,3 @@ def confirm(what: str) -> None:
 def examples(*lines: str) -> str:
     """The end of a command's help; the leading mark keeps the lines as they are."""
     return "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in lines)])
-
-
-def exit_codes() -> str:
-    """The exit codes, a line each."""
-    by_code = {cls.exit_code: name for name, cls in BY_NAME.items()}
-    by_code[TidegateError.exit_code] = "anything else; a key that is absent (get); a failed check (doctor)"
-    by_code[CorruptError.exit_code] += ", and findings of verify"
-    by_code[ConfigError.exit_code] += ", and options that cannot be read"
-    return "\n".join(f"  {code:>2}  {name}" for code, name in sorted({0: "done", **by_code}.items()))

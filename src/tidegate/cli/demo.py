@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate.cli.client_config import store_options, wal_options
-from tidegate.cli.common import AllowUnsafe, Json, examples, say
+from tidegate.cli.commands import say
+from tidegate.cli.common import AllowUnsafe, Json, examples
 from tidegate.cli.output import print_json, print_pairs
 from tidegate.cli.room import folder_of
 from tidegate.clock import Clock

@@ -16,7 +16,8 @@ import typer
 
 from tidegate.checks import Check, Outcome
 from tidegate.cli.client_config import StoreConfigs, WalConfig, named_files, store_options
-from tidegate.cli.common import Json, MaybeNamespace, MaybeWal, Stores, examples, say
+from tidegate.cli.commands import say
+from tidegate.cli.common import Json, MaybeNamespace, MaybeWal, Stores, examples
 from tidegate.cli.output import print_json, print_table
 from tidegate.cli.reach import Given, look_at
 from tidegate.cli.room import check_disk, check_writable, folder_of

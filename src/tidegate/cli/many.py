@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from tidegate.cli.common import say
+from tidegate.cli.commands import say
 from tidegate.committers.follower import Follower, Standing
 from tidegate.committers.repair import Mended
 from tidegate.errors import BY_NAME, StoreUnavailableError, TidegateError

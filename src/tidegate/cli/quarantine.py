@@ -10,7 +10,8 @@ import typer
 
 from tidegate.cli.at import At, snapshot_at
 from tidegate.cli.client_config import StoreConfig, store_options
-from tidegate.cli.common import Json, Namespace, Store, examples, gate_to, say
+from tidegate.cli.commands import say
+from tidegate.cli.common import Json, Namespace, Store, examples, gate_to
 from tidegate.cli.output import print_json, print_table
 from tidegate.wal.quarantine import TABLE
 

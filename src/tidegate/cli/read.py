@@ -13,7 +13,8 @@ import typer
 
 from tidegate.cli.at import At, snapshot_at
 from tidegate.cli.client_config import StoreConfig, store_options
-from tidegate.cli.common import Json, Namespace, Store, examples, gate_to, say
+from tidegate.cli.commands import say
+from tidegate.cli.common import Json, Namespace, Store, examples, gate_to
 from tidegate.cli.output import ROWS_AT_ONCE, cell, on_terminal, print_json, print_pairs, print_table
 from tidegate.cli.parquet import write_parquet
 from tidegate.errors import ConfigError, TidegateError

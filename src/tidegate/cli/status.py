@@ -8,7 +8,8 @@ import typer
 
 from tidegate.cli import retention
 from tidegate.cli.client_config import StoreConfigs, WalConfig, stores_given, wal_options
-from tidegate.cli.common import Json, MaybeWal, Namespace, Stores, examples, say
+from tidegate.cli.commands import say
+from tidegate.cli.common import Json, MaybeWal, Namespace, Stores, examples
 from tidegate.cli.fit import misfit
 from tidegate.cli.output import print_json, print_pairs, print_table
 from tidegate.cli.rows import look_at_stores, problems_of, with_log

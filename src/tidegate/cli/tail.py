@@ -12,7 +12,8 @@ from typing import Annotated, NamedTuple
 import typer
 
 from tidegate.cli.client_config import StoreConfig, store_options
-from tidegate.cli.common import Json, Namespace, Store, examples, gate_to, say
+from tidegate.cli.commands import say
+from tidegate.cli.common import Json, Namespace, Store, examples, gate_to
 from tidegate.cli.diff import Tables, as_json
 from tidegate.cli.output import cell, print_json
 from tidegate.client import Gate

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate.cli.client_config import store_options, wal_options
-from tidegate.cli.common import AllowUnsafe, Json, examples, say
+from tidegate.cli.commands import say
+from tidegate.cli.common import AllowUnsafe, Json, examples
 from tidegate.cli.output import print_json, print_pairs
 from tidegate.durations import duration_us
 from tidegate.errors import TidegateError

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from tidegate.cli.client_config import StoreConfigs, WalConfig, stores_given, wal_options
-from tidegate.cli.common import MaybeWal, Namespace, Stores, examples, say
+from tidegate.cli.commands import say
+from tidegate.cli.common import MaybeWal, Namespace, Stores, examples
 from tidegate.errors import ConfigError
 from tidegate.names import check_name
 

@@ -8,7 +8,8 @@ import sys
 import typer
 
 from tidegate.cli.client_config import StoreConfigs, WalConfig, endpoints
-from tidegate.cli.common import Json, Namespace, Stores, Wal, driver_for, examples, made_here, say
+from tidegate.cli.commands import say
+from tidegate.cli.common import Json, Namespace, Stores, Wal, driver_for, examples, made_here
 from tidegate.cli.output import print_json, print_table
 from tidegate.committers.verify import Progress, Report
 from tidegate.committers.verify import verify as verify_namespace

@@ -1,0 +1,122 @@
+"""The commands, each imported when it is run: what the others need is not waited for."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from tidegate.errors import TidegateError
+
+LOGGER = "tidegate"
+
+
+class Command(NamedTuple):
+    """One command: its line in the list of all, and where it lives below ``tidegate.cli``."""
+
+    line: str
+    module: str
+    name: str
+    """A function, or the ``typer.Typer`` of a group of commands."""
+    epilog: str = "EXAMPLES"
+
+
+COMMANDS = {
+    "demo": Command("Stream real departures into tables, with crashes.", "demo", "demo"),
+    "init": Command("Make a namespace in log and store.", "init", "init"),
+    "status": Command("Show where a namespace stands; --watch: live.", "status", "status"),
+    "history": Command("List the versions that can still be read.", "history", "history"),
+    "get": Command("Print the value of one key.", "read", "get", "GET_EXAMPLES"),
+    "scan": Command("Print all rows of a table at one version.", "read", "scan", "SCAN_EXAMPLES"),
+    "diff": Command("Print the rows that differ between two versions.", "diff", "diff"),
+    "tail": Command("Print what each version changes, as it comes.", "tail", "tail"),
+    "recover": Command("Make every decided version visible, without Spark.", "recover", "recover"),
+    "repair": Command("Put back from the log what a store's servers lost.", "repair", "repair"),
+    "restore": Command("Make a new version of what an older one held.", "restore", "restore"),
+    "export": Command("Write a version into a folder.", "transfer", "export", "EXPORT_EXAMPLES"),
+    "import": Command("Make one new version of an export.", "transfer", "import_", "IMPORT_EXAMPLES"),
+    "adopt": Command("Let another Spark checkpoint take over.", "adopt", "adopt"),
+    "doctor": Command("Check what the promises rest on.", "doctor", "doctor"),
+    "verify": Command("Check the store against the log, and all checksums.", "verify", "verify"),
+    "vacuum": Command("Drop what no reader can reach any more.", "vacuum", "vacuum"),
+    "key-groups": Command("Show how evenly key groups go to tasks.", "key_groups", "key_groups"),
+    "bench": Command("Measure what atomic versions cost here.", "bench", "bench"),
+    "drop": Command("Remove a namespace from stores and log, for ever.", "drop", "drop"),
+    "torture": Command("Break things on purpose; prove every promise held.", "torture", "torture"),
+    "ui": Command("Serve a page of versions, lag, stores and tables.", "ui", "ui"),
+    "quarantine": Command("The rows that a query refused: list them.", "quarantine", "app"),
+    "store": Command("The stores of a namespace: add, remove, list.", "store", "app"),
+}
+
+
+def command(name: str) -> Any:
+    """The command of that name, imported now: one of click's, with its options."""
+    found = COMMANDS[name]
+    module = importlib.import_module(f"tidegate.cli.{found.module}")
+    made = getattr(module, found.name)
+    if not isinstance(made, typer.Typer):
+        app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        app.command(name, epilog=getattr(module, found.epilog))(made)
+        made = app
+    return get_command(made)
+
+
+class Commands(TyperGroup):
+    """The group of all commands: an error is one message on stderr, and its exit code.
+
+    Its own ones hold no more than their lines in the list; ``resolve_command`` gives the real one.
+    """
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed and command(str(name)), rest
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            with _warnings_said():
+                return super().invoke(ctx)
+        except TidegateError as error:
+            say(f"{type(error).__name__}: {error}")
+            raise typer.Exit(error.exit_code) from None
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # `tidegate scan ... | head`
+                raise
+            say(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+            raise typer.Exit(TidegateError.exit_code) from None
+
+
+class _Sayer(logging.Handler):
+    """Says what the library warns of, each thing once; not what a server's client logs below it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.name == LOGGER and text not in self._said:
+            self._said.add(text)
+            say(f"{record.levelname.lower()}: {text}")
+
+
+@contextmanager
+def _warnings_said() -> Iterator[None]:
+    logger, sayer = logging.getLogger(LOGGER), _Sayer()
+    logger.addHandler(sayer)
+    try:
+        yield
+    finally:
+        logger.removeHandler(sayer)
+
+
+def say(text: str) -> None:
+    """A message for a person, on standard error."""
+    print(f"tidegate: {text}", file=sys.stderr)
