@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import shutil
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -24,13 +25,14 @@ from tidegate.torture.faults import CLOCK_STEPS_S, KILLS
 from tidegate.torture.history import Recorder
 from tidegate.torture.outcome import MISSED, PROVEN, UNPROVEN, VIOLATED, Finding, Outcome
 from tidegate.torture.schedule import Cell, shape_of
+from tidegate.torture.unanswered import MORE_TIME, NAMES, reason
 from tidegate.torture.workloads import READ_STATE
-from tidegate.torture.works import Judged
+from tidegate.torture.works import Judged, Seen
 
 LINEAGE, OTHER_LINEAGE = "query-1", "query-2"
 LOOK_S, AGAIN_S = 0.01, 0.5
-DRIVER_S_MAX = 20.0
-"""How long a driver insists: to decide, and to apply."""
+DRIVER_PART = 3
+"""A driver insists for one part in so many of the cell's time: to decide, and to apply."""
 ENDS_WITH_ERROR = range(1, 19)
 """Exit codes of tidegate's errors: how a driver may end that others took over from."""
 TOLD_BYTES = 1_500
@@ -57,6 +59,10 @@ class Unfinished(Exception):  # noqa: N818 - it is an outcome, not a failure of 
     """The cell could not be finished: what was waited for, or what ended as it should not."""
 
 
+class Unanswered(Unfinished):
+    """A process of the cell had no answer of log or store in time."""
+
+
 class Stopped(Exception):  # noqa: N818
     """The whole run is being ended."""
 
@@ -73,23 +79,19 @@ def run_cell(setting: Setting, cell: Cell, ending: threading.Event) -> Outcome:
     """
     began = time.monotonic()
     run = CellRun(setting, cell, ending)
-    findings: list[Finding] = []
-    unproven: list[str] = []
     judged = Judged()
     try:
-        try:
+        with run.ends_open():
             run.play()
-        except Unfinished as why:
-            unproven.append(str(why))
-        finally:
-            run.end_all()
-        judged = run.judge()
-    except Unfinished as why:
-        unproven.append(str(why))
+        if run.unanswered:
+            with run.ends_open():
+                run.finish_at_last()
+        with run.ends_open():
+            judged = run.judge()
     finally:
         run.clean_up()
-    findings += [*run.findings, *judged.findings]
-    unproven += judged.unproven
+    findings = [*run.findings, *judged.findings]
+    unproven = [*run.unproven, *judged.unproven]
     result = VIOLATED if findings else UNPROVEN if unproven else PROVEN if run.struck() else MISSED
     return Outcome(
         failpoint=cell.failpoint,
@@ -112,6 +114,8 @@ class CellRun:
 
     def __init__(self, setting: Setting, cell: Cell, ending: threading.Event) -> None:
         self.findings: list[Finding] = []
+        self.unproven: list[str] = []
+        self.unanswered = False
         self._setting, self._cell, self._ending = setting, cell, ending
         self._shape = shape_of(cell, setting.seed)
         self._end = time.monotonic() + setting.deadline_s
@@ -139,6 +143,17 @@ class CellRun:
         """Whether the disturbed driver stops itself, to be woken from here."""
         fault = self._cell.fault
         return fault in ("stop", "server") or (self._taken_over and fault in ("late", "net-late", "net-lost"))
+
+    @contextlib.contextmanager
+    def ends_open(self) -> Iterator[None]:
+        """What cannot be finished in here leaves the cell unproven; no process of it lives on."""
+        try:
+            yield
+        except Unfinished as why:
+            self.unproven.append(str(why))
+            self.unanswered |= isinstance(why, Unanswered)
+        finally:
+            self.end_all()
 
     # -- the play -------------------------------------------------------------------------------------
 
@@ -190,28 +205,43 @@ class CellRun:
                 if process.exit_code == 0:
                     self._recorder.note(Done(call=call))
                 else:
-                    self._recorder.note(Raised(call=call, error="ConfigError", text=self._told(process)))
+                    error = NAMES.get(process.exit_code or 0, "ConfigError")
+                    self._recorder.note(Raised(call=call, error=error, text=self._told(process)))
                 self._must_end(process, 0, 2)
             case "claimed":
                 self._must_end(self._drive(dies_at="open.after_claim"), -signal.SIGKILL)
 
-    def _look(self) -> tuple[int, int]:
-        """What is visible, and under which epoch."""
+    def finish_at_last(self) -> None:
+        """Who had no answer left something open, maybe: `recover` has to finish it now (I4)."""
+        self._end = max(self._end, time.monotonic() + self._setting.deadline_s / 2)
+        self._must_end(self._start(works.recover, _json(self.where), "recover-last", str(self.work)), 0, 2)
+        seen = self._look()
+        if seen.visible != seen.decided:
+            self.findings.append(
+                Finding(
+                    rule="finish",
+                    invariant="I4",
+                    what="`tidegate recover` ended well, and a version that is decided is not visible",
+                    expected=f"version {seen.decided} visible",
+                    seen=f"version {seen.visible} visible",
+                )
+            )
+
+    def _look(self) -> Seen:
         result = self.work / "look.json"
         self._must_end(self._start(works.look, _json(self.where), "look", str(result)), 0)
-        visible, epoch = msgspec.json.decode(result.read_bytes(), type=tuple[int, int])
-        return visible, epoch
+        return msgspec.json.decode(result.read_bytes(), type=Seen)
 
-    def _nothing_moved(self, before: tuple[int, int], after: tuple[int, int]) -> None:
+    def _nothing_moved(self, before: Seen, after: Seen) -> None:
         """From the claim on nothing that an older driver does becomes visible, until somebody claims anew."""
-        if after[0] != before[0] and after[1] <= before[1]:
+        if after.visible != before.visible and after.epoch <= before.epoch:
             self.findings.append(
                 Finding(
                     rule="zombie",
                     invariant="I6",
                     what="a driver made a version visible after another one had claimed the namespace",
-                    expected=f"version {before[0]} visible, epoch {before[1]}",
-                    seen=f"version {after[0]} visible, epoch {after[1]}",
+                    expected=f"version {before.visible} visible, epoch {before.epoch}",
+                    seen=f"version {after.visible} visible, epoch {after.epoch}",
                 )
             )
 
@@ -270,7 +300,7 @@ class CellRun:
             key_groups=shape.key_groups,
             parallelism=shape.parallelism,
             frame_bytes=shape.frame_bytes,
-            deadline_s=min(DRIVER_S_MAX, self._setting.deadline_s / 2),
+            deadline_s=self._setting.deadline_s / DRIVER_PART,
             salt=1 if cell.fault == "other-rows" and not disturbed else 0,
             fault="kill" if dies_at else cell.fault if disturbed else "",
             failpoint=dies_at or cell.failpoint,
@@ -300,14 +330,19 @@ class CellRun:
         while not process.wait(min(self._left_s(), 0.5)):
             if not self._left_s():
                 raise Unfinished(
-                    f"{process.output.stem} did not end within the cell's {self._setting.deadline_s:.0f} s"
+                    f"{process.output.stem} did not end within the cell's {self._setting.deadline_s:.0f} s;"
+                    f" {MORE_TIME}"
                 )
 
     def _must_end(self, process: Forked, *codes: int) -> None:
-        """Wait for its end; another exit code than these is a finding, and ends the cell."""
+        """Wait for its end; another exit code than these ends the cell, and is a finding, unless it says
+        that there was no answer (Unanswered).
+        """
         self._wait(process)
         if process.exit_code in codes:
             return
+        if process.exit_code in NAMES:
+            raise Unanswered(reason(process.output.stem, process.exit_code, self._told(process)))
         self.findings.append(
             Finding(
                 rule="finish",
@@ -324,7 +359,7 @@ class CellRun:
         """Until the fault stands in its history, or it has ended without."""
         while not self.struck() and not process.wait(LOOK_S):
             if not self._left_s():
-                raise Unfinished(f"{process.output.stem} did not come to its fault in time")
+                raise Unfinished(f"{process.output.stem} did not come to its fault in time; {MORE_TIME}")
 
     def _until_it_ends(self, process: Forked, number: int) -> None:
         """Send a signal until it has ended: it may stop itself a moment after the first SIGCONT."""
@@ -367,12 +402,14 @@ class CellRun:
         self._recorder.close()
 
     def judge(self) -> Judged:
-        """The verdict over history, log and store. Unfinished: there is none."""
+        """The verdict over history, log and store, or what there is of it."""
         self._end = max(self._end, time.monotonic() + self._setting.deadline_s / 2)
         result = self.work / "verdict.json"
         process = self._start(works.judge, _json(self.where), "judge", str(self.folder), str(result))
-        self._must_end(process, 0)
-        return msgspec.json.decode(result.read_bytes(), type=Judged)
+        with self.ends_open():
+            self._must_end(process, 0)
+        # The history is judged first: what it says stands, whether log and store answered after it or not.
+        return msgspec.json.decode(result.read_bytes(), type=Judged) if result.exists() else Judged()
 
     def clean_up(self) -> None:
         """Drop the namespace, unless it is to be kept; a finding when that failed."""
@@ -382,10 +419,14 @@ class CellRun:
         if self._setting.keep:
             return
         shutil.rmtree(self.work / "second", ignore_errors=True)
-        problem = drop_namespace(self._setting, self.where.namespace, self.work / "drop.txt")
-        if problem:
-            what = f"namespace {self.where.namespace} could not be dropped"
-            self.findings.append(Finding(rule="drop", invariant="", what=what, seen=problem))
+        what = f"namespace {self.where.namespace} could not be dropped"
+        try:
+            problem = drop_namespace(self._setting, self.where.namespace, self.work / "drop.txt")
+        except Unanswered as why:
+            self.unproven.append(f"{what}: {why}")
+        else:
+            if problem:
+                self.findings.append(Finding(rule="drop", invariant="", what=what, seen=problem))
 
 
 def workloads_of(names: tuple[str, ...], beside: str) -> tuple[str, ...]:
@@ -408,13 +449,17 @@ def where_of(setting: Setting, namespace: str) -> Where:
 
 
 def drop_namespace(setting: Setting, namespace: str, output: Path) -> str:
-    """Remove a namespace of this run from log and store, in a process; '' or what was wrong."""
+    """Remove a namespace of this run from log and store, in a process; '' or what was wrong. Unanswered:
+    it had no answer in time; `tidegate drop`, or `--resume`, finishes it.
+    """
     process = Forked(works.drop, (_json(where_of(setting, namespace)),), output)
     if not process.wait(setting.deadline_s):
         process.kill()
-        return f"not done within {setting.deadline_s:.0f} s"
-    told = output.read_text(errors="replace")[-TOLD_BYTES:].strip()
-    return f"exit code {process.exit_code}: {told}" if process.exit_code else ""
+        raise Unanswered(f"not done within {setting.deadline_s:.0f} s; {MORE_TIME}")
+    told, code = output.read_text(errors="replace")[-TOLD_BYTES:].strip(), process.exit_code or 0
+    if code in NAMES:
+        raise Unanswered(reason("the drop", code, told))
+    return f"exit code {code}: {told}" if code else ""
 
 
 def _json(plan: msgspec.Struct) -> str:

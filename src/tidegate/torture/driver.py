@@ -32,6 +32,7 @@ from tidegate.testing.driver_process import (
     make_driver_of,
     make_trimmer,
 )
+from tidegate.torture import unanswered
 from tidegate.torture.barriers import WorkloadBarrier, reader_of
 from tidegate.torture.besides import (
     FOLLOWS,
@@ -115,7 +116,7 @@ def main(plan_json: str) -> int:
 def exit_code_of(error: BaseException) -> int:
     """FAILED when the fault itself raised it, here or in the background; else the error's."""
     if isinstance(error, TidegateError) and not isinstance(error.__cause__, FailpointError):
-        return error.exit_code
+        return unanswered.exit_code_of(error)
     return FAILED
 
 

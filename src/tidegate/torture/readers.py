@@ -41,6 +41,7 @@ from tidegate.torture.events import (
     SnapshotOpened,
 )
 from tidegate.torture.history import Recorder, digest_of
+from tidegate.torture.unanswered import HUNG
 from tidegate.torture.workloads import decoded
 
 LOOK_S = 0.01
@@ -77,7 +78,7 @@ KEYS: dict[str, list[str]] = {
 
 
 def main(plan_json: str) -> int:
-    """Read until SIGTERM, then once more; 0."""
+    """Read until SIGTERM, then once more; 0. 1: a reader ended as none may. HUNG: a last round did not."""
     plan = msgspec.json.decode(plan_json, type=Plan)
     ending, died, told = threading.Event(), list[str](), list[int]()
     signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
@@ -96,7 +97,7 @@ def main(plan_json: str) -> int:
             thread.join(LAST_ROUND_S)
         if any(thread.is_alive() for thread in threads):
             faulthandler.dump_traceback(sys.stdout, all_threads=True)
-    return 1 if died or any(thread.is_alive() for thread in threads) else 0
+    return 1 if died else HUNG if any(thread.is_alive() for thread in threads) else 0
 
 
 def _run(kind: str, plan: Plan, recorder: Recorder, ending: threading.Event, died: list[str]) -> None:

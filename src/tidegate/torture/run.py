@@ -28,7 +28,7 @@ from tidegate.options import redact
 from tidegate.sinks.open_store import open_store
 from tidegate.testing import forked
 from tidegate.torture import schedule, works
-from tidegate.torture.cell import Setting, Stopped, drop_namespace, namespace_of, run_cell
+from tidegate.torture.cell import Setting, Stopped, Unanswered, drop_namespace, namespace_of, run_cell
 from tidegate.torture.driver import Where
 from tidegate.torture.faults import FAULTS
 from tidegate.torture.outcome import PROVEN, Outcome, Totals
@@ -361,6 +361,9 @@ class _Run:
             return
         finished = {outcome.namespace for outcome in self._totals.outcomes}
         for namespace in sorted(set(path.read_text().split()) - finished):
-            problem = drop_namespace(self._setting, namespace, self._folder / "drop.txt")
+            try:
+                problem = drop_namespace(self._setting, namespace, self._folder / "drop.txt")
+            except Unanswered as why:
+                problem = str(why)
             if problem:
                 raise ConfigError(f"namespace {namespace} of the run before could not be dropped: {problem}")

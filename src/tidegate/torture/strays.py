@@ -14,6 +14,7 @@ import msgspec
 from tidegate.errors import IncompleteError, TidegateError
 from tidegate.sinks.store import CatalogEntry, Pointer, Stamp, Store
 from tidegate.torture.outcome import Finding
+from tidegate.torture.unanswered import NO_ANSWER
 
 
 class Stray(NamedTuple):
@@ -55,17 +56,19 @@ STRAYS = (
 def send(store: Store) -> tuple[list[Finding], int]:
     """Send each; what the store should have refused, and how many were sent: none where nothing is visible.
 
-    Errors of the store pass through where they leave open what was done.
+    Errors of the store pass through where they leave open what was done: it may be done later.
     """
     now, findings = store.pointer(), list[Finding]()
     newest = store.catalog(now.visible, now.visible) if now.visible else []
     if not newest:
         return [], 0
     for stray in STRAYS:
+        silent: TidegateError | None = None
         try:
             granted = stray.granted(store, now, newest[0])
         except TidegateError as error:
             granted, refusal = False, f"{type(error).__name__}: {error}"
+            silent = error if isinstance(error, NO_ANSWER) else None
         else:
             refusal = "granted" if granted else "refused"
         after = store.pointer()
@@ -80,4 +83,6 @@ def send(store: Store) -> tuple[list[Finding], int]:
                 )
             )
             break  # the store is not what it was
+        if silent is not None:
+            raise silent
     return findings, len(STRAYS)

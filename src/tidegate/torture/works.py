@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -17,7 +18,7 @@ from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import Pointer
 from tidegate.testing.driver_process import make_driver_of
-from tidegate.torture import strays
+from tidegate.torture import strays, unanswered
 from tidegate.torture.besides import SECOND
 from tidegate.torture.check import check
 from tidegate.torture.driver import Where
@@ -25,6 +26,8 @@ from tidegate.torture.outcome import Finding
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View
 from tidegate.wal.open_log import open_log
+
+Work = TypeVar("Work", bound=Callable[..., int])
 
 PRELOADED = (
     "tidegate.torture.works",
@@ -56,32 +59,64 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     errors: dict[str, int] = {}
 
 
+class Seen(NamedTuple):
+    """What is visible in the primary, under which epoch, and the last version that is decided."""
+
+    visible: int
+    epoch: int
+    decided: int
+
+
+def ends_with_its_code(work: Work) -> Work:
+    """A process that prints an error of ours, and ends with its exit code."""
+
+    @functools.wraps(work)
+    def run(*args: str) -> int:
+        try:
+            return work(*args)
+        except TidegateError as error:
+            print(f"{type(error).__name__}: {error}", flush=True)  # noqa: T201 - to the cell's folder
+            return unanswered.exit_code_of(error)
+
+    return cast("Work", run)
+
+
 def judge(where_json: str, folder: str, result: str) -> int:
-    """Judge the history, and log and store as they are now; the verdict goes to the file ``result``."""
+    """Judge the history, then log and store as they are now; the verdict goes to the file ``result``, that of
+    the history alone at once: it stands, whether log and store answer or not.
+    """
     where = msgspec.json.decode(where_json, type=Where)
+    verdict = check(Path(folder))
+    told = Judged(
+        findings=tuple(
+            Finding(
+                rule=found.rule,
+                invariant=found.invariant,
+                what=found.what,
+                expected=found.expected,
+                seen=found.seen,
+                events=found.events,
+            )
+            for found in verdict.findings
+        ),
+        unproven=tuple(verdict.unjudged),
+        counts=verdict.counts,
+        errors=verdict.errors,
+    )
+    Path(result).write_bytes(msgspec.json.encode(told))
     findings, unproven, counts = _verified(where)
     if not findings and not unproven:
         findings, unproven, sent = _strays_refused(where)
         counts["stray requests"] = sent
-    verdict = check(Path(folder))
-    findings += [
-        Finding(
-            rule=found.rule,
-            invariant=found.invariant,
-            what=found.what,
-            expected=found.expected,
-            seen=found.seen,
-            events=found.events,
-        )
-        for found in verdict.findings
-    ]
-    judged = Judged(
-        findings=tuple(findings),
-        unproven=(*unproven, *verdict.unjudged),
-        counts=counts | verdict.counts,
-        errors=verdict.errors,
+    told = msgspec.structs.replace(
+        told,
+        findings=(*findings, *told.findings),
+        unproven=(*unproven, *told.unproven),
+        counts=counts | told.counts,
     )
-    Path(result).write_bytes(msgspec.json.encode(judged))
+    whole = Path(f"{result}.whole")
+    whole.write_bytes(msgspec.json.encode(told))
+    whole.replace(result)
     return 0
 
 
@@ -89,25 +124,36 @@ def _verified(where: Where) -> tuple[list[Finding], list[str], dict[str, int]]:
     """As ``tidegate verify``: the log and each of its stores against each other."""
     findings, unproven = list[Finding](), list[str]()
     counts = {"records of the log": 0, "rows verified": 0}
-    for url, options in _stores(where):
-        with contextlib.ExitStack() as closing:
-            log = open_log(where.wal, where.namespace, where.wal_options)
-            closing.callback(log.close)
-            store = open_store(url, where.namespace, options)
-            closing.callback(store.close)
-            try:
+    with _left_open("verify", unproven):
+        for url, options in _stores(where):
+            with contextlib.ExitStack() as closing:
+                log = open_log(where.wal, where.namespace, where.wal_options)
+                closing.callback(log.close)
+                store = open_store(url, where.namespace, options)
+                closing.callback(store.close)
                 report = verify(log, store)
-            except TidegateError as error:
-                unproven.append(f"verify: {type(error).__name__}: {error}")
-                continue
-        for found in report.findings:
-            finding = Finding(
-                rule="verify", invariant="I10", what=found.where, expected=found.expected, seen=found.found
-            )
-            findings.append(finding)
-        counts["records of the log"] += report.records
-        counts["rows verified"] += report.rows
+            for found in report.findings:
+                finding = Finding(
+                    rule="verify",
+                    invariant="I10",
+                    what=found.where,
+                    expected=found.expected,
+                    seen=found.found,
+                )
+                findings.append(finding)
+            counts["records of the log"] += report.records
+            counts["rows verified"] += report.rows
     return findings, unproven, counts
+
+
+@contextlib.contextmanager
+def _left_open(what: str, unproven: list[str]) -> Iterator[None]:
+    """An error of log or store leaves open whether they are right; where it is of time, what to do."""
+    try:
+        yield
+    except TidegateError as error:
+        more = f"; {unanswered.MORE_TIME}" if unanswered.exit_code_of(error) in unanswered.NAMES else ""
+        unproven.append(f"{what}: {type(error).__name__}: {error}{more}")
 
 
 def _stores(where: Where) -> list[tuple[str, dict[str, Any]]]:
@@ -127,24 +173,26 @@ def listed(where: Where) -> bool:
 
 def _strays_refused(where: Where) -> tuple[list[Finding], list[str], int]:
     """Sent where nothing waits: rows of a version that is decided are there before it is visible."""
-    with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
-        state = catch_up(View(), log).state
-    with contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store:
-        try:
-            if state is None or state.last_version != store.pointer().visible:
-                return [], [], 0
-            findings, sent = strays.send(store)
-        except TidegateError as error:
-            return [], [f"stray requests: {type(error).__name__}: {error}"], 0
-    return findings, [], sent
+    findings, unproven, sent = list[Finding](), list[str](), 0
+    with _left_open("stray requests", unproven):
+        with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
+            state = catch_up(View(), log).state
+        with contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store:
+            if state is not None and state.last_version == store.pointer().visible:
+                findings, sent = strays.send(store)
+    return findings, unproven, sent
 
 
+@ends_with_its_code
 def look(where_json: str, result: str) -> int:
-    """What is visible in the primary, and under which epoch: two numbers into the file ``result``."""
+    """What is visible and decided: ``Seen``, into the file ``result``."""
     where = msgspec.json.decode(where_json, type=Where)
     with contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store:
         pointer = store.pointer() if store.identity() is not None else Pointer()
-    Path(result).write_bytes(msgspec.json.encode([pointer.visible, pointer.epoch]))
+    with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
+        state = catch_up(View(), log).state
+    seen = Seen(pointer.visible, pointer.epoch, state.last_version if state is not None else 0)
+    Path(result).write_bytes(msgspec.json.encode(seen))
     return 0
 
 
@@ -181,6 +229,7 @@ def config_file(option: str, options: Mapping[str, object], path: Path) -> list[
     return [option, str(path)]
 
 
+@ends_with_its_code
 def drop(where_json: str) -> int:
     """Remove the cell's namespace from store and log, for ever. May be repeated."""
     where = msgspec.json.decode(where_json, type=Where)

@@ -1,0 +1,54 @@
+"""Processes that had no answer in time: which exit codes say so, what it proves, and what to do.
+
+A log or a store that is away, or only too slow, breaks no promise: a driver then stops and says so. What
+it decided stays decided, though, and whoever comes later has to be able to finish it (I4): that is looked at
+before such a cell is called unproven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidegate.errors import (
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    TidegateError,
+    WaitTimeoutError,
+    WalUnavailableError,
+)
+
+HUNG = 71
+"""The exit code of readers whose last round did not end in time."""
+NO_ANSWER = (OutcomeUnknownError, WalUnavailableError, StoreUnavailableError, WaitTimeoutError)
+NAMES = {each.exit_code: each.__name__ for each in NO_ANSWER} | {HUNG: "a round of reads did not end"}
+"""By exit code: what the process was told, or did not live to be told."""
+MORE_TIME = (
+    "it breaks no promise and proves none: run the cell again with more time (a larger timeout_s in"
+    " --store-config or --wal-config, a longer --cell-deadline) or with less to do (--jobs 1)"
+)
+TEXT_MAX = 400
+
+
+def exit_code_of(error: TidegateError) -> int:
+    """The exit code that tells what is behind an error. A version that could not be applied in time because
+    rows were missing that the store had acknowledged is no matter of time.
+    """
+    for cause in _causes(error):
+        if not isinstance(cause, NO_ANSWER):
+            return cause.exit_code
+    return error.exit_code
+
+
+def _causes(error: BaseException | None) -> Iterator[TidegateError]:
+    while isinstance(error, TidegateError):
+        yield error
+        error = error.__cause__
+
+
+def reason(who: str, exit_code: int, output: str) -> str:
+    """Why a cell is not proven: who was not answered, by what it printed last, and what to do about it."""
+    name = NAMES[exit_code]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    told = next((line for line in reversed(lines) if name in line), lines[-1] if lines else "")
+    shown = told if name in told else f"{name}: {told}".removesuffix(": ")
+    return f"{who} had no answer in time: {shown[:TEXT_MAX]}; {MORE_TIME}"

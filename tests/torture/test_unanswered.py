@@ -1,0 +1,204 @@
+"""Too slow is not wrong: who had no answer in time leaves a cell unproven, and what was seen still counts."""
+
+import itertools
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tidegate.errors import (
+    CorruptError,
+    FencedError,
+    IncompleteError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    WalUnavailableError,
+)
+from tidegate.sinks.store import CatalogEntry, Pointer
+from tidegate.testing.arrow_barrier import batch
+from tidegate.torture import cell as cells
+from tidegate.torture import driver, readers, strays, works
+from tidegate.torture.cell import Setting, run_cell
+from tidegate.torture.driver import Where
+from tidegate.torture.outcome import Finding
+from tidegate.torture.schedule import cell_of
+from tidegate.torture.unanswered import HUNG, exit_code_of
+from tidegate.torture.works import Judged, Seen
+from written import held, offered, read, returned, rows, write
+
+CELL = cell_of("publish.before:raise:same")
+SLOW = "StoreUnavailableError: version 3 is decided, but its flip could not be confirmed"
+WRONG = Finding(rule="atomic", invariant="I1", what="a row is missing")
+
+
+class Ended:
+    """Stands for the processes of a cell: each has ended as the play says."""
+
+    def __init__(self, play):
+        self._play = play
+
+    def __call__(self, work, args, output):
+        code, told = self._play.get(work, (0, ""))
+        output.write_text(told)
+        if work in {works.look, works.judge} and (result := self._play.get("result of", {}).get(work)):
+            Path(args[-1]).write_bytes(msgspec.json.encode(result))
+        if work is driver.main:
+            Path(output.parent.parent, "driver-1.jsonl").write_text('{"event":"fault"}')
+        return _Process(code, output)
+
+
+class _Process:
+    def __init__(self, code, output):
+        self.exit_code, self.output = code, output
+
+    def wait(self, _):
+        return self.exit_code is not None
+
+    def send(self, _):
+        pass
+
+    def kill(self):
+        self.exit_code = -9
+
+
+@pytest.fixture
+def came_to(tmp_path, monkeypatch):
+    """``came_to(play)``: what a cell comes to whose processes end so; all well where nothing is said."""
+
+    def run(play, visible=4, decided=4, judged=None):
+        results = {works.look: Seen(visible, 1, decided), works.judge: judged or Judged()}
+        monkeypatch.setattr(cells, "Forked", Ended({"result of": results} | play))
+        setting = Setting(
+            wal="file:///w",
+            store="sqlite:///s",
+            wal_options={},
+            store_options={},
+            allow_unsafe=False,
+            prefix="torture-x",
+            folder=str(tmp_path),
+            seed=1,
+            workloads=("marker",),
+            deadline_s=0.05,
+            server_kill="",
+            keep=False,
+        )
+        return run_cell(setting, CELL, threading.Event())
+
+    return run
+
+
+def test_when_all_is_well_it_is_proven(came_to):
+    assert came_to({}).result == "proven"
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknownError, WalUnavailableError, StoreUnavailableError])
+def test_a_driver_without_an_answer_proves_nothing_and_is_told_what_to_do(came_to, error):
+    outcome = came_to({driver.main: (error.exit_code, f"noise\n{error.__name__}: it took too long\n")})
+    assert (outcome.result, outcome.findings) == ("unproven", ())
+    (why,) = outcome.unproven
+    assert why.startswith(f"driver-1 had no answer in time: {error.__name__}: it took too long; ")
+    assert "timeout_s" in why
+    assert "--jobs 1" in why
+
+
+def test_what_was_seen_wrong_counts_though_the_store_was_slow(came_to):
+    outcome = came_to({driver.main: (7, SLOW)}, judged=Judged(findings=(WRONG,)))
+    assert (outcome.result, outcome.findings) == ("violated", (WRONG,))
+    assert SLOW in outcome.unproven[0]
+
+
+def test_what_was_decided_has_to_be_finished_by_whoever_comes_later(came_to):
+    """I4: else any driver that leaves its versions lying about could say that the store was slow."""
+    outcome = came_to({driver.main: (7, SLOW)}, visible=3, decided=4)
+    assert [(found.rule, found.seen) for found in outcome.findings] == [("finish", "version 3 visible")]
+    assert outcome.result == "violated"
+
+
+def test_it_cannot_be_finished_either_while_nothing_answers(came_to):
+    outcome = came_to({driver.main: (7, SLOW), works.recover: (7, f"error: {SLOW}")})
+    assert (outcome.result, len(outcome.unproven)) == ("unproven", 2)
+    assert came_to({driver.main: (7, SLOW), works.recover: (14, "CorruptError")}).result == "violated"
+
+
+@pytest.mark.parametrize("error", [IncompleteError, FencedError, CorruptError])
+def test_other_errors_are_findings(came_to, error):
+    assert came_to({driver.main: (error.exit_code, error.__name__)}).result == "violated"
+
+
+def test_readers_that_do_not_end_are_slow_and_readers_that_die_are_wrong(came_to):
+    slow = came_to({readers.main: (HUNG, "Thread 0x1 (most recent call first):")})
+    assert (slow.result, slow.findings) == ("unproven", ())
+    assert "a round of reads did not end" in slow.unproven[0]
+    assert came_to({readers.main: (1, "Traceback")}).result == "violated"
+
+
+def test_a_judge_that_does_not_end_has_judged_the_history_before(came_to):
+    outcome = came_to({works.judge: (None, "")}, judged=Judged(findings=(WRONG,)))
+    assert outcome.result == "violated"
+    outcome = came_to({works.judge: (None, "")})
+    assert outcome.result == "unproven"
+    assert "--cell-deadline" in outcome.unproven[0]
+
+
+def test_a_namespace_that_cannot_be_dropped_in_time(came_to):
+    slow = came_to({works.drop: (7, SLOW)})
+    assert (slow.result, slow.findings) == ("unproven", ())
+    assert "could not be dropped" in slow.unproven[0]
+    assert came_to({works.drop: (14, "CorruptError: a file")}).result == "violated"
+
+
+def test_an_exit_code_tells_what_is_behind_an_error():
+    """Rows that the store had acknowledged and lost are no matter of time."""
+
+    def chain(*errors):
+        for error, cause in itertools.pairwise(errors):
+            error.__cause__ = cause
+        return errors[0]
+
+    assert exit_code_of(StoreUnavailableError("x")) == StoreUnavailableError.exit_code
+    assert exit_code_of(chain(StoreUnavailableError("x"), OSError("y"))) == StoreUnavailableError.exit_code
+    lost = chain(StoreUnavailableError("x"), StoreUnavailableError("y"), IncompleteError("z"))
+    assert exit_code_of(lost) == IncompleteError.exit_code
+
+
+# -- the judge, with a store that is away -----------------------------------------------------------------
+
+
+AWAY = {"timeout_s": 0.2}
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_history_is_judged_though_the_store_is_away(tmp_path, wrong):
+    lines = [offered(1, 0, rows(a=1)), returned(1, 1), held(1), read(a=2 if wrong else 1)]
+    history, result = write(tmp_path, *lines), tmp_path / "verdict.json"
+    where = Where(f"file://{tmp_path}/wal", "redis://127.0.0.1:1/0", "torture-x", {}, AWAY)
+    assert works.judge(msgspec.json.encode(where).decode(), str(history), str(result)) == 0
+    judged = msgspec.json.decode(result.read_bytes(), type=Judged)
+    assert bool(judged.findings) == wrong
+    assert "StoreUnavailableError" in judged.unproven[0]
+    assert "timeout_s" in judged.unproven[0]
+
+
+def test_who_looks_ends_with_the_code_of_its_error(tmp_path, capsys):
+    where = Where(f"file://{tmp_path}/wal", "redis://127.0.0.1:1/0", "torture-x", {}, AWAY)
+    code = works.look(msgspec.json.encode(where).decode(), str(tmp_path / "seen"))
+    assert code == StoreUnavailableError.exit_code
+    assert "StoreUnavailableError" in capsys.readouterr().out
+
+
+def test_a_stray_request_without_an_answer_is_not_taken_for_refused():
+    class Silent:
+        """A store that does not say what became of a flip."""
+
+        def pointer(self):
+            return Pointer(1, "d", 1)
+
+        def catalog(self, *_):
+            return [CatalogEntry(1, "d", "attempt", batch("query-1", 0, "offsets"), 1, {}, {})]
+
+        def publish(self, *_):
+            raise StoreUnavailableError("no answer")
+
+    with pytest.raises(StoreUnavailableError):
+        strays.send(Silent())
