@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import importlib
 import json
 import sys
 import types
@@ -11,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidegate.checks import Check
-from tidegate.cli import app, doctor, retention, status
+from tidegate.cli import app, doctor, look, retention
 from tidegate.cli.retention import LogFacts, deadline_of
 from tidegate.demo import run as demo_run  # the function
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, WalUnavailableError
@@ -68,8 +69,8 @@ def log(monkeypatch):
         assert url == "kafka://broker:9092"
         return Log(Log.name, namespace)
 
-    for module in ("cli.common", "cli.status", "cli.reach", "testing.example"):
-        monkeypatch.setattr(sys.modules[f"tidegate.{module}"], "open_log", opened)
+    for module in ("cli.common", "cli.look", "cli.reach", "testing.example"):
+        monkeypatch.setattr(importlib.import_module(f"tidegate.{module}"), "open_log", opened)
     yield Log
     forget(Log.name)
 
@@ -202,7 +203,7 @@ def at(monkeypatch, example, *, after_s):
     """Now is so long after version 2 was decided."""
     decided_us = example.driver.folded.recent[1].decided_at_us
     now_us = decided_us + round(after_s * 1e6)
-    monkeypatch.setattr(status, "Clock", lambda: types.SimpleNamespace(now_us=lambda: now_us))
+    monkeypatch.setattr(look, "Clock", lambda: types.SimpleNamespace(now_us=lambda: now_us))
     return datetime.datetime.fromtimestamp(decided_us / 1e6, datetime.timezone.utc)
 
 
@@ -311,7 +312,7 @@ def test_a_deadline_without_the_versions_time_is_that_of_the_oldest_known():
 
 
 def test_spans_are_told_in_their_unit():
-    spans = [retention._span(seconds) for seconds in (1, 119, 120, 7_200, 86_400, 7 * 86_400, 200_000)]
+    spans = [retention.span(seconds) for seconds in (1, 119, 120, 7_200, 86_400, 7 * 86_400, 200_000)]
     assert spans == ["1 s", "119 s", "2 min", "2 h", "24 h", "7 days", "2.3 days"]
 
 

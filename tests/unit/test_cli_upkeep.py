@@ -1,6 +1,7 @@
 """The commands that check, clean and end a namespace: verify, vacuum, drop, doctor's room."""
 
 import contextlib
+import importlib
 import json
 import shutil
 import sqlite3
@@ -152,7 +153,7 @@ def test_drop_needs_yes_where_nobody_can_be_asked(options, tmp_path):
 
 
 def test_drop_asks_for_the_name_on_a_terminal(options, monkeypatch):
-    monkeypatch.setattr(sys.modules["tidegate.cli.drop"], "_is_terminal", lambda: True)
+    monkeypatch.setattr(importlib.import_module("tidegate.cli.drop"), "_is_terminal", lambda: True)
     result = run("drop", *options, typed="flight\n")
     assert result.exit_code == 2
     assert "nothing was removed" in result.stderr

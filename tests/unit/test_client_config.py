@@ -1,5 +1,6 @@
 """The log's options from a file: what it may look like, where they arrive, and that no password is shown."""
 
+import importlib
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from tidegate.testing.example import write_flights
 from tidegate.wal.memory_log import MemoryLog
 
 SECRET = "hunter2-and-more"
-OPENED_IN = ("common", "status", "reach")
+OPENED_IN = ("common", "look", "reach")
 
 
 @pytest.fixture(autouse=True)
@@ -220,7 +221,7 @@ def test_no_command_shows_a_password_whatever_goes_wrong_t48(
         return Away(url, namespace)
 
     for module in OPENED_IN:
-        monkeypatch.setattr(sys.modules[f"tidegate.cli.{module}"], "open_log", opened)
+        monkeypatch.setattr(importlib.import_module(f"tidegate.cli.{module}"), "open_log", opened)
     config = written(f"sasl.password={SECRET}\nssl.key.pem={SECRET}\n")
     for given in (["--json"], []):
         result = run(*command, *flights, f"--wal-config={config}", *given)

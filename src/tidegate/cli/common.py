@@ -7,6 +7,7 @@ import dataclasses
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from tidegate.committers.driver import Driver
 from tidegate.committers.follower import Follower, follower_for
 from tidegate.committers.local_apply import JOBS_MAX, jobs_here, local_apply
 from tidegate.committers.open import log_is_empty
+from tidegate.durations import duration_us
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options, redact, store_at
 from tidegate.sinks.open_store import open_store
@@ -73,6 +75,9 @@ MaybeNamespace = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Go on although a writer seems to be running; it will be fenced.")
+]
+For = Annotated[
+    str | None, typer.Option("--for", metavar="TIME", help="End after so long, as in 90s or 10min.")
 ]
 AllowUnsafe = Annotated[
     bool,
@@ -143,6 +148,13 @@ def made_here(driver: Driver) -> None:
             f"there is no namespace {name} at {driver.log.where}: check --wal and --namespace; a query's"
             " first batch makes it, and so does `tidegate init`"
         )
+
+
+def end_of(for_: str | None) -> float | None:
+    """When ``--for`` ends, by the monotonic clock. ConfigError: it is no duration."""
+    if for_ is None:
+        return None
+    return time.monotonic() + duration_us("--for", float(for_) if for_.isdecimal() else for_) / 1e6
 
 
 def no_namespace(namespace: str, *urls: str) -> ConfigError:

@@ -5,12 +5,13 @@ rich is imported for a terminal only: no command waits for it elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 import math
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -53,39 +54,93 @@ def _plain(value: Any) -> Any:
 # -- text -------------------------------------------------------------------------------------
 
 
+class Rows(NamedTuple):
+    """Rows under a heading."""
+
+    columns: Sequence[str]
+    rows: Iterable[Sequence[Any]]
+
+
+class Pairs(NamedTuple):
+    """Names and what they are, a line each."""
+
+    pairs: Iterable[tuple[str, Any]]
+
+
+Part = Rows | Pairs
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Rows under a heading."""
-    if not on_terminal():
-        print("\t".join(map(cell, columns)))
-        for row in rows:
-            print("\t".join(map(cell, row)))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(header_style="bold")
-    for column in columns:
-        table.add_column(Text(cell(column)), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell(one)) for one in row))
-    Console().print(table)
+    print_parts([Rows(columns, rows)])
 
 
 def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
     """Names and what they are, a line each."""
-    if not on_terminal():
-        for name, value in pairs:
-            print(f"{cell(name)}\t{cell(value)}")
+    print_parts([Pairs(pairs)])
+
+
+def print_parts(parts: Sequence[Part]) -> None:
+    """Several of these, with an empty line between two."""
+    if on_terminal():
+        from rich.console import Console
+
+        Console().print(_rich(parts))
         return
-    from rich.console import Console
+    for number, part in enumerate(parts):
+        if number:
+            print()
+        if isinstance(part, Rows):
+            print("\t".join(map(cell, part.columns)))
+        for row in part.rows if isinstance(part, Rows) else part.pairs:
+            print("\t".join(map(cell, row)))
+
+
+@contextlib.contextmanager
+def showing(*, json: bool) -> Iterator[Callable[[Any], None]]:
+    """What shows one state after another: in one place on a terminal, else one below the other.
+
+    With ``json`` a line for each; else it takes parts, as ``print_parts``.
+    """
+    if json or not on_terminal():
+
+        def show(state: Any) -> None:
+            if json:
+                print_json(state)
+            else:
+                print_parts(state)
+                print()
+            sys.stdout.flush()
+
+        yield show
+        return
+    from rich.live import Live
+
+    with Live(auto_refresh=False) as live:
+        yield lambda parts: live.update(_rich(parts), refresh=True)
+
+
+def _rich(parts: Sequence[Part]) -> Any:
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table.grid(padding=(0, 2))
-    for name, value in pairs:
-        grid.add_row(Text(cell(name), style="bold"), Text(cell(value)))
-    Console().print(grid)
+    shown: list[Any] = []
+    for part in parts:
+        shown += [""] if shown else []
+        if isinstance(part, Pairs):
+            grid = Table.grid(padding=(0, 2))
+            for name, value in part.pairs:
+                grid.add_row(Text(cell(name), style="bold"), Text(cell(value)))
+            shown.append(grid)
+        else:
+            table = Table(header_style="bold")
+            for column in part.columns:
+                table.add_column(Text(cell(column)), overflow="fold")
+            for row in part.rows:
+                table.add_row(*(Text(cell(one)) for one in row))
+            shown.append(table)
+    return Group(*shown)
 
 
 def cell(value: Any) -> str:

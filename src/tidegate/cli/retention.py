@@ -72,7 +72,7 @@ class Deadline:
             )
         return (
             f"version {self.version} is decided and not visible, and the log may forget it in"
-            f" {_span(self.left_s)}, at {when}: run `tidegate recover`, or give the log a longer retention"
+            f" {span(self.left_s)}, at {when}: run `tidegate recover`, or give the log a longer retention"
         )
 
 
@@ -114,11 +114,12 @@ def as_pairs(facts: LogFacts, deadline: Deadline | None) -> list[tuple[str, str]
         kept = f"not known: {facts.why_no_retention}"
     elif facts.retention_s is not None:
         waits = deadline and f"version {deadline.version} must be applied before {time_of(deadline.at)}"
-        kept = f"{_span(facts.retention_s)}; {waits or 'nothing waits'}"
+        kept = f"{span(facts.retention_s)}; {waits or 'nothing waits'}"
     return [("log size", size), ("log keeps", kept)]
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
+    """A length of time for people."""
     for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:,.1f} {unit}".replace(".0 ", " ")

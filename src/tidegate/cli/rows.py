@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from tidegate.errors import ConfigError, TidegateError
 from tidegate.options import StoreAt, redact
 from tidegate.reading import moment
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.store import Identity, Pointer
+from tidegate.sinks.store import Identity, Pointer, Store
 from tidegate.wal.fold import fact_of
 from tidegate.wal.record import Folded
 
@@ -79,17 +79,29 @@ def _dash(value: int | None) -> Any:
     return "-" if value is None else value
 
 
-def look_at_stores(ats: Sequence[StoreAt], namespace: str) -> tuple[StoreAt, list[StoreRow]]:
-    """The first store that answers (the first of all when none does), and a row for each."""
-    rows = [_look(at, namespace) for at in ats]
+Opened = Callable[[StoreAt], contextlib.AbstractContextManager[Store]]
+
+
+def look_at_stores(
+    ats: Sequence[StoreAt], namespace: str, opened: Opened | None = None
+) -> tuple[StoreAt, list[StoreRow]]:
+    """The first store that answers (the first of all when none does), and a row for each.
+
+    ``opened`` gives the stores; without it they are opened for this look alone.
+    """
+    rows = [_look(at, opened or (lambda at: _for_now(at, namespace))) for at in ats]
     answers = [at for at, row in zip(ats, rows, strict=True) if row.pointer is not None]
     return (answers or list(ats))[0], rows
 
 
-def _look(at: StoreAt, namespace: str) -> StoreRow:
+def _for_now(at: StoreAt, namespace: str) -> contextlib.AbstractContextManager[Store]:
+    return contextlib.closing(open_store(at.url, namespace, at.options))
+
+
+def _look(at: StoreAt, opened: Opened) -> StoreRow:
     row = StoreRow(at.name, redact(at.url))
     try:
-        with contextlib.closing(open_store(at.url, namespace, at.options)) as store:
+        with opened(at) as store:
             identity = store.identity()
             pointer = Pointer() if identity is None else store.pointer()
     except ConfigError:

@@ -1,162 +1,152 @@
-"""``tidegate status``: where a namespace stands, in log and store. Writes nothing."""
+"""``tidegate status``: where a namespace stands, in log and store, once or live. Writes nothing."""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import time
+from typing import Annotated, Any
 
 import typer
 
 from tidegate.cli import retention
 from tidegate.cli.client_config import StoreConfigs, WalConfig, stores_given, wal_options
 from tidegate.cli.commands import say
-from tidegate.cli.common import Json, MaybeWal, Namespace, Stores, examples
-from tidegate.cli.fit import misfit
-from tidegate.cli.output import print_json, print_pairs, print_table
-from tidegate.cli.rows import look_at_stores, problems_of, with_log
+from tidegate.cli.common import For, Json, MaybeWal, Namespace, Stores, end_of, examples
+from tidegate.cli.look import InLog, InStore, Look, Places
+from tidegate.cli.output import Pairs, Part, Rows, print_json, print_parts, showing, time_of
 from tidegate.clock import Clock
 from tidegate.committers.open import WRITER_ALIVE_S
-from tidegate.errors import ConfigError, WalGapError
-from tidegate.options import redact
-from tidegate.sinks.open_store import open_store
-from tidegate.sinks.store import CatalogEntry, Pointer
-from tidegate.sinks.store import Store as StoreInterface
-from tidegate.values import described
-from tidegate.wal.fold import View, fold_all
-from tidegate.wal.open_log import open_log
+from tidegate.errors import ConfigError, TidegateError, WalGapError
+from tidegate.reading import moment
+from tidegate.sinks.store import Pointer
+from tidegate.wal.fold import View
 from tidegate.wal.record import Folded
 
 EXAMPLES = examples(
     "tidegate status --store sqlite:///data/store --wal file:///data/wal --namespace flights",
+    "tidegate status --watch --every 5",
+    "tidegate status --watch --for 10min --json >> status.jsonl",
 )
 
 
-def status(
+def status(  # noqa: PLR0913 - its options
     store: Stores,
     namespace: Namespace,
     store_config: StoreConfigs,
     wal: MaybeWal = None,
     wal_config: WalConfig = None,
     *,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    every: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0.1, help="With --watch: so often; default: 2.")
+    ] = None,
+    for_: For = None,
     json: Json = False,
 ) -> None:
     """Show where a namespace stands, writing nothing; with several stores a row for each.
 
     Without --wal only what the store knows. Exit code 10 when log and store do not fit, or
     when a version that waits may be lost: the log keeps it for a time only, and that is over.
+
+    With --watch a live view on a terminal; elsewhere a block, or with --json a line, for each look. What does
+    not answer meanwhile is told there. Ctrl-C ends it with exit code 0, --for with that of the last look.
     """
-    # The store first: what is visible was decided before, so a log read later must have it.
-    ats = stores_given(store, store_config)
-    primary, rows = look_at_stores(ats, namespace)
-    in_store = _in_store(primary.url, namespace, primary.options)
+    if not watch and (every is not None or for_ is not None):
+        raise ConfigError("--every and --for are for --watch: add it, or leave them out")
     options = {} if wal is None else wal_options(wal_config)
-    in_log = None if wal is None else _in_log(wal, namespace, options, in_store["pointer"].visible)
-    if in_store["uuid"] is None and (in_log is None or in_log["uuid"] is None):
-        where = redact(primary.url) if wal is None else f"{redact(primary.url)} nor in {redact(wal)}"
-        raise ConfigError(
-            f"there is no namespace {namespace!r} in {where}: check URLs and name; a query's first batch"
-            " makes it, and so does `tidegate init`"
-        )
-    problems, warnings = ([], []) if in_log is None else _found_out(in_store, in_log)
-    state = in_log["view"].state if in_log else None
-    rows = with_log(rows, state)
-    told = len(rows) > 1 or (state is not None and bool(state.stores))
-    problems += problems_of(rows) if told else []
+    places = Places(stores_given(store, store_config), namespace, wal, options)
+    with contextlib.closing(places):
+        seen = places.look()  # also of a live view: a wrong name or URL is refused at once
+        if watch:
+            code = _watch(places, seen, every or 2.0, end_of(for_), json=json)
+        else:
+            code = _show(seen, json=json)
+    if code:
+        raise typer.Exit(code)
+
+
+def _show(seen: Look, *, json: bool) -> int:
     if json:
-        facts = _as_json(namespace, in_store, in_log, problems) | {"warnings": warnings}
-        print_json(facts | ({"stores": [row.as_json() for row in rows]} if told else {}))
+        print_json(_as_json(seen))
     else:
-        print_pairs(_as_pairs(namespace, in_store, in_log))
-        if told:
-            print()
-            print_table(["store", "at", "visible", "lag", "stands"], [row.cells() for row in rows])
-        if in_store["tables"]:
-            print()
-            print_table(["table", "key", "value", "emptied at"], [_table_row(t) for t in in_store["tables"]])
-    for warning in warnings:
+        parts = [*_parts(seen, _as_pairs(seen))]
+        if seen.in_store.tables:
+            rows = [_table_row(table) for table in seen.in_store.tables]
+            parts.append(Rows(["table", "key", "value", "emptied at"], rows))
+        print_parts(parts)
+    for warning in seen.warnings:
         say(f"warning: {warning}")
-    for problem in problems:
+    for problem in seen.problems:
         say(problem)
-    if problems:
-        raise typer.Exit(WalGapError.exit_code)
+    return _code_of(seen)
 
 
-def _found_out(in_store: dict[str, Any], in_log: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """What is wrong, and what may become so."""
-    problem = misfit(in_log["view"].state, in_store["identity"], in_store["pointer"])
-    problems = [] if problem is None else [problem]
-    warnings, deadline = in_log["facts"].warnings(), in_log["deadline"]
-    if deadline is not None and (deadline.near or deadline.passed):
-        (problems if deadline.passed else warnings).append(deadline.told())
-    return problems, warnings
+def _watch(places: Places, first: Look, every_s: float, end: float | None, *, json: bool) -> int:
+    """Look until ``end``; the last look's exit code, or 0 after Ctrl-C."""
+    seen: Look | TidegateError = first
+    with contextlib.suppress(KeyboardInterrupt), showing(json=json) as show:
+        while True:
+            show(
+                (_as_json if json else _lines)(seen) if isinstance(seen, Look) else _not_seen(seen, json=json)
+            )
+            left = every_s if end is None else min(every_s, end - time.monotonic())
+            if left <= 0:
+                return _code_of(seen)
+            time.sleep(left)
+            try:
+                seen = places.look()
+            except TidegateError as error:
+                seen = error
+    return 0
 
 
-def _in_store(url: str, namespace: str, options: dict[str, Any]) -> dict[str, Any]:
-    kept = open_store(url, namespace, options)
-    try:
-        identity = kept.identity()
-        pointer = Pointer() if identity is None else kept.pointer()
-        entries = kept.catalog(pointer.visible, pointer.visible) if pointer.visible else []
-        tables = _tables(kept, entries[0]) if entries else []
-    finally:
-        kept.close()
-    return {
-        "identity": identity,
-        "uuid": identity and identity.uuid,
-        "key_groups": identity and identity.key_groups,
-        "pointer": pointer,
-        "tables": tables,
-    }
+def _code_of(seen: Look | TidegateError) -> int:
+    if isinstance(seen, TidegateError):
+        return seen.exit_code
+    return WalGapError.exit_code if seen.problems else 0
 
 
-def _tables(kept: StoreInterface, entry: CatalogEntry) -> list[dict[str, Any]]:
-    schemas = kept.schemas()
-    found = []
-    for name, at in sorted(entry.tables.items()):
-        schema = schemas[at.schema_id]
-        found.append(
-            {
-                "name": name,
-                "key": {column.name: column.type for column in schema.key},
-                "value": {column.name: column.type for column in schema.value},
-                "value_format": schema.value_format,
-                "schema_id": at.schema_id,
-                "emptied_at": at.start,
-                "shown": (described(schema.key), described(schema.value)),
-            }
-        )
-    return found
+def _not_seen(error: TidegateError, *, json: bool) -> Any:
+    told, now = f"{type(error).__name__}: {error}", Clock().now_us()
+    return (
+        {"at": moment(now), "error": told}
+        if json
+        else [Pairs([("at", time_of(moment(now))), ("error", told)])]
+    )
 
 
-def _in_log(url: str, namespace: str, options: dict[str, Any], visible: int) -> dict[str, Any]:
-    log = open_log(url, namespace, options)
-    try:
-        view = fold_all(View(), log.decisions(), log.where)
-        facts = retention.look_at(log)
-    finally:
-        log.close()
-    deadline = retention.deadline_of(facts, view.state, visible, Clock().now_us())
-    return {"uuid": view.state and view.state.namespace, "view": view, "facts": facts, "deadline": deadline}
+def _lines(seen: Look) -> list[Part]:
+    """A live view: what changes, and what is wrong."""
+    told = [("warning", one) for one in seen.warnings] + [("problem", one) for one in seen.problems]
+    return _parts(seen, [("at", time_of(moment(seen.at_us))), *_as_pairs(seen), *told])
 
 
-def _as_json(
-    namespace: str, in_store: dict[str, Any], in_log: dict[str, Any] | None, problems: list[str]
-) -> dict[str, Any]:
-    pointer: Pointer = in_store["pointer"]
+def _parts(seen: Look, pairs: list[tuple[str, Any]]) -> list[Part]:
+    stores = Rows(["store", "at", "visible", "lag", "stands"], [row.cells() for row in seen.rows])
+    return [Pairs(pairs), *([stores] if seen.several else [])]
+
+
+def _as_json(seen: Look) -> dict[str, Any]:
+    in_store, in_log, pointer = seen.in_store, seen.in_log, seen.in_store.pointer
+    age_s = _age_s(seen)
     facts = {
-        "namespace": namespace,
-        "uuid": in_store["uuid"],
-        "key_groups": in_store["key_groups"],
+        "namespace": seen.namespace,
+        "at": moment(seen.at_us),
+        "uuid": in_store.identity and in_store.identity.uuid,
+        "key_groups": in_store.identity and in_store.identity.key_groups,
         "visible": pointer.visible,
+        "decided_at": in_store.newest and moment(in_store.newest.decided_at_us),
+        "age_s": age_s,
         "horizon": pointer.horizon,
         "epoch": pointer.epoch,
         "writer": pointer.writer or None,
         "heartbeat_age_s": pointer.heartbeat_age_s,
-        "tables": [{k: v for k, v in table.items() if k != "shown"} for table in in_store["tables"]],
-        "problems": problems,
+        "tables": [{k: v for k, v in table.items() if k != "shown"} for table in in_store.tables],
+        "problems": seen.problems,
+        "warnings": seen.warnings,
     }
     if in_log is not None:
-        view: View = in_log["view"]
-        state = view.state
+        state = in_log.view.state
         decided = state.last_version if state else 0
         facts |= {
             "decided": decided,
@@ -164,24 +154,25 @@ def _as_json(
             "lineage": state and state.lineage,
             "last_batch": state.last_batch[1] if state and state.last_batch else None,
             "log_epoch": state.epoch if state else 0,
-            "void_records": view.void,
-            "void_reasons": list(view.void_reasons),
-        } | retention.as_json(in_log["facts"], in_log["deadline"])
-    return facts
+            "void_records": in_log.view.void,
+            "void_reasons": list(in_log.view.void_reasons),
+        } | retention.as_json(in_log.facts, in_log.deadline)
+    return facts | ({"stores": [row.as_json() for row in seen.rows]} if seen.several else {})
 
 
-def _as_pairs(
-    namespace: str, in_store: dict[str, Any], in_log: dict[str, Any] | None
-) -> list[tuple[str, Any]]:
-    pointer: Pointer = in_store["pointer"]
+def _as_pairs(seen: Look) -> list[tuple[str, Any]]:
+    in_log, pointer = seen.in_log, seen.in_store.pointer
     pairs: list[tuple[str, Any]] = [
-        ("namespace", _named(namespace, in_store, in_log)),
+        ("namespace", _named(seen.namespace, seen.in_store, in_log)),
         ("visible version", pointer.visible or "none yet"),
     ]
+    if seen.in_store.newest is not None:
+        when = time_of(moment(seen.in_store.newest.decided_at_us))
+        pairs.append(("its age", f"{retention.span(_age_s(seen) or 0.0)}: decided at {when}"))
     if in_log is None:
         pairs.append(("decided version", "not known without --wal"))
     else:
-        state = in_log["view"].state
+        state = in_log.view.state
         decided = state.last_version if state else 0
         waiting = decided - pointer.visible
         lag = (
@@ -194,14 +185,20 @@ def _as_pairs(
         ("writer", f"{pointer.writer}, {_heartbeat(pointer)}" if pointer.writer else "none yet"),
     ]
     if in_log is not None:
-        pairs += _log_pairs(in_log["view"]) + retention.as_pairs(in_log["facts"], in_log["deadline"])
+        pairs += _log_pairs(in_log.view) + retention.as_pairs(in_log.facts, in_log.deadline)
     return pairs
 
 
-def _named(namespace: str, in_store: dict[str, Any], in_log: dict[str, Any] | None) -> str:
-    state: Folded | None = in_log["view"].state if in_log else None
-    if in_store["identity"] is not None:
-        return f"{namespace} ({in_store['key_groups']} key groups, uuid {in_store['uuid']})"
+def _age_s(seen: Look) -> float | None:
+    """How long ago the visible version was decided; two hosts' clocks may make it a little wrong."""
+    newest = seen.in_store.newest
+    return None if newest is None else max(0.0, (seen.at_us - newest.decided_at_us) / 1e6)
+
+
+def _named(namespace: str, in_store: InStore, in_log: InLog | None) -> str:
+    state: Folded | None = in_log.view.state if in_log else None
+    if in_store.identity is not None:
+        return f"{namespace} ({in_store.identity.key_groups} key groups, uuid {in_store.identity.uuid})"
     if state is not None:
         return f"{namespace} ({state.key_groups} key groups, uuid {state.namespace}), in the log only"
     return namespace

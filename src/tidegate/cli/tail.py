@@ -13,12 +13,11 @@ import typer
 
 from tidegate.cli.client_config import StoreConfig, store_options
 from tidegate.cli.commands import say
-from tidegate.cli.common import Json, Namespace, Store, examples, gate_to
+from tidegate.cli.common import For, Json, Namespace, Store, end_of, examples, gate_to
 from tidegate.cli.diff import Tables, as_json
 from tidegate.cli.output import cell, print_json
 from tidegate.client import Gate
 from tidegate.diff import Change
-from tidegate.durations import duration_us
 from tidegate.errors import ConfigError, WaitTimeoutError
 
 WAIT_S = 5.0
@@ -40,10 +39,7 @@ def tail(
     ] = None,
     table: Tables = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="End after N versions.")] = None,
-    for_: Annotated[
-        str | None,
-        typer.Option("--for", metavar="TIME", help="End after so long, as in 90s or 10min."),
-    ] = None,
+    for_: For = None,
     store_config: StoreConfig = None,
     *,
     json: Json = False,
@@ -55,7 +51,7 @@ def tail(
     that ended goes on where another run stopped. It goes on only while that version is still
     kept (tidegate history); the version printed last is held by a lease meanwhile.
     """
-    end = None if for_ is None else time.monotonic() + _seconds(for_)
+    end = end_of(for_)
     with gate_to(store, namespace, store_options(store_config)) as gate:
         visible = gate.version()
         last = visible if after is None else after
@@ -69,10 +65,6 @@ def tail(
                 last = changes.version
         except KeyboardInterrupt:
             say(f"stopped; `tidegate tail --after {last}` goes on where this ended")
-
-
-def _seconds(text: str) -> float:
-    return duration_us("--for", float(text) if text.isdecimal() else text) / 1e6
 
 
 class _OfVersion(NamedTuple):
