@@ -5,7 +5,6 @@ import importlib
 import json
 import shutil
 import sqlite3
-import sys
 
 import pytest
 from typer.testing import CliRunner
