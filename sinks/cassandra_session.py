@@ -22,6 +22,7 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.connection import ConnectionException
 from cassandra.protocol import ErrorMessage
 
+from tidegate.deadline import end_of, over_at
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.sinks import cassandra_schema as schema
 from tidegate.sinks.cassandra_batch import Protocol
@@ -213,7 +214,10 @@ class Session:
         return within(statements()[name], self.settings.keyspace)
 
     def _ask(self, ask: Callable[[], Found], *, once: bool = False) -> Found:
-        """The answer; our error if there is none within ``timeout_s``."""
+        """The answer; our error if there is none within ``timeout_s``, which count from where the call began
+        (``deadline.py``).
+        """
+        end = end_of(self.settings.timeout_s)
         if not once:
             try:
                 return ask()  # no detour when all is well
@@ -224,9 +228,7 @@ class Session:
         tries = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(NO_ANSWER),
             wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
-            stop=tenacity.stop_after_attempt(1)
-            if once
-            else tenacity.stop_after_delay(self.settings.timeout_s),
+            stop=tenacity.stop_after_attempt(1) if once else over_at(end),
             reraise=True,
         )
         try:

@@ -14,6 +14,7 @@ from typing import Any
 import redis
 import tenacity
 
+from tidegate.deadline import end_of, over_at
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis_answers import (
     DENIED,
@@ -76,7 +77,8 @@ class AsyncCalls:
     async def run(self, calls: Sequence[Call], listed: Listed) -> list[Any]:
         """The replies, in order; what a function refused is ``Refused``. All calls may be repeated.
 
-        StoreUnavailableError: no answer within ``timeout_s``. StoreNotVerifiedError: a server answered
+        StoreUnavailableError: no answer within ``timeout_s``, which count from where the user's call began
+        (``deadline.py``). StoreNotVerifiedError: a server answered
         that is not listed. ConfigError: the servers refuse us.
         """
         replies: list[Any] = [None] * len(calls)
@@ -99,7 +101,7 @@ class AsyncCalls:
             async for attempt in tenacity.AsyncRetrying(
                 retry=tenacity.retry_if_exception_type(Later),
                 wait=tenacity.wait_exponential(multiplier=0.005, max=0.25),
-                stop=tenacity.stop_after_delay(timeout_s),
+                stop=over_at(end_of(timeout_s)),
                 reraise=True,
             ):
                 yield attempt

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import redis
+from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
 
-from tidegate.sinks.redis_channel import AsyncNode, closed
+from tidegate.sinks.redis_channel import AsyncNode, closed, in_time
 from tidegate.sinks.redis_keys import SLOTS, slot_of
 from tidegate.sinks.redis_resp import pack
 from tidegate.sinks.redis_servers import no_cluster, place_of, slot_ranges
@@ -38,7 +40,9 @@ class AsyncServers:
 
     async def view(self) -> View:
         """The primaries, looked up when that has to be. redis.RedisError, OSError: they cannot be now."""
-        return self.known or await self._looking.result()
+        if self.known is not None:
+            return self.known
+        return await in_time(self._looking.result(), self.settings, "the servers were not found in time")
 
     def forget(self, view: View | None) -> None:
         """Look again when next needed, unless somebody has done so since."""
@@ -74,7 +78,9 @@ class AsyncServers:
     async def _ask_sentinels(self) -> Address:
         make: Any = Sentinel
         seeds = [tuple(seed) for seed in self.settings.seeds]
-        sentinel = make(seeds, sentinel_kwargs=self.settings.sentinel)
+        # One that is silent is asked once: the next one may answer. Its client would try again and again.
+        once = {"retry": Retry(NoBackoff(), 0)}
+        sentinel = make(seeds, sentinel_kwargs={**self.settings.sentinel, **once})
         try:
             host, port = await sentinel.discover_master(self.settings.master)
         finally:

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import redis
 
+from tidegate.deadline import one_call
 from tidegate.key_groups import key_group
 from tidegate.names import check_name
 from tidegate.options import redact
@@ -142,7 +143,8 @@ class AsyncRedisStore(AsyncStore):
                 break
             call = of_group(self.namespace, uuid, group, ask.name, *head, *ask.args)
             try:
-                (reply,) = await self._asked([call._replace(server=ask.server)], version)
+                with one_call():
+                    (reply,) = await self._asked([call._replace(server=ask.server)], version)
             except AnotherServerError:
                 reply = None
         for batch in batches_of(rows):

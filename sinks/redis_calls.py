@@ -16,6 +16,7 @@ import redis
 import tenacity
 from redis import exceptions
 
+from tidegate.deadline import end_of, over_at
 from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.sinks.redis_answers import (
     DENIED,
@@ -114,13 +115,15 @@ class Calls:
         return replies
 
     def retrying(self) -> Iterator[tenacity.AttemptManager]:
-        """Attempts until one does not raise Later. StoreUnavailableError: none did in ``timeout_s``."""
+        """Attempts until one does not raise Later. StoreUnavailableError: none did in ``timeout_s``, which
+        count from where the call began (``deadline.py``).
+        """
         timeout_s = self.servers.settings.timeout_s
         try:
             yield from tenacity.Retrying(
                 retry=tenacity.retry_if_exception_type(Later),
                 wait=tenacity.wait_exponential(multiplier=0.005, max=0.25),
-                stop=tenacity.stop_after_delay(timeout_s),
+                stop=over_at(end_of(timeout_s)),
                 reraise=True,
             )
         except Later as later:
@@ -305,6 +308,8 @@ class Calls:
         for _ in range(min(FLIGHT_CALLS, exchange.sent - exchange.read)):
             at = exchange.calls[exchange.read]
             try:
+                if exchange.read:  # some time went by since it was taken
+                    exchange.node.limit(exchange.connection)
                 replies[at] = exchange.connection.read_response(disable_decoding=True)
             except exceptions.BusyLoadingError as busy:  # for redis-py it is a lost connection
                 replies[at] = busy

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 import redis
 from redis import exceptions
 from redis.asyncio.connection import Connection, SSLConnection
 
+from tidegate.deadline import left_of
 from tidegate.sinks.redis_answers import LOST
 from tidegate.sinks.redis_settings import Address, RedisSettings
 from tidegate.sinks.shared_run import SharedRun
@@ -28,22 +30,26 @@ SHARE = 64
 FLIGHTS_MAX = 256
 """So many flights are out to one server; who comes then waits."""
 
+Result = TypeVar("Result")
+
 
 class Flight:
     """Calls that were sent together: ``done`` is set when the last of their replies is there."""
 
-    __slots__ = ("calls", "done", "replies", "sent_at")
+    __slots__ = ("calls", "done", "end", "replies", "sent_at")
 
-    def __init__(self, calls: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, calls: int, loop: asyncio.AbstractEventLoop, left_s: float) -> None:
         self.calls = calls
         self.done: asyncio.Future[list[Any]] = loop.create_future()
         self.replies: list[Any] = []
         self.sent_at = loop.time()
+        self.end = self.sent_at + left_s
 
 
 class Channel:
     """One open connection. Replies that are errors are given as they are; a connection that is lost, or
-    silent for ``limit_s`` with a reply outstanding, fails every flight on it.
+    silent for ``limit_s`` with a reply outstanding, fails every flight on it. A flight whose own time is
+    over fails alone.
     """
 
     def __init__(self, connection: Any, limit_s: float, landed: Callable[[], None] | None = None) -> None:
@@ -56,21 +62,23 @@ class Channel:
         self._unsent: list[bytes] = []
         self._wake = asyncio.Event()
         self._watch: asyncio.TimerHandle | None = None
+        self._watch_at = math.inf
         self._tasks = [self._loop.create_task(each) for each in (self._write(), self._read())]
 
-    def send(self, contents: Sequence[bytes]) -> asyncio.Future[list[Any]]:
-        """Send calls; their replies. Never waits, may be cancelled. ``landed`` is called when they are there
-        or lost, whoever still waits for them; also when this raises.
+    def send(self, contents: Sequence[bytes], left_s: float = math.inf) -> asyncio.Future[list[Any]]:
+        """Send calls; their replies, or redis.TimeoutError after ``left_s``. Never waits, may be cancelled.
+        ``landed`` is called when they are there or lost, whoever still waits for them; also when this
+        raises.
         """
         if self.failed is not None:
             self._landed()
             raise self.failed
-        flight = Flight(len(contents), self._loop)
+        flight = Flight(len(contents), self._loop, left_s)
         self.out.append(flight)
         self._unsent.extend(contents)
         self._wake.set()
-        if self._watch is None:
-            self._watch = self._loop.call_later(self._limit_s, self._look)
+        if self._watch is None or flight.end < self._watch_at:
+            self._look_at(min(flight.sent_at + self._limit_s, flight.end))
         return flight.done
 
     async def _write(self) -> None:
@@ -110,16 +118,29 @@ class Channel:
         except redis.ResponseError as refused:
             return refused
 
+    def _look_at(self, when: float) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch, self._watch_at = self._loop.call_at(when, self._look), when
+
     def _look(self) -> None:
-        """Whether the server still answers: what is oldest has waited ``limit_s`` without a sign of life."""
+        """Whether the server still answers: what is oldest has waited ``limit_s`` without a sign of life.
+        Whose time is over waits no longer; its place in the queue stays.
+        """
         self._watch = None
         if not self.out or self.failed is not None:
             return
-        left = max(self._heard_at, self.out[0].sent_at) + self._limit_s - self._loop.time()
-        if left <= 0:
+        now = self._loop.time()
+        silent_at = max(self._heard_at, self.out[0].sent_at) + self._limit_s
+        if silent_at <= now:
             self._fail(redis.TimeoutError(f"no reply for {self._limit_s:g} s"))
-        else:
-            self._watch = self._loop.call_later(left, self._look)
+            return
+        for flight in self.out:
+            if flight.end <= now and not flight.done.done():
+                flight.done.set_exception(redis.TimeoutError("no reply in time"))
+                flight.done.exception()  # who was cancelled meanwhile does not ask
+        ends = [flight.end for flight in self.out if not flight.done.done()]
+        self._look_at(min([silent_at, *ends]))
 
     def _fail(self, error: BaseException) -> None:
         if self.failed is not None:
@@ -148,6 +169,17 @@ class Channel:
     async def _disconnect(self) -> None:
         with contextlib.suppress(redis.RedisError, OSError):
             await self._connection.disconnect()  # waits for the transport, no longer than to connect
+
+
+async def in_time(work: Coroutine[Any, Any, Result], settings: RedisSettings, late: str) -> Result:
+    """What it gives before the call is over (``deadline.py``); else redis.TimeoutError says ``late``."""
+    left_s = left_of(settings.timeout_s)
+    if left_s == math.inf:
+        return await work
+    try:
+        return await asyncio.wait_for(work, left_s)
+    except asyncio.TimeoutError:
+        raise redis.TimeoutError(late) from None
 
 
 def closed() -> redis.ConnectionError:
@@ -198,26 +230,31 @@ class AsyncNode:
     async def ask(self, contents: Sequence[bytes]) -> list[Any]:
         """The replies to one flight; errors that a server replies are among them.
 
-        redis.RedisError or OSError: the connection was lost; whether the calls took effect is unknown.
+        redis.RedisError or OSError: the connection was lost, or the call's time is over (``deadline.py``);
+        whether the calls took effect is unknown.
         """
+        if left_of(self._settings.timeout_s) <= 0:
+            raise redis.TimeoutError("no time was left to ask")
         if self._slots.locked():
             await self._wait_for_slot()
         else:
             await self._slots.acquire()  # at once
         try:
-            channel = self._free() or await self._open()
+            channel = self._free()
+            if channel is None:
+                channel = await in_time(self._open(), self._settings, "no connection in time")
         except BaseException:
             self._slots.release()
             raise
-        return await channel.send(contents)
+        return await channel.send(contents, left_of(self._settings.timeout_s))
 
     async def _wait_for_slot(self) -> None:
+        what = f"{FLIGHTS_MAX} requests were out all the time"
+        limit_s = min(self._settings.timeout_s, left_of(self._settings.timeout_s))
         try:
-            await asyncio.wait_for(self._slots.acquire(), self._settings.timeout_s)
+            await asyncio.wait_for(self._slots.acquire(), limit_s)
         except asyncio.TimeoutError:
-            raise redis.TimeoutError(
-                f"{FLIGHTS_MAX} requests were out for {self._settings.timeout_s:g} s"
-            ) from None
+            raise redis.TimeoutError(what) from None
 
     def _free(self) -> Channel | None:
         """The connection with the least to do; None: open one."""

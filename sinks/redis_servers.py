@@ -9,21 +9,26 @@ from __future__ import annotations
 import abc
 import bisect
 import collections
+import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import redis
 from redis import exceptions
+from redis.backoff import NoBackoff
 from redis.connection import Connection, SSLConnection
+from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from tidegate.deadline import left_of
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis_keys import slot_of
 from tidegate.sinks.redis_settings import Address, RedisSettings
 
 IDLE_MAX = 64
+LEAST_S = 0.001
 
 
 def slot_ranges(slots: list[Any], asked: Address) -> list[tuple[int, int, Address]]:
@@ -54,6 +59,25 @@ def no_cluster(address: Address) -> ConfigError:
     return ConfigError(f"{address} is no Cluster: write redis://{address}")
 
 
+def within(left_s: float, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a connection, which waits no longer than this at a time."""
+    limits = ("socket_timeout", "socket_connect_timeout")
+    return {**settings, **{name: shorter(settings[name], left_s) for name in limits}}
+
+
+def shorter(usual_s: float | None, left_s: float) -> float | None:
+    """So long to wait for one answer when so much is left for all; None: for ever."""
+    if usual_s is None:
+        return None if left_s == math.inf else left_s
+    return min(usual_s, left_s)
+
+
+def _limit(connection: Any, limit_s: float | None) -> None:
+    socket = connection._sock  # noqa: SLF001 - not every release of redis-py has another way
+    if socket is not None and socket.gettimeout() != limit_s:
+        socket.settimeout(limit_s)
+
+
 class Node:
     """One server: connections to it, and what was learned about it.
 
@@ -69,20 +93,39 @@ class Node:
         self._idle: collections.deque[tuple[int, Any]] = collections.deque()
 
     def take(self) -> tuple[Any, bool]:
-        """A connection for the caller alone, and whether it was used before."""
+        """A connection for the caller alone, and whether it was used before. redis.TimeoutError: the call
+        is over.
+        """
+        left_s = self._left()
         while self._idle:
             try:
                 pid, connection = self._idle.pop()
             except IndexError:  # another thread took the last one
                 break
             if pid == os.getpid():
+                _limit(connection, shorter(self._settings.connection["socket_timeout"], left_s))
                 return connection, True
         kind: Any = SSLConnection if self._settings.tls else Connection
         connection = kind(
-            host=self.address.host, port=self.address.port, protocol=2, **self._settings.connection
+            host=self.address.host,
+            port=self.address.port,
+            protocol=2,
+            **within(left_s, self._settings.connection),
         )
         connection.connect()
         return connection, False
+
+    def limit(self, connection: Any) -> None:
+        """What is sent and read next is waited for no longer than is left of the call. redis.TimeoutError:
+        nothing is.
+        """
+        _limit(connection, shorter(self._settings.connection["socket_timeout"], self._left()))
+
+    def _left(self) -> float:
+        left_s = left_of(self._settings.timeout_s)
+        if left_s <= 0:
+            raise redis.TimeoutError(f"no time was left to ask {self.address}")
+        return left_s
 
     def give(self, connection: Any) -> None:
         """Keep it for the next one. Only with no reply outstanding."""
@@ -154,7 +197,10 @@ class SentinelServers(Servers):
         if primary is None:
             seeds = [tuple(seed) for seed in self.settings.seeds]
             make: Any = Sentinel  # it comes without types
-            sentinel = make(seeds, sentinel_kwargs=self.settings.sentinel)
+            left_s = max(left_of(self.settings.timeout_s) / len(seeds), LEAST_S)
+            # One that is silent is asked once: the next one may answer. Its client would try again and again.
+            once = {"retry": Retry(NoBackoff(), 0)}
+            sentinel = make(seeds, sentinel_kwargs={**within(left_s, self.settings.sentinel), **once})
             try:
                 host, port = sentinel.discover_master(self.settings.master)
             finally:

@@ -142,11 +142,14 @@ def _with_options(
     of_sentinel = {
         name.removeprefix("sentinel_"): value for name, value in options.items() if name in OF_SENTINEL
     }
+    # A Sentinel that is silent leaves time for the others, and for the server that they name.
+    ask_s = min(REQUEST_S, timeout_s / (len(settings.seeds) + 1))
+    of_sentinel = {"socket_timeout": ask_s, "socket_connect_timeout": ask_s, **of_sentinel}
     tls = {name: value for name, value in passed.items() if name.startswith("ssl_")}
     return dataclasses.replace(
         settings,
         connection={**limits, **settings.connection, **passed},
-        sentinel={**limits, **tls, **({"ssl": True} if secure else {}), **of_sentinel},
+        sentinel={**tls, **({"ssl": True} if secure else {}), **of_sentinel},
         timeout_s=float(timeout_s),
         functions=functions,
     )

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tidegate.checks import Check
+from tidegate.deadline import one_call
 from tidegate.errors import IncompleteError, TidegateError
 from tidegate.key_groups import key_group
 from tidegate.sinks import redis_checks, redis_room
@@ -193,7 +194,8 @@ class RedisStore(Store):
                 return dict(end.value)
             call = self._space.of_group(group, ask.name, *head, *ask.args)._replace(server=ask.server)
             try:
-                (reply,) = self._space.asked([call])
+                with one_call():
+                    (reply,) = self._space.asked([call])
             except AnotherServerError:
                 reply = None
 

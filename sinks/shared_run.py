@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from tidegate.deadline import outside
+
 Result = TypeVar("Result")
 
 
@@ -13,7 +15,8 @@ class SharedRun(Generic[Result]):
     """Runs ``make`` for whoever asks; who asks while it runs waits for the same run, and meets its failure.
 
     So a hundred tasks before a server that is silent wait as long as one. Who is cancelled leaves
-    it running for the others. ``close`` ends it: those who wait get ``closed()``.
+    it running for the others, and so does whoever's call is over: it belongs to no call (``deadline.py``).
+    ``close`` ends it: those who wait get ``closed()``.
     """
 
     def __init__(self, make: Callable[[], Awaitable[Result]], closed: Callable[[], Exception]) -> None:
@@ -28,7 +31,7 @@ class SharedRun(Generic[Result]):
     async def result(self) -> Result:
         """The result of a run that had not ended when this was called."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = outside().run(asyncio.get_running_loop().create_task, self._run())
             self._task.add_done_callback(self._ended)
         return await asyncio.shield(self._task)
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate import observing, reading
 from tidegate.clock import Clock
+from tidegate.deadline import one_call
 from tidegate.diff import Diff, Sides
 from tidegate.errors import SnapshotExpiredError
 from tidegate.reading import LEASE_S, TRIES, VersionInfo
@@ -52,7 +53,8 @@ def connect(
     clock = clock or Clock()
     store = open_store(url, namespace, options, clock)
     try:
-        identity = reading.checked_identity(store.identity(), store.where, url, namespace)
+        with one_call():
+            identity = reading.checked_identity(store.identity(), store.where, url, namespace)
         return Gate(Reader(store, identity, clock))
     except BaseException:
         store.close()
@@ -92,8 +94,9 @@ class Gate:
 
     def tables(self) -> list[str]:
         """The names of the tables there are at the visible version."""
-        pointer = self._look()
-        return sorted(self._entry_of(pointer).tables) if pointer.visible else []
+        with one_call():
+            pointer = self._look()
+            return sorted(self._entry_of(pointer).tables) if pointer.visible else []
 
     def table(self, name: str) -> Table:
         """A table, read at the newest visible version each time.
@@ -134,6 +137,10 @@ class Gate:
         ...     snap.version, snap.table("airports").scan().to_arrow().num_rows
         (3, 3)
         """
+        with one_call():
+            return self._take(version, as_of, lease_s)
+
+    def _take(self, version: int | None, as_of: datetime.datetime | None, lease_s: float) -> Snapshot:
         reading.check_snapshot(version, as_of, lease_s)
         if as_of is not None:
             entries = self._reader.store.catalog(0, self._look().visible)
@@ -153,12 +160,16 @@ class Gate:
         ``{"orders": {0: 41}}``. They are visible once a visible batch of the writer's query read past
         them, whatever it made of them.
 
-        WaitTimeoutError: it was not visible within ``timeout`` seconds. ConfigError: give one of the two.
+        WaitTimeoutError: it was not visible within ``timeout`` seconds. StoreUnavailableError: a look at the
+        store had no answer within its ``timeout_s``. ConfigError: give one of the two.
         """
         wanted = reading.awaited(version, offsets)
         clock = self._reader.clock
         end, pause = clock.monotonic() + timeout, 0.0
-        while not self._has_come(visible := self.version(), wanted):
+        while True:
+            visible, come = self._come(wanted)
+            if come:
+                return visible
             left = end - clock.monotonic()
             if left <= 0:
                 raise reading.waited(wanted, timeout, visible, self.namespace)
@@ -167,7 +178,11 @@ class Gate:
             pause = reading.pause_of(pause, clock.monotonic() - asked_at, told=told)
             if pause:
                 clock.sleep(min(pause, left))
-        return visible
+
+    def _come(self, wanted: reading.Awaited) -> tuple[int, bool]:
+        with one_call():
+            visible = self.version()
+            return visible, self._has_come(visible, wanted)
 
     def _has_come(self, visible: int, wanted: reading.Awaited) -> bool:
         if isinstance(wanted, int):
@@ -185,8 +200,9 @@ class Gate:
         """
         if limit is not None:
             reading.check_whole_number("limit", limit)
-        visible = self._look().visible
-        entries = self._reader.store.catalog(reading.oldest_of(limit, visible), visible)
+        with one_call():
+            visible = self._look().visible
+            entries = self._reader.store.catalog(reading.oldest_of(limit, visible), visible)
         return [reading.info_of(entry) for entry in entries]
 
     def diff(self, before: int, after: int | None = None, tables: Iterable[str] | None = None) -> Diff:
@@ -240,7 +256,7 @@ class Gate:
             entry = self._entry_of(pointer)
             return question(self._reader.held(entry, table, self._reader.check_open))
 
-        with observing.reading(self.namespace, table):
+        with observing.reading(self.namespace, table), one_call():
             return self._again(once)
 
     @contextlib.contextmanager
@@ -278,7 +294,8 @@ class Gate:
         """
         self._reader.check_open()
         before = self._seen
-        pointer = self._reader.store.pointer()
+        with one_call():
+            pointer = self._reader.store.pointer()
         reading.check_seen(self._reader.store.where, before, pointer)
         with self._lock:
             if pointer.visible > self._seen.visible:

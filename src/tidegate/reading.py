@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tidegate.errors import (
@@ -27,6 +27,8 @@ LEASE_S = 60.0
 LEASE_MAX_S = 86_400.0
 WAIT_FIRST_S, WAIT_MOST_S = 0.001, 0.05
 LOOKS = 2
+CALL_KEYS = 100_000
+"""So many keys are asked for within one deadline; more are asked for in parts, each with its own."""
 TRIES = 5
 """So often a read of the newest version starts over when that version is retired under it."""
 
@@ -352,6 +354,15 @@ class TableView(NamedTuple):
     def asked(self, keys: Iterable[Any]) -> dict[bytes, Any]:
         """What to ask the store for: the keys by their bytes."""
         return {self.encode(key): hashable(key) for key in keys}
+
+    def parts(self, asked: dict[bytes, Any]) -> Iterator[dict[bytes, Any]]:
+        """So many keys at a time as share one deadline: all of them, unless there are very many."""
+        if len(asked) <= CALL_KEYS:
+            yield asked
+            return
+        pairs = list(asked.items())
+        for at in range(0, len(pairs), CALL_KEYS):
+            yield dict(pairs[at : at + CALL_KEYS])
 
     def found(self, asked: Mapping[bytes, Any], contents: Any) -> dict[Any, Value]:
         """Values by key from the store's answer; absent ones are left out."""

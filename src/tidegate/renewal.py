@@ -8,6 +8,7 @@ import threading
 import weakref
 
 from tidegate.clock import Clock
+from tidegate.deadline import one_call
 from tidegate.errors import SnapshotExpiredError, TidegateError
 from tidegate.sinks.store import Lease, Store
 
@@ -117,16 +118,17 @@ class Renewals:
         with self._changed:
             self._held.pop(held.lease.lease_id, None)
         if held.is_ours and not self._closed:
-            with contextlib.suppress(TidegateError):
+            with one_call(), contextlib.suppress(TidegateError):
                 self._store.release(held.lease.lease_id)
 
     def close(self) -> None:
         """Give all leases back and end the thread. May be repeated."""
         with self._changed:
             held, thread = [one() for one in self._held.values()], self._thread
-        for one in held:
-            if one is not None:
-                self.give_back(one)
+        with one_call():
+            for one in held:
+                if one is not None:
+                    self.give_back(one)
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -142,6 +144,10 @@ class Renewals:
                 self._renew(held)
 
     def _renew(self, held: HeldLease) -> None:
+        with one_call(anew=True):
+            self._renew_once(held)
+
+    def _renew_once(self, held: HeldLease) -> None:
         asked_at = self._clock.monotonic()
         if asked_at >= held.deadline:
             return  # its owner is refused already, and stays so

@@ -25,6 +25,7 @@ IN_SRC = {
     **dict.fromkeys(
         [
             "checks",
+            "deadline",
             "errors",
             "failpoints",
             "options",

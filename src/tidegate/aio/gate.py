@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate import observing, reading
 from tidegate.aio.snapshot import Held, Reader, Result, Snapshot, SnapshotContext, Table
 from tidegate.clock import Clock
+from tidegate.deadline import one_call
 from tidegate.errors import SnapshotExpiredError
 from tidegate.reading import LEASE_S, TRIES, VersionInfo
 from tidegate.sinks.async_store import open_async_store
@@ -33,7 +34,8 @@ async def connect(
     clock = clock or Clock()
     store = open_async_store(url, namespace, options, clock)
     try:
-        identity = reading.checked_identity(await store.identity(), store.where, url, namespace)
+        with one_call():
+            identity = reading.checked_identity(await store.identity(), store.where, url, namespace)
         return Gate(Reader(store, identity, clock))
     except BaseException:
         await store.close()
@@ -73,8 +75,9 @@ class Gate:
 
     async def tables(self) -> list[str]:
         """The names of the tables there are at the visible version."""
-        pointer = await self._look()
-        return sorted((await self._entry_of(pointer)).tables) if pointer.visible else []
+        with one_call():
+            pointer = await self._look()
+            return sorted((await self._entry_of(pointer)).tables) if pointer.visible else []
 
     def table(self, name: str) -> Table:
         """A table, read at the newest visible version each time.
@@ -96,7 +99,7 @@ class Gate:
         leaves that to you. Lease, limits and errors as ``tidegate.Gate.snapshot``; all errors are
         raised where it is awaited or entered.
         """
-        return SnapshotContext(lambda: self._take(version, as_of, lease_s))
+        return SnapshotContext(lambda: self._taken(version, as_of, lease_s))
 
     async def wait_for(
         self, version: int | None = None, timeout: float = 30.0, *, offsets: Offsets | None = None
@@ -109,7 +112,10 @@ class Gate:
         wanted = reading.awaited(version, offsets)
         clock = self._reader.clock
         end, pause = clock.monotonic() + timeout, 0.0
-        while not await self._has_come(visible := await self.version(), wanted):
+        while True:
+            visible, come = await self._come(wanted)
+            if come:
+                return visible
             asked_at = clock.monotonic()
             left = end - asked_at
             if left <= 0:
@@ -118,7 +124,11 @@ class Gate:
             pause = reading.pause_of(pause, clock.monotonic() - asked_at, told=told)
             if pause:
                 await asyncio.sleep(min(pause, left))
-        return visible
+
+    async def _come(self, wanted: reading.Awaited) -> tuple[int, bool]:
+        with one_call():
+            visible = await self.version()
+            return visible, await self._has_come(visible, wanted)
 
     async def _has_come(self, visible: int, wanted: reading.Awaited) -> bool:
         if isinstance(wanted, int):
@@ -130,8 +140,9 @@ class Gate:
         """The visible versions that can still be read, oldest first; the newest ``limit`` of them."""
         if limit is not None:
             reading.check_whole_number("limit", limit)
-        visible = (await self._look()).visible
-        entries = await self._reader.store.catalog(reading.oldest_of(limit, visible), visible)
+        with one_call():
+            visible = (await self._look()).visible
+            entries = await self._reader.store.catalog(reading.oldest_of(limit, visible), visible)
         return [reading.info_of(entry) for entry in entries]
 
     async def close(self) -> None:
@@ -164,7 +175,7 @@ class Gate:
             entry = await self._entry_of(pointer)
             return await question(await self._reader.held(entry, table, self._reader.check_open))
 
-        with observing.reading(self.namespace, table):
+        with observing.reading(self.namespace, table), one_call():
             return await self._again(once)
 
     @contextlib.asynccontextmanager
@@ -186,7 +197,8 @@ class Gate:
         """The store's pointer, never older than what this gate had seen before it asked (I9)."""
         self._reader.check_open()
         before = self._seen
-        pointer = await self._reader.store.pointer()
+        with one_call():
+            pointer = await self._reader.store.pointer()
         reading.check_seen(self._reader.store.where, before, pointer)
         if pointer.visible > self._seen.visible:
             self._seen = pointer
@@ -200,6 +212,10 @@ class Gate:
             reading.check_entry(self._reader.store.where, known, pointer)
             self._entry = known
         return known
+
+    async def _taken(self, version: int | None, as_of: datetime.datetime | None, lease_s: float) -> Snapshot:
+        with one_call():
+            return await self._take(version, as_of, lease_s)
 
     async def _take(self, version: int | None, as_of: datetime.datetime | None, lease_s: float) -> Snapshot:
         reading.check_snapshot(version, as_of, lease_s)

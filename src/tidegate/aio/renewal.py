@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from tidegate.clock import Clock
+from tidegate.deadline import one_call
 from tidegate.errors import TidegateError
 from tidegate.renewal import HeldLease, alive_of
 from tidegate.sinks.async_store import AsyncStore
@@ -33,7 +34,7 @@ class AsyncRenewals:
         try:
             await self._store.lease(lease, ttl_s)
         except asyncio.CancelledError:
-            self._start_aside(self._release(lease.lease_id))  # perhaps it was taken
+            self._start_aside(self._release_anew(lease.lease_id))  # perhaps it was taken
             raise
         held = HeldLease(lease, ttl_s, deadline)
         self._held[lease.lease_id] = weakref.ref(held)
@@ -46,12 +47,14 @@ class AsyncRenewals:
         """Renew it no more, and give it back if the store answers; if not, it runs out by itself."""
         self._held.pop(held.lease.lease_id, None)
         if held.is_ours and not self._closed:
-            await self._release(held.lease.lease_id)
+            with one_call():
+                await self._release(held.lease.lease_id)
 
     async def close(self) -> None:
         """Give all leases back and end the task. May be repeated."""
         held = [one for ref in self._held.values() if (one := ref()) is not None]
-        await asyncio.gather(*(self.give_back(one) for one in held))
+        with one_call():
+            await asyncio.gather(*(self.give_back(one) for one in held))
         self._closed = True
         self._changed.set()
         going = [*self._aside, *([self._task] if self._task is not None else [])]
@@ -67,6 +70,10 @@ class AsyncRenewals:
         await asyncio.gather(*(self._renew(held) for held in due))
 
     async def _renew(self, held: HeldLease) -> None:
+        with one_call(anew=True):  # not a part of the call that took the lease
+            await self._renew_once(held)
+
+    async def _renew_once(self, held: HeldLease) -> None:
         asked_at = self._clock.monotonic()
         try:
             await self._store.lease(held.lease, held.ttl_s)
@@ -80,6 +87,10 @@ class AsyncRenewals:
     async def _release(self, lease_id: str) -> None:
         with contextlib.suppress(TidegateError):
             await self._store.release(lease_id)
+
+    async def _release_anew(self, lease_id: str) -> None:
+        with one_call(anew=True):
+            await self._release(lease_id)
 
     async def _run(self) -> None:
         try:

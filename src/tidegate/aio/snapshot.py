@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from tidegate import observing, reading
 from tidegate.aio.renewal import AsyncRenewals
 from tidegate.clock import Clock
+from tidegate.deadline import one_call
 from tidegate.errors import ConfigError
 from tidegate.reading import TableView, hashable, moment, view_of
 from tidegate.renewal import HeldLease
@@ -40,9 +41,13 @@ class Held(NamedTuple):
         asked = view.asked(keys)
         if not asked:
             return {}
-        self.check()
-        found = await self.store.get_many(view.name, list(asked), view.version, view.start, view.at_us)
-        return view.found(asked, found)
+        values: dict[Any, Value] = {}
+        for some in view.parts(asked):
+            self.check()
+            with one_call(anew=some is not asked):  # one of several parts has its own deadline
+                found = await self.store.get_many(view.name, list(some), view.version, view.start, view.at_us)
+            values |= view.found(some, found)
+        return values
 
     async def pairs(self) -> AsyncGenerator[tuple[Any, Value], None]:
         """All live rows, decoded, one key group after the other."""
@@ -129,7 +134,8 @@ class Scan(AsyncIterator[tuple[Any, Value]]):
 
     async def _start(self) -> Held:
         if self._held is None:
-            self._held = await self._exit.enter_async_context(self._hold())
+            with one_call():
+                self._held = await self._exit.enter_async_context(self._hold())
             self._pairs = self._held.pairs()
         return self._held
 
@@ -179,14 +185,16 @@ class Table:
         """The key's value, None when it is absent.
 
         BadRecordError: the key is not of the table's type. ConfigError: there is no such table.
-        SnapshotExpiredError: the snapshot's version is no longer held.
+        SnapshotExpiredError: the snapshot's version is no longer held. StoreUnavailableError: no answer
+        within the store's ``timeout_s``, however many requests it took.
         """
         return (await self.get_many((key,))).get(hashable(key))
 
     async def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
         """The values of these keys, all at one version, by key; absent keys are left out.
 
-        Errors as for ``get``.
+        Errors as for ``get``; more than 100,000 keys are asked for in parts, each with a deadline of its
+        own.
         """
         wanted = list(keys)
         return await self._source.ask(self.name, lambda held: held.get_many(wanted))
@@ -194,7 +202,8 @@ class Table:
     def scan(self) -> Scan:
         """All rows, at one version: an async iterator of (key, value), also ``await ....to_arrow()``.
 
-        Errors as for ``get``, raised where the rows are fetched.
+        Errors as for ``get``, raised where the rows are fetched. Each page of rows that is fetched has a
+        deadline of its own, and so has taking the version that is read.
         """
         return Scan(lambda: self._source.hold(self.name))
 
@@ -244,7 +253,7 @@ class Snapshot:
 
     async def ask(self, table: str, question: Callable[[Held], Awaitable[Result]]) -> Result:
         """For ``Table``: the answer of one read at this version."""
-        with observing.reading(self._reader.identity.name, table):
+        with observing.reading(self._reader.identity.name, table), one_call():
             return await question(await self._held(table))
 
     @contextlib.asynccontextmanager
