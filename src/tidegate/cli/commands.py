@@ -52,7 +52,7 @@ COMMANDS = {
     "drop": Command("Remove a namespace from stores and log, for ever.", "drop", "drop"),
     "torture": Command("Break things on purpose; prove every promise held.", "torture", "torture"),
     "ui": Command("Serve a page of versions, lag, stores and tables.", "ui", "ui"),
-    "quarantine": Command("The rows that a query refused: list them.", "quarantine", "app"),
+    "quarantine": Command("The rows that a query refused: list, export, drop.", "quarantine", "app"),
     "store": Command("The stores of a namespace: add, remove, list.", "store", "app"),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,39 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 def write_parquet(path: Path, values: Values, rows: Iterable[tuple[Any, Value]]) -> int:
     """Write these rows, so many at a time; how many they were. ConfigError: it cannot be written."""
+    return write_tables(path, values.arrow_schema, values.to_arrow, rows)
+
+
+def write_tables(path: Path, schema: Any, to_arrow: Callable[[list[Any]], Any], rows: Iterable[Any]) -> int:
+    """The same for rows of any kind, which ``to_arrow`` makes a table of ``schema``."""
     from pyarrow import parquet
 
     given, written = iter(rows), 0
-    with whole_file(path) as place, parquet.ParquetWriter(place, values.arrow_schema) as file:
+    with whole_file(path) as place, parquet.ParquetWriter(place, schema) as file:
         while some := list(itertools.islice(given, ROWS_AT_ONCE)):
-            file.write_table(values.to_arrow(some))
+            file.write_table(to_arrow(some))
             written += len(some)
     return written
+
+
+def read_column(path: Path, names: Sequence[str]) -> list[str]:
+    """The values of the first of these columns that the file has.
+
+    ConfigError: it cannot be read, or has none of them, as text.
+    """
+    from pyarrow import ArrowException, parquet, types
+
+    try:
+        file = parquet.ParquetFile(path)
+        name = next((name for name in names if name in file.schema_arrow.names), None)
+        if name is None or not types.is_string(file.schema_arrow.field(name).type):
+            raise ConfigError(f"{path} has no column {' or '.join(names)}: is it a file of refused rows?")
+        found: list[str] = file.read([name])[name].drop_null().to_pylist()
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else error
+        raise ConfigError(
+            f"{path} cannot be read: {why}; give a file of `tidegate quarantine export`"
+        ) from None
+    except ArrowException as error:
+        raise ConfigError(f"{path} is no whole Parquet file: {error}") from None
+    return found
