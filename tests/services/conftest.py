@@ -22,9 +22,11 @@ import pytest
 
 from acting import failing_at, meanwhile  # noqa: F401 - fixtures of many
 from cassandra_cluster import CassandraCluster
+from cassandra_config import SMALL_JVM
 from cassandra_proxy import CassandraProxy
 from cassandra_server import CassandraServer
 from foreign_kafka import ForeignKafka, foreign_kafka
+from jdwp import OPTION
 from kafka_server import KafkaCluster
 from redis_cluster import RedisCluster
 from redis_sentinel import RedisSentinel
@@ -40,9 +42,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     of each holds what the first of them may have to do, fetch the jars and start three nodes."""
     for item in items:
         asked = set(getattr(item, "fixturenames", ()))
-        for shared in {"cassandra", "cassandra_cluster"} & asked:
+        for shared in {"cassandra", "cassandra_cluster", "cassandra_debugged"} & asked:
             item.add_marker(pytest.mark.xdist_group(shared))
-        if asked & {"cassandra", "cassandra_cluster", "private_cassandra"}:
+        if asked & {"cassandra", "cassandra_cluster", "cassandra_debugged", "private_cassandra"}:
             item.add_marker(pytest.mark.timeout(CASSANDRA_LIMIT_S), append=False)
 
 
@@ -202,6 +204,16 @@ def cassandra_cluster(
     """Three nodes for all tests. Whoever kills or pauses one calls ``heal()`` at the end."""
     servers = CassandraCluster(tmp_path_factory.mktemp("cassandra3"), settings=FORGETFUL)
     with _served(request, servers):
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def cassandra_debugged(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CassandraCluster]:
+    """Three nodes whose threads a ``jdwp.Debugger`` can stop. Whoever pauses one calls ``heal()``."""
+    folder = tmp_path_factory.mktemp("cassandra3d")
+    with _served(request, CassandraCluster(folder, settings=FORGETFUL, jvm=(*SMALL_JVM, OPTION))) as servers:
         yield servers
 
 
