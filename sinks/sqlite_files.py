@@ -107,7 +107,16 @@ class Files:
         _all_files.add(self)
 
     def exists(self, name: str) -> bool:
-        return (self.folder / name).exists()
+        """Whether the file is there. ConfigError: it is below a file, or this user cannot look."""
+        try:
+            (self.folder / name).stat()
+        except FileNotFoundError:
+            return False
+        except (NotADirectoryError, PermissionError) as error:
+            raise ConfigError(
+                f"{self.where}: {self.folder}: {error.strerror}; give a folder that this user can read"
+            ) from None
+        return True
 
     def size(self) -> int:
         """Bytes of all files in the folder, those that SQLite keeps beside them included."""
@@ -288,10 +297,10 @@ def make_folder(folder: Path, where: str) -> None:
             _fsync_folder(each.parent)
     except OSError as error:
         raise ConfigError(
-            f"{where}: the folder {folder} cannot be made: {error.strerror or error}"
+            f"{where}: the folder {folder} cannot be made: {error.strerror or error}; give one that can"
         ) from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"{where}: the folder {folder} cannot be written by this user")
+        raise ConfigError(f"{where}: the folder {folder} cannot be written by this user: give another one")
 
 
 @contextlib.contextmanager

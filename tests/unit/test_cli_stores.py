@@ -159,7 +159,7 @@ def test_recover_tells_of_a_store_that_is_down_and_brings_the_others_to_the_end(
     (place.folder / "copy").write_text("no folder")
     told = refused(2, "recover", *place.stores("main", "copy"))
     assert "store copy: ConfigError" in told
-    assert "cannot be made" in told
+    assert "Not a directory; give a folder" in told
     (place.folder / "copy").unlink()
     place.silence("main")
     done("recover", *place.stores("main", "copy"))

@@ -101,7 +101,8 @@ def test_a_file_in_the_folders_place(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         store = SqliteStore(str(path), "n")
-        assert store.identity() is None
+        with pytest.raises(ConfigError, match="Not a directory; give a folder"):
+            store.identity()
         with pytest.raises(ConfigError, match="cannot be made"):
             store.create(IDENTITY)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.commands import COMMANDS, Commands
+from tidegate.cli.commands import COMMANDS, INTERRUPTED, Commands
 from tidegate.errors import BY_NAME, ConfigError, CorruptError, TidegateError
 
 
@@ -16,7 +16,8 @@ def exit_codes() -> str:
     by_code[TidegateError.exit_code] = "anything else; a key that is absent (get); a failed check (doctor)"
     by_code[CorruptError.exit_code] += ", and findings of verify"
     by_code[ConfigError.exit_code] += ", and options that cannot be read"
-    return "\n".join(f"  {code:>2}  {name}" for code, name in sorted({0: "done", **by_code}.items()))
+    by_code |= {0: "done", INTERRUPTED: "Ctrl-C"}
+    return "\n".join(f"  {code:>3}  {name}" for code, name in sorted(by_code.items()))
 
 
 EPILOG = f"""\b

@@ -13,6 +13,7 @@ from tidegate.cli.client_config import store_options, wal_options
 from tidegate.cli.common import AllowUnsafe, Json, examples
 from tidegate.cli.demo import Store, StoreConfig, Wal, WalConfig
 from tidegate.cli.output import print_json, print_pairs, print_table
+from tidegate.cli.reach import refuse_unusable
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError
 
@@ -64,6 +65,8 @@ def bench(  # noqa: PLR0913 - its options
     """
     from rich.console import Console
 
+    of_wal, of_store = wal_options(wal_config), store_options(store_config)
+    refuse_unusable(wal, store, of_wal, of_store)
     run, plan_of = _find("run"), _find("Plan")
     plan = plan_of(
         wal=wal,
@@ -76,8 +79,8 @@ def bench(  # noqa: PLR0913 - its options
         master=master,
         deadline_s=deadline,
         allow_unsafe=allow_unsafe,
-        wal_options=wal_options(wal_config),
-        store_options=store_options(store_config),
+        wal_options=of_wal,
+        store_options=of_store,
         **({"parts": tuple(only)} if only else {}),
     )
     if html is not None:

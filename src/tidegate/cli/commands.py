@@ -14,9 +14,11 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from tidegate.errors import TidegateError
+from tidegate.errors import StoreUnavailableError, TidegateError, WalUnavailableError
 
 LOGGER = "tidegate"
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
 
 
 class Command(NamedTuple):
@@ -84,13 +86,23 @@ class Commands(TyperGroup):
             with _warnings_said():
                 return super().invoke(ctx)
         except TidegateError as error:
-            say(f"{type(error).__name__}: {error}")
+            say(f"{type(error).__name__}: {error}{_next_step(error)}")
             raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            say("interrupted: what it has decided stays decided, and it may be run again")
+            raise typer.Exit(INTERRUPTED) from None
         except OSError as error:
             if error.errno == errno.EPIPE:  # `tidegate scan ... | head`
                 raise
-            say(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+            where = "" if error.filename is None else f": {error.filename}"
+            say(f"{error.strerror or error}{where}; look at the path and who may use it, then run it again")
             raise typer.Exit(TidegateError.exit_code) from None
+
+
+def _next_step(error: TidegateError) -> str:
+    """For errors of a server that is away, raised where nobody knows of commands."""
+    away = isinstance(error, StoreUnavailableError | WalUnavailableError)
+    return "; look whether it runs and can be reached: `tidegate doctor`" if away else ""
 
 
 class _Sayer(logging.Handler):

@@ -13,6 +13,7 @@ from tidegate.cli.client_config import store_options, wal_options
 from tidegate.cli.commands import say
 from tidegate.cli.common import AllowUnsafe, Json, examples
 from tidegate.cli.output import print_json, print_pairs
+from tidegate.cli.reach import refuse_unusable
 from tidegate.cli.room import folder_of
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError, TidegateError
@@ -63,6 +64,8 @@ def demo(
     """
     from rich.console import Console
 
+    of_wal, of_store = wal_options(wal_config), _to_make(store) | store_options(store_config)
+    refuse_unusable(wal, store, of_wal, of_store)
     run = _find_run()
     namespace = "flights" if wal is None and store is None else f"flights-{Clock().new_id()[:8]}"
     on_servers = wal is not None and folder_of(wal) is None
@@ -76,8 +79,8 @@ def demo(
             folder=folder,
             progress=_Teller(console, status),
             namespace=namespace,
-            wal_options=wal_options(wal_config),
-            store_options=_to_make(store) | store_options(store_config),
+            wal_options=of_wal,
+            store_options=of_store,
             allow_unsafe=allow_unsafe,
         )
     facts = {name: redact(v) if isinstance(v, str) else v for name, v in dataclasses.asdict(outcome).items()}

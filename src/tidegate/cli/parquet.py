@@ -28,9 +28,8 @@ def whole_file(path: Path) -> Iterator[Path]:
             os.fsync(written.fileno())
         beside.replace(path)
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written: {os.strerror(error.errno) if error.errno else error}"
-        ) from None
+        why = os.strerror(error.errno) if error.errno else error
+        raise ConfigError(f"{path} cannot be written: {why}; give another path") from None
     finally:
         with contextlib.suppress(OSError):
             beside.unlink()

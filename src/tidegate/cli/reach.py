@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tidegate.checks import Check
 from tidegate.cli.client_config import store_options, wal_options
 from tidegate.cli.fit import misfit
-from tidegate.cli.room import check_room, folder_of, free_bytes
+from tidegate.cli.room import check_room, check_writable, folder_of, free_bytes
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
 from tidegate.options import StoreAt, redact
 from tidegate.sinks.open_store import open_store
@@ -134,6 +134,23 @@ def _set_up(log: Log, url: str) -> list[Check]:
         return [check._replace(check=f"log: {check.check}") for check in log.checks()]
     except (TidegateError, OSError) as error:
         return [_failed("log: set-up", url, error, OF_LOG)]
+
+
+def refuse_unusable(
+    wal: str | None, store: str | None, wal_options: dict[str, Any], store_options: dict[str, Any]
+) -> None:
+    """ConfigError before anything is begun: a URL or an option that cannot be, or a folder that this user
+    cannot write. None is a place of the command's own. No server is asked.
+    """
+    if store is not None:
+        open_store(store, ANY_NAME, store_options).close()
+    if wal is not None:
+        open_log(wal, ANY_NAME, wal_options).close()
+    for given_as, url in (("--store", store), ("--wal", wal)):
+        folder = None if url is None else folder_of(url)
+        check = None if folder is None else check_writable(given_as, folder)
+        if check is not None and check.outcome == "fail":
+            raise ConfigError(f"{given_as} {url}: {check.found}; give one that is")
 
 
 # -- the store ----------------------------------------------------------------------------------

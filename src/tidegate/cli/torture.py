@@ -16,6 +16,7 @@ from tidegate.cli.client_config import store_options, wal_options
 from tidegate.cli.commands import say
 from tidegate.cli.common import AllowUnsafe, Json, examples
 from tidegate.cli.output import print_json, print_pairs
+from tidegate.cli.reach import refuse_unusable
 from tidegate.durations import duration_us
 from tidegate.errors import TidegateError
 from tidegate.torture.faults import FAULTS
@@ -114,6 +115,8 @@ def torture(  # noqa: PLR0913, PLR0917 - its options
     from tidegate.torture.report import write
     from tidegate.torture.run import torture as run
 
+    of_wal, of_store = wal_options(wal_config), _to_make(store) | store_options(store_config)
+    refuse_unusable(wal, store, of_wal, of_store)
     with _terminated_like_ctrl_c(), _shown(quiet=json) as shown:
         done = run(
             wal,
@@ -131,8 +134,8 @@ def torture(  # noqa: PLR0913, PLR0917 - its options
             cell_s=_seconds("--cell-deadline", cell_deadline),
             keep=keep,
             server_kill=allow_server_kill,
-            wal_options=wal_options(wal_config),
-            store_options=_to_make(store) | store_options(store_config),
+            wal_options=of_wal,
+            store_options=of_store,
             allow_unsafe=allow_unsafe,
             progress=shown.cell,
             begun=shown.begun,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated
 
 import typer
@@ -9,7 +10,8 @@ import typer
 from tidegate.cli.client_config import StoreConfigs, WalConfig, stores_given, wal_options
 from tidegate.cli.commands import say
 from tidegate.cli.common import MaybeWal, Namespace, Stores, examples
-from tidegate.errors import ConfigError
+from tidegate.cli.look import Places
+from tidegate.errors import ConfigError, TidegateError
 from tidegate.names import check_name
 
 EXAMPLES = examples(
@@ -44,6 +46,7 @@ def ui(
     if metrics is not None and not metrics.startswith(("http://", "https://")):
         raise ConfigError(f"--metrics {metrics}: it must be a URL, such as http://127.0.0.1:9464/metrics")
     ats, options = stores_given(store, store_config), {} if wal is None else wal_options(wal_config)
+    _look_once(Places(ats, namespace, wal, options))
     facts = Facts(namespace, ats, wal, options, metrics)
     server = Server(facts, host, port)
     say(f"{server.url} shows namespace {namespace}; Ctrl-C ends it")
@@ -54,3 +57,14 @@ def ui(
     finally:
         server.server_close()
         facts.close()
+
+
+def _look_once(places: Places) -> None:
+    """A wrong name or URL is refused at once; what does not answer now may do so later."""
+    with contextlib.closing(places):
+        try:
+            places.look()
+        except ConfigError:
+            raise
+        except TidegateError as error:
+            say(f"warning: {type(error).__name__}: {error}")
