@@ -358,6 +358,8 @@ def follower_for(
     """
     deadline_s = min(driver.options.apply_deadline_s, STEP_DEADLINE_S)
     options = dataclasses.replace(driver.options, apply_deadline_s=deadline_s)
+    if store.checks_of_confirm(replicas=1, aof=False):  # a copy of a kind that has nothing to wait for
+        options = dataclasses.replace(options, wait_replicas=0, wait_aof=False)
     where = driver.endpoints.only(at)
     own = Driver(where, driver.log, store, options, driver.clock, apply, writer=driver.writer)
     return Follower(at, own, driver.store, lambda: driver.epoch, fill_first=fill_first)

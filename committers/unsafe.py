@@ -18,13 +18,15 @@ def refuse_unsafe(driver: Driver) -> None:
 
     What cannot work at all is refused either way. The same finding at several places is told once.
     """
-    for part in (driver.log, driver.store):
-        _refuse(part.where, part.checks(), allow=driver.options.allow_unsafe)
+    _refuse(driver.log.where, driver.log.checks(), allow=driver.options.allow_unsafe)
+    refuse_unsafe_store(driver)
 
 
 def refuse_unsafe_store(driver: Driver) -> None:
     """The same for the driver's store alone."""
-    _refuse(driver.store.where, driver.store.checks(), allow=driver.options.allow_unsafe)
+    store, options = driver.store, driver.options
+    asked = store.checks_of_confirm(replicas=options.wait_replicas, aof=options.wait_aof)
+    _refuse(store.where, [*store.checks(), *asked], allow=options.allow_unsafe)
 
 
 def _refuse(where: str, checks: Sequence[Check], *, allow: bool) -> None:

@@ -44,6 +44,7 @@ from tidegate.sinks.redis_answers import (
 from tidegate.sinks.redis_functions import script_of
 from tidegate.sinks.redis_resp import pack
 from tidegate.sinks.redis_servers import Node, Servers
+from tidegate.sinks.redis_settings import REQUEST_S
 
 AHEAD = 2
 """So many flights are sent before the first one's replies are read: the server never waits for us."""
@@ -177,32 +178,41 @@ class Calls:
             self.run([plain(key, b"UNLINK", key) for key in found])
         return found
 
-    def wait_behind(self, call: Call, replicas: int, *, aof: bool) -> int:
-        """Send a call that writes, then wait for it to be on its server's replicas; on how many it is.
+    def wait_behind(self, call: Call, replicas: int, *, aof: bool) -> tuple[bool, int]:
+        """Send a call that writes, whatever stands there, then wait for it on the same connection (T32):
+        whether it is on its own server, fsynced there with ``aof``, and on how many of its replicas.
 
-        StoreUnavailableError: no answer. ConfigError: the server has no WAITAOF.
+        StoreUnavailableError: no answer. ConfigError: the server has no WAITAOF, or no append-only file.
         """
-        timeout_ms = b"%d" % int(1_000 * self.servers.settings.connection["socket_timeout"] / 2)
+        limit_s = self.servers.settings.connection["socket_timeout"] or REQUEST_S
+        timeout_ms = b"%d" % int(1_000 * limit_s / 2)
         count = b"%d" % replicas
         wait = (b"WAITAOF", b"1", count, timeout_ms) if aof else (b"WAIT", count, timeout_ms)
         node = self.node_of(call.key)
+        connection: Any = None
         try:
             connection, _ = node.take()
             connection.send_packed_command([self._encoded(call, node), pack(wait)])
             connection.read_response(disable_decoding=True)
             found = connection.read_response(disable_decoding=True)
         except redis.ResponseError as error:
+            connection.disconnect()  # a reply may be on its way
             if "unknown command" in str(error):
                 raise ConfigError(f"{self.where}: wait_aof needs Redis 7.2 or later: {error}") from error
+            if "appendonly is disabled" in str(error):
+                needed = "wait_aof needs appendonly yes, or leave it out"
+                raise ConfigError(f"{self.where}: {node.address}: {needed}: {error}") from error
             raise StoreUnavailableError(f"{self.where}: {node.address}: {error}") from error
         except LOST as error:
+            if connection is not None:
+                connection.disconnect()
             self.servers.refresh()
             raise StoreUnavailableError(f"{self.where}: {node.address}: {error}") from error
         node.give(connection)
         if not aof:
-            return int(found)
+            return True, int(found)
         local, on_replicas = found
-        return int(on_replicas) if int(local) else -1
+        return bool(int(local)), int(on_replicas)
 
     @staticmethod
     def _at(node: Node, parts: tuple[bytes, ...]) -> Any:

@@ -64,6 +64,23 @@ def set_up(space: Space, *, thorough: bool) -> list[Check]:
     return [check for look in looks for check in _of_each(told, look)]
 
 
+def fsync(space: Space) -> list[Check]:
+    """Whether WAITAOF can be asked of every primary; nothing when it can. What is not told is left to it."""
+    told = [_told(address, *replies, None, None, None) for address, replies in ask_each(space, (b"INFO",))]
+    return list(_of_each(told, _fsync))
+
+
+def _fsync(told: Told) -> Check | None:
+    numbers = _numbers(told.info.get("redis_version", ""))
+    if numbers and numbers < WAITAOF_MIN:
+        old = f"Redis {told.info['redis_version']}; wait_aof needs 7.2 or later, or Valkey: leave it out"
+        return Check("fsync", "fail", old, DURABLE, may_be_allowed=False)
+    if told.info.get("aof_enabled") == "0":
+        off = "wait_aof needs appendonly yes: set it, or leave wait_aof out"
+        return Check("fsync", "fail", off, DURABLE, may_be_allowed=False)
+    return None
+
+
 # -- asking ---------------------------------------------------------------------------------------
 
 
@@ -148,11 +165,15 @@ def _untold(check: str, barred: str, promise: str) -> Check:
     return Check(check, "warn", f"cannot be told: {barred} is barred", promise)
 
 
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
 def _version(told: Told) -> Check:
     version, valkey = told.info.get("redis_version"), told.info.get("valkey_version")
     if version is None:
         return _untold("version", "INFO server", STEPS)
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    numbers = _numbers(version)
     named = f"Valkey {valkey}, as Redis {version}" if valkey else f"Redis {version}"
     if numbers < VERSION_MIN:
         old = f"{named}: 7.0 or later is needed, or Valkey"

@@ -296,6 +296,9 @@ class RedisStore(Store):
         groups = range(self._space.made.key_groups)
         self._space.asked([self._space.of_group(group, "stamp", number(version)) for group in groups])
 
+    def checks_of_confirm(self, *, replicas: int, aof: bool) -> list[Check]:
+        return redis_checks.fsync(self._space) if aof else []
+
     def confirm(self, version: int, *, replicas: int, aof: bool) -> None:
         upkeep.confirm(self._space, version, replicas, aof=aof)
 

@@ -212,7 +212,12 @@ def confirm(space: Space, version: int, replicas: int, *, aof: bool) -> None:
     calls = [space.of_group(group, "stamp", number(version)) for group in last.values()]
     for call in calls:
         space.asked([call])
-        confirmed = space.calls.wait_behind(call, replicas, aof=aof)
+        here, confirmed = space.calls.wait_behind(call, replicas, aof=aof)
+        if not here:
+            raise StoreUnavailableError(
+                f"{space.where}: a server has not fsynced version {version} in time: look at its disk, and at"
+                " appendfsync, which has to be always or everysec"
+            )
         if confirmed < replicas:
             raise StoreUnavailableError(
                 f"{space.where}: only {confirmed} of {replicas} replicas have version {version}; bring them"

@@ -30,6 +30,8 @@ from tidegate.sinks.reads import live_rows
 from tidegate.wal.frame import Chunk
 from tidegate.wal.record import Origin, TableAt, TableSchema
 
+ONLY_REDIS = "wait_replicas and wait_aof are for a store on Redis: leave them out"
+
 
 class Identity(msgspec.Struct, frozen=True):
     """Which namespace a store holds. ``uuid`` is the log's; the same in every store."""
@@ -402,13 +404,21 @@ class Store(Fillable, abc.ABC):
         before the log is trimmed. May be repeated and may be lost.
         """
 
+    def checks_of_confirm(self, *, replicas: int, aof: bool) -> list[Check]:
+        """What keeps ``confirm`` from ever working as it will be asked; for a driver that opens. Writes
+        nothing.
+        """
+        if not replicas and not aof:
+            return []
+        return [Check("waiting", "fail", ONLY_REDIS, "durable before visible (I3)", may_be_allowed=False)]
+
     def confirm(self, version: int, *, replicas: int, aof: bool) -> None:
         """Wait until everything sealed so far is on so many replicas of every server, and fsynced
         where ``aof``. StoreUnavailableError: it is not, within the store's time-out; repeat.
         ConfigError: the store has no such thing.
         """
         if replicas or aof:
-            raise ConfigError(f"{self.where}: wait_replicas and wait_aof are for Redis; leave them out")
+            raise ConfigError(f"{self.where}: {ONLY_REDIS}")
 
     def checks(self, *, thorough: bool = False) -> list[Check]:
         """How the store is set up, as far as promises rest on it. Writes nothing.

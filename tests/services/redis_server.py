@@ -36,6 +36,7 @@ class RedisServer:
     which has an admin of the tests besides, and the default user off.
     tls: clients come by TLS only, with a certificate of their own or without (``tls-auth-clients`` decides).
     barred: commands that the server does not know (``rename-command``).
+    program: another one than ``redis_config.redis_program``.
     """
 
     def __init__(
@@ -49,12 +50,13 @@ class RedisServer:
         tls: bool = False,
         barred: Sequence[str] = (),
         sentinel: bool = False,
+        program: str | None = None,
     ) -> None:
         self.folder, self.name = folder, name
         self.settings = dict(settings or {})
         self.port = 0
         self._password, self._users, self._tls = password, dict(users or {}), tls
-        self._barred, self._sentinel = tuple(barred), sentinel
+        self._barred, self._sentinel, self._program = tuple(barred), sentinel, program
         self._process: Guarded | None = None
         self._told = ""
 
@@ -155,7 +157,7 @@ class RedisServer:
     def launch(self) -> None:
         """Start it and do not wait: ``answers`` says when it is there."""
         assert not self.alive(), f"{self.name} runs"
-        program = redis_program()
+        program = self._program or redis_program()
         self.data_folder.mkdir(parents=True, exist_ok=True)
         if self._tls and not self.certificates.exists():
             make_certificates(self.certificates)

@@ -6,6 +6,7 @@ import uuid
 import pytest
 
 from redis_cluster import RedisCluster
+from redis_config import newer_program
 from redis_sentinel import RedisSentinel
 from redis_server import RedisServer
 from tidegate.sinks.redis_store import RedisStore
@@ -86,6 +87,22 @@ class TestRedisStoreByEval(TestRedisStore):
     """Where functions are barred."""
 
     functions = False
+
+
+@pytest.fixture(scope="module")
+def newer_server(tmp_path_factory: pytest.TempPathFactory):
+    program = newer_program()
+    if program is None:
+        pytest.skip("no Redis 7.2 or Valkey here: TIDEGATE_REDIS_SERVER names one")
+    with RedisServer(tmp_path_factory.mktemp("newer"), program=program) as server:
+        yield server
+
+
+@pytest.mark.slow  # a server that is not Debian's
+class TestRedisStoreOnANewerServer(TestRedisStore):
+    @pytest.fixture
+    def servers(self, newer_server: RedisServer):
+        return newer_server
 
 
 @pytest.mark.slow  # the same server as on its own; what Sentinels change, test_redis_failover.py tries
