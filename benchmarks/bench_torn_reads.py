@@ -8,8 +8,9 @@ with one MGET. With ``--store {cassandra} --jars <folder>`` it is the Spark Cass
 it: spark-cassandra-connector-pom.xml), and its reader takes all markers with one SELECT. tidegate's takes
 a snapshot and one ``get_many``. A read that sees two numbers is torn. Batches go on until the reader has
 made ``--snapshots`` reads of tidegate, and a tenth of that of the plain writer, or ``--seconds`` are over for
-each of the two; ``--only tidegate`` leaves the other out. Printed: how many were torn, and of how many
-versions.
+each of the two; ``--only tidegate`` leaves the other out. ``--readers`` are processes that read at once, and
+``--key-groups`` those of tidegate's namespace: markers in fewer groups are fewer requests. Printed: how many
+reads were torn, and how many versions the reader that saw most of them saw.
 """
 
 from __future__ import annotations
@@ -130,6 +131,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--snapshots", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=400.0, help="of each writer, at most")
+    parser.add_argument("--readers", type=int, default=1)
+    parser.add_argument("--key-groups", type=int, help="of tidegate's namespace")
     parser.add_argument("--only", choices=["plain", "tidegate"], help="this writer alone")
     parser.add_argument("--watch", nargs=3, metavar=("KIND", "NAMESPACE", "STOP"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -148,6 +151,7 @@ def main() -> None:
         table="t",
         key="key",
         allow_unsafe=True,
+        key_groups=arguments.key_groups,
         store_options={"create": True} if arguments.store.startswith("cassandra") else {},
     )
 
@@ -195,20 +199,31 @@ def spark_session(store: str, jars: str | None) -> Any:
 def against_a_reader(
     kind: str, write: Callable[[int], object], reads: int, namespace: str, arguments: Any, folder: str
 ) -> dict[str, int]:
-    stop, told = Path(folder) / f"{kind}.stop", Path(folder) / f"{kind}.json"
+    stop, number, ends_at = Path(folder) / f"{kind}.stop", 0, time.monotonic() + arguments.seconds
     command = [sys.executable, __file__, "--store", arguments.store, "--watch", kind, namespace, str(stop)]
-    number, ends_at = 0, time.monotonic() + arguments.seconds
-    with told.open("w") as output, subprocess.Popen(command, stdout=output) as reader:
-        while reader.poll() is None:
+    every = [Path(folder) / f"{kind}-{reader}.json" for reader in range(arguments.readers)]
+    with contextlib.ExitStack() as running:
+        readers = []
+        for told in every:
+            output = running.enter_context(told.open("w"))
+            readers.append(running.enter_context(subprocess.Popen(command, stdout=output)))
+        while all(reader.poll() is None for reader in readers):
             number += 1
             write(number)
-            lines = told.read_text().splitlines()
-            enough = number >= BATCHES_MIN and lines and json.loads(lines[-1])["reads"] >= reads
+            enough = number >= BATCHES_MIN and so_far(every)["reads"] >= reads
             if enough or time.monotonic() > ends_at:
                 stop.touch()
-                reader.wait(60)
-    report: dict[str, int] = json.loads(told.read_text().splitlines()[-1])
-    return report
+                for reader in readers:
+                    reader.wait(60)
+    assert all(reader.returncode == 0 for reader in readers), "a reader failed"
+    return so_far(every)
+
+
+def so_far(every: list[Path]) -> dict[str, int]:
+    """Of all readers: their reads and torn reads, and the most numbers that one of them saw."""
+    told = [json.loads(lines[-1]) for path in every if (lines := path.read_text().splitlines())]
+    sums = {name: sum(each[name] for each in told) for name in ("reads", "torn")}
+    return sums | {"seen": max((each["seen"] for each in told), default=0)}
 
 
 if __name__ == "__main__":
