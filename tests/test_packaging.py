@@ -1,10 +1,13 @@
 """The wheel, installed where nothing else of the project is: one importable name, all of its parts."""
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -14,8 +17,17 @@ import pytest
 pytestmark = pytest.mark.xdist_group("packaging")
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ["src", "wal", "committers", "sinks", "spark", "examples"]
-FILES = ["pyproject.toml", "README.md", "LICENSE"]
+FOLDERS = ["src", "wal", "committers", "sinks", "spark", "examples", "deploy", "docs"]
+FILES = [
+    "pyproject.toml",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+]
+NOT_PYTHON = {".lua", ".cql", ".sql", ".gz", ".html", ".txt", ".typed"}
 NOT_ALONE = ["wal", "committers", "sinks", "spark", "tests", "src", "demo", "flights", "examples", "tools"]
 
 
@@ -74,7 +86,7 @@ def test_the_wheel_has_one_top_level_name(names):
     assert {top for top in tops if not top.endswith(".dist-info")} == {"tidegate"}
 
 
-def test_every_python_file_of_the_mapped_folders_is_in_it(names):
+def test_every_file_of_the_mapped_folders_is_in_it(names):
     homes = {
         "src/tidegate": "tidegate",
         "examples/flights": "tidegate/demo",
@@ -82,9 +94,18 @@ def test_every_python_file_of_the_mapped_folders_is_in_it(names):
     }
     for folder, place in homes.items():
         for path in (ROOT / folder).rglob("*"):
-            shipped = path.suffix in {".py", ".lua", ".cql", ".sql", ".gz"} or path.name == "py.typed"
-            if shipped and "__pycache__" not in path.parts:
+            if path.suffix in {".py", *NOT_PYTHON} and "__pycache__" not in path.parts:
                 assert f"{place}/{path.relative_to(ROOT / folder).as_posix()}" in names
+    assert {"tidegate/ui/page.html", "tidegate/sinks/lua/group.lua", "tidegate/sinks/cql/rows.cql"} <= names
+
+
+def test_the_sdist_has_the_pages_and_what_is_deployed_and_no_half_of_the_tests(wheel):
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = {"LICENSE", "CHANGELOG.md", "docs/operations.md", "deploy/prometheus/alerts.yml"}
+    assert {*wanted, "deploy/grafana/dashboards/tidegate.json", "examples/flights/PROVENANCE.txt"} <= inside
+    assert not [name for name in inside if name.startswith("tests")]
 
 
 def test_it_says_that_it_is_typed_and_under_which_licence(names):
@@ -93,10 +114,7 @@ def test_it_says_that_it_is_typed_and_under_which_licence(names):
 
 
 def test_data_of_the_demo_comes_with_its_provenance(names):
-    inside = {name for name in names if name.startswith("tidegate/demo/")}
-    if not any(name.endswith(".csv.gz") for name in inside):
-        pytest.skip("the demo has no data yet")
-    assert any(name.endswith((".md", ".txt")) or "LICENSE" in name for name in inside)
+    assert {"tidegate/demo/flights-2013-01.csv.gz", "tidegate/demo/PROVENANCE.txt"} <= names
 
 
 def test_only_tidegate_is_importable(clean):
@@ -159,3 +177,63 @@ print(json.dumps([sorted(tables()), "flip" in statements()]))
 def test_the_command_is_installed(clean):
     python, _ = clean
     assert (python.parent / "tidegate").exists()
+
+
+# -- with its dependencies, from a registry ---------------------------------------------------------------
+
+
+@pytest.fixture
+def installed(wheel, tmp_path):
+    """``installed(extras)``: the environment's folder of commands, made with what the wheel declares only."""
+
+    def make(name, extras=""):
+        env = tmp_path / name
+        run(sys.executable, "-m", "venv", "--without-pip", env, cwd=tmp_path)
+        pip = [sys.executable, "-m", "pip", "--python", env / "bin/python", "--disable-pip-version-check"]
+        run(*pip, "install", "--quiet", f"{wheel}{extras}", cwd=tmp_path)
+        return env / "bin"
+
+    return make
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_readmes_example_and_the_commands_run_in_an_empty_folder(installed, tmp_path):
+    """The writer has tidegate[spark] and the reader tidegate; neither sees the project."""
+    empty, tide = tmp_path / "empty", tmp_path / "tide"
+    empty.mkdir()
+    ours = re.compile("PYTHON|PYSPARK|SPARK_|TIDEGATE|VIRTUAL_ENV")
+    environment = {name: value for name, value in os.environ.items() if not ours.match(name)}
+    environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+    def in_it(bin_folder, *command):
+        path = f"{bin_folder}{os.pathsep}{environment['PATH']}"  # as after `. env/bin/activate`
+        done = subprocess.run(
+            [str(bin_folder / command[0]), *command[1:]],
+            cwd=empty, env={**environment, "PATH": path}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr[-4000:]}"
+        return done.stdout
+
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    (empty / "pasted.py").write_text(code.replace("/tmp/tide", str(tide)))
+    version, _, count = re.fullmatch(
+        r"(\d+) (\{.*\}) (\d+)\n", in_it(installed("writer", "[spark]"), "python", "pasted.py")[-200:]
+    ).groups()
+    assert (int(version) >= 1, count) == (True, "10")
+
+    reader = installed("reader")
+    where = ["--store", f"sqlite://{tide}/store", "--namespace", "numbers"]
+    log = ["--wal", f"file://{tide}/wal"]
+    assert "Commands:" in in_it(reader, "tidegate", "--help")
+    assert in_it(reader, "tidegate", "--version").strip()
+    assert json.loads(in_it(reader, "tidegate", "status", *where, *log, "--json"))["visible"] >= int(version)
+    assert "value\t" in in_it(reader, "tidegate", "get", "latest", "7", *where)
+    assert len(in_it(reader, "tidegate", "scan", "latest", "--json", *where).splitlines()) == 10
+    in_it(reader, "tidegate", "verify", *where, *log)
+    modules = ask(
+        reader / "python",
+        "import importlib.util as u\nprint(json.dumps(bool(u.find_spec('pyspark'))))",
+        cwd=empty,
+    )
+    assert modules is False
