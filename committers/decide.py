@@ -81,6 +81,7 @@ def _undecided(driver: Driver, machine: Machine, record: Decided) -> TidegateErr
             )
         case _:
             return OutcomeUnknownError(
-                f"whether version {record.version} was decided is unknown: {driver.log.where} did not answer"
-                f" for {2 * driver.options.decide_deadline_s} s; restart the query or run `tidegate recover`"
+                f"whether version {record.version} was decided is unknown: {driver.log.where} did not prove"
+                f" it for {2 * driver.options.decide_deadline_s} s{driver.last_said()};"
+                " restart the query or run `tidegate recover`"
             )

@@ -68,6 +68,8 @@ class Driver:
     """Of the version that this driver decided, or made visible, last; None: it is only in the log."""
     held: dict[str, bytes] = dataclasses.field(default_factory=dict)
     """Frames that it staged itself for the barrier on its way, by address: they need not be read back."""
+    unproven: str = ""
+    """What the log said of the last append, when that proved nothing."""
 
     def __post_init__(self) -> None:
         self.writer = self.writer or self.clock.new_id()
@@ -106,11 +108,17 @@ class Driver:
         except (OutcomeUnknownError, WalUnavailableError) as error:
             logger.warning("an append is not proven, the fold will tell: %s", error)
             self.waits_for(f"{type(error).__name__}: {error}")
+            self.unproven = str(error)
             return None
+        self.unproven = ""
         if appended.position == self.view.position:
             entry = Entry(appended.position, appended.next_position, content)
             self.view = fold_all(self.view, [entry], self.log.where)
         return appended
+
+    def last_said(self) -> str:
+        """What the log said of the last append, when that proved nothing; for the end of an error's cause."""
+        return f"; it last said: {self.unproven}" if self.unproven else ""
 
     def fold_through(self, appended: Appended | None) -> Folded:
         """The state with everything up to the appended record in it (append rule 2)."""

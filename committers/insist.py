@@ -31,9 +31,9 @@ def append_until_folded(
             _refuse_if_fenced(driver, state, what, again)
         if patience.over:
             msg = (
-                f"whether {what} now is unknown: {driver.log.where} did not answer for"
-                f" {driver.options.decide_deadline_s} s; run `tidegate status`, then `{again}` again if it"
-                " is not so"
+                f"whether {what} now is unknown: {driver.log.where} did not prove it"
+                f" for {driver.options.decide_deadline_s} s{driver.last_said()};"
+                f" run `tidegate status`, then `{again}` again if it is not so"
             )
             raise OutcomeUnknownError(msg)
         patience.pause()

@@ -87,7 +87,7 @@ def take_over(
             msg = (
                 f"whether this driver opened namespace {driver.endpoints.namespace} is unknown:"
                 f" {driver.log.where} did not answer, or others kept opening it, for"
-                f" {driver.options.decide_deadline_s} s; restart the query"
+                f" {driver.options.decide_deadline_s} s{driver.last_said()}; restart the query"
             )
             raise OutcomeUnknownError(msg)
         patience.pause()

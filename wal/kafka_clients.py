@@ -256,6 +256,12 @@ class Clients:
                 " options, and what this user may do there"
             )
             raise ConfigError(msg) from cause
+        if any(one.code() == KafkaError.INVALID_RECORD for one in shown):
+            # Nothing was appended by this try. Others may still be under way, so it proves no more than that.
+            hint = "a topic whose cleanup.policy is compact takes no record without a key: set delete"
+            raise WalUnavailableError(
+                f"{self.where}: {what}: {said}: {hint}, see `tidegate doctor`"
+            ) from cause
         silent = f"no answer within {self.settings.timeout_s:g} s"
         msg = f"{self.where}: {what}: {said or silent}; look whether the brokers run and can be reached"
         raise WalUnavailableError(msg) from cause

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kafka_query import WAIT_S, Query
 from kafka_server import wait_until
 from tidegate.committers.open import open_namespace
-from tidegate.errors import ConfigError, WalUnavailableError
+from tidegate.errors import ConfigError, OutcomeUnknownError, WalUnavailableError
 from tidegate.wal.kafka_topics import Topics as TopicsOfLog
 
 pytestmark = pytest.mark.xdist_group("kafka3")
@@ -196,6 +196,21 @@ def test_altered_while_a_driver_runs(kafka3, query):
     query.commit(driver, 1)
     refused(query, topics, "change-log: retention: retention.ms 3600000")
     query.commit(driver, 2)
+    query.check()
+
+
+def test_decisions_compacted_while_a_driver_runs(kafka3, query):
+    """No record is taken any more: the error says which setting, and nothing is lost when it is set right."""
+    topics = Topics(kafka3, query)
+    driver = query.driver()
+    open_namespace(driver, "lineage")
+    query.commit(driver, 0)
+    topics.alter("decisions", cleanup_policy="compact")
+    query.impatient(driver)
+    with pytest.raises(OutcomeUnknownError, match=r"it last said: .*cleanup\.policy is compact.*set delete"):
+        query.commit(driver, 1)
+    topics.alter("decisions", cleanup_policy="delete")
+    query.run(batches=3)
     query.check()
 
 
