@@ -65,11 +65,13 @@ class Topics:
     def _ends(self):
         consumer = Consumer(self._brokers.client_settings | {"group.id": "looking"})
         try:
-            partitions = self._admin.list_topics(timeout=WAIT_S).topics
+            topics = self._admin.list_topics(timeout=WAIT_S).topics
+            if not set(self.names.values()) <= set(topics):
+                raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
             return {
                 (name, partition): consumer.get_watermark_offsets(TopicPartition(name, partition), WAIT_S)
                 for name in self.names.values()
-                for partition in partitions[name].partitions
+                for partition in topics[name].partitions
             }
         finally:
             consumer.close()

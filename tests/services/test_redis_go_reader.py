@@ -16,7 +16,7 @@ from tidegate.testing.store_harness import ManualClock
 FOLDER = ROOT / "examples" / "readers" / "go"
 NO_GO = """Go builds the example reader for its test and was not found.
   Debian, Ubuntu:  sudo apt-get update && sudo apt-get install -y golang-go"""
-BUILD_S, READ_S = 100, 30
+BUILD_S, READ_S = 400, 60
 
 pytestmark = pytest.mark.xdist_group("go")  # built once
 
