@@ -4,7 +4,7 @@ SHELL := /bin/sh
 RUN := tools/run
 
 # Folders that are not there (yet) are left out.
-FAST := $(wildcard tests/unit tests/conformance tests/model tests/simulation tests/crash tests/torture tests/test_packaging.py)
+FAST := $(wildcard tests/unit tests/conformance tests/model tests/simulation tests/crash tests/torture tests/test_packaging.py tests/test_docs_site.py)
 SERVICES := $(wildcard tests/services)
 SPARK := $(wildcard tests/spark)
 CODE := $(wildcard src wal committers sinks spark examples tests tools benchmarks)
@@ -30,7 +30,7 @@ DEMO_WAL = $(if $(filter kafka,$(WAL)),--wal '{kafka}' --allow-unsafe,$(if $(WAL
 STORE_URL = $(if $(REDIS),{redis},$(if $(CASSANDRA),{cassandra},$(STORE)))
 DEMO_STORE = $(if $(STORE),--store '$(STORE_URL)')
 
-.PHONY: help setup demo test full lint format types simulate sweep torture mutants clean
+.PHONY: help setup demo test full lint format types docs simulate sweep torture mutants clean
 
 help: ## Say what there is to run
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -64,6 +64,12 @@ format: setup ## Format the code and mend what ruff can mend
 types: setup ## Check types, strictly, through the link tree
 	$(RUN) python tools/link_tree.py
 	$(RUN) mypy
+
+docs: setup ## Build the documentation as a site, build/site (its tools go into .venv-docs)
+	@test -x .venv-docs/bin/python || python3 -m venv .venv-docs
+	@.venv-docs/bin/pip install -q --disable-pip-version-check -r tools/docs-requirements.txt
+	$(RUN) python tools/link_tree.py
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --clean --quiet
 
 simulate: setup ## Simulate N schedules from SEED; the same seed repeats the same run
 	$(RUN) python -m tidegate.testing.simulation --schedules $(N) --workers $(JOBS) --seed $(SEED) $(SIMULATE_ARGS)

@@ -1,0 +1,19 @@
+"""The documentation as a site builds without a warning: no dead link, no docstring that cannot be read."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # its tools are fetched
+def test_the_site_builds_without_a_warning():
+    done = subprocess.run(
+        ["make", "docs"], cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stderr
+    assert (ROOT / "build" / "site" / "reference" / "writing" / "index.html").is_file()

@@ -1,0 +1,54 @@
+"""For the documentation as a site: what MkDocs does not do with these pages by itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from markdown import Extension, Markdown
+from markdown.preprocessors import Preprocessor
+
+FENCES_FIRST = 26
+"""Fences are taken out at priority 25."""
+
+
+class Sessions(Preprocessor):
+    """Examples in docstrings (``>>>``, up to an empty line) become blocks of code, not quotations."""
+
+    def run(self, lines: list[str]) -> list[str]:
+        """Called by Markdown with a text's lines."""
+        found: list[str] = []
+        inside = False
+        for line in lines:
+            if not inside and line.startswith(">>> "):
+                inside = True
+                found += ["", "```pycon"]
+            elif inside and not line.strip():
+                inside = False
+                found.append("```")
+            found.append(line)
+        return [*found, "```"] if inside else found
+
+
+class SessionsExtension(Extension):
+    """The extension that brings it."""
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - Markdown's name
+        """Called by Markdown."""
+        md.preprocessors.register(Sessions(md), "sessions", FENCES_FIRST)
+
+
+def on_config(config: Any) -> Any:
+    """Called by MkDocs first: every decision gets its line, in their order."""
+    decisions = sorted(Path(config.docs_dir, "decisions").glob("*.md"))
+    section = next(entry["How it works"] for entry in config.nav if "How it works" in entry)
+    section.append({"Decisions": [f"decisions/{path.name}" for path in decisions]})
+    config.markdown_extensions.append(SessionsExtension())
+    return config
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Called by MkDocs for each page: a link to a file outside docs/ becomes the file's name."""
+    outside = re.escape("../" * (page.file.src_uri.count("/") + 1))
+    return re.sub(rf"\[([^\]]+)\]\({outside}([^)]*)\)", r"\1 (`\2`)", markdown)
