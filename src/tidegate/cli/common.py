@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidegate.cli import completing
 from tidegate.client import Gate, connect
 from tidegate.committers.driver import Driver
 from tidegate.committers.follower import Follower, follower_for
@@ -66,11 +67,23 @@ MaybeWal = Annotated[
     typer.Option("--wal", envvar="TIDEGATE_WAL", metavar="URL", help=_WAL_HELP),
 ]
 Namespace = Annotated[
-    str, typer.Option(envvar="TIDEGATE_NAMESPACE", metavar="NAME", help="The namespace's name.")
+    str,
+    typer.Option(
+        envvar="TIDEGATE_NAMESPACE",
+        metavar="NAME",
+        help="The namespace's name.",
+        autocompletion=completing.namespaces,
+    ),
 ]
 MaybeNamespace = Annotated[
     str | None,
-    typer.Option("--namespace", envvar="TIDEGATE_NAMESPACE", metavar="NAME", help="The namespace's name."),
+    typer.Option(
+        "--namespace",
+        envvar="TIDEGATE_NAMESPACE",
+        metavar="NAME",
+        help="The namespace's name.",
+        autocompletion=completing.namespaces,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Force = Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidegate.cli import completing
 from tidegate.cli.at import number_or_time, version_at
 from tidegate.cli.client_config import StoreConfig, store_options
 from tidegate.cli.common import Json, Namespace, Store, examples, gate_to
@@ -23,7 +24,12 @@ EXAMPLES = examples(
 
 Tables = Annotated[
     list[str] | None,
-    typer.Option("--table", metavar="TABLE", help="Only this table; may be given several times."),
+    typer.Option(
+        "--table",
+        metavar="TABLE",
+        help="Only this table; may be given several times.",
+        autocompletion=completing.tables,
+    ),
 ]
 
 

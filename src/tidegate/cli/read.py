@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidegate.cli import completing
 from tidegate.cli.at import At, snapshot_at
 from tidegate.cli.client_config import StoreConfig, store_options
 from tidegate.cli.commands import say
@@ -21,7 +22,9 @@ from tidegate.errors import ConfigError, TidegateError
 from tidegate.values import Value, described, values_of
 from tidegate.wal.record import Column, TableSchema
 
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.")]
+TableName = Annotated[
+    str, typer.Argument(metavar="TABLE", help="The table's name.", autocompletion=completing.tables)
+]
 
 
 GET_EXAMPLES = examples(
