@@ -1,4 +1,4 @@
-"""Completion of names in the shell where asking is cheap, in a store in files. Elsewhere none, and no error."""
+"""Completion of names in the shell where asking is cheap: in a store in files. Never an error."""
 
 from __future__ import annotations
 
