@@ -206,7 +206,8 @@ class CassandraServer:
     def answers(self) -> bool:
         """Whether it is this cluster's node that answers clients. Raises when it has ended."""
         if not self.alive():
-            raise_ended(f"Cassandra node {self.name}", self.log_text()[-5000:])
+            code = self._process.exit_code if self._process else None
+            raise_ended(f"Cassandra node {self.name} (exit code {code})", self.log_text()[-5000:])
         if not self._listens():
             return False
         with quiet_driver(), contextlib.suppress(*ABSENT):

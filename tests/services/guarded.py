@@ -53,12 +53,23 @@ class Guarded:
         """The exit code, negative for a signal. TimeoutExpired when it still runs."""
         code = self._guard.wait(timeout_s)
         self._input.close()
-        return code if code < 128 else 128 - code
+        return _of_signals(code)
+
+    @property
+    def exit_code(self) -> int | None:
+        """As ``wait`` gives it; None while it runs."""
+        code = self._guard.poll()
+        return None if code is None else _of_signals(code)
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone. It may be stopped or have ended."""
         self.signal(signal.SIGKILL)
         self.wait(timeout_s=30)
+
+
+def _of_signals(code: int) -> int:
+    """The guard's exit code as the command's."""
+    return code if code < 128 else 128 - code
 
 
 def _kill_at_end_of_input(child: subprocess.Popen[bytes]) -> None:
