@@ -73,7 +73,7 @@ def settings_of(url: str, options: dict[str, Any]) -> CassandraSettings:
     except ValueError as error:
         raise ConfigError(f"{shown}: it cannot be read: {error}") from None
     if split.query or split.fragment:
-        raise ConfigError(f"{shown}: give options as store_options, not behind '?' or '#'")
+        raise ConfigError(f"{shown}: give options as store_options (--store-config), not behind '?' or '#'")
     login, _, places = split.netloc.rpartition("@")
     hosts, port = _hosts(places or "localhost", shown)
     keyspace = unquote(split.path.strip("/")).lower()  # as CQL takes a name

@@ -181,9 +181,18 @@ def not_compared(where: str, address: object) -> StoreNotVerifiedError:
 
 def takes_no_functions(where: str, address: object, error: Exception) -> ConfigError:
     """The error for a server on which our functions cannot be loaded."""
+    if "DB index" in str(error):
+        return ConfigError(
+            f"{where}: {address} has no such database: {error}; mend the number behind the '/'"
+        )
     return ConfigError(f"{where}: {address} does not take our functions: {error}")
 
 
 def no_answer(where: str, timeout_s: float, later: Later) -> StoreUnavailableError:
     """The error for calls that had no answer in time."""
-    return StoreUnavailableError(f"{where}: no answer within {timeout_s} s: {later}")
+    text = f"{where}: no answer within {timeout_s} s: {later}"
+    if "rediss" in where.partition("://")[0]:
+        text += " (the URL asks for TLS: does the server speak it?)"
+    elif any(said in str(later) for said in ("losed by server", "reset by peer")):
+        text += " (if the server speaks TLS, the URL begins with rediss)"
+    return StoreUnavailableError(text)

@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from tidegate.sinks.redis_channel import AsyncNode, closed, in_time
 from tidegate.sinks.redis_keys import SLOTS, slot_of
 from tidegate.sinks.redis_resp import pack
-from tidegate.sinks.redis_servers import no_cluster, place_of, slot_ranges
+from tidegate.sinks.redis_servers import no_cluster, place_of, refused_by_sentinel, slot_ranges
 from tidegate.sinks.redis_settings import Address, RedisSettings
 from tidegate.sinks.shared_run import SharedRun
 
@@ -83,6 +83,8 @@ class AsyncServers:
         sentinel = make(seeds, sentinel_kwargs={**self.settings.sentinel, **once})
         try:
             host, port = await sentinel.discover_master(self.settings.master)
+        except redis.ResponseError as error:
+            raise refused_by_sentinel(self.settings, error) from None
         finally:
             for client in sentinel.sentinels:
                 await client.aclose()

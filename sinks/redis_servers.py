@@ -185,6 +185,14 @@ class OneServer(Servers):
         pass
 
 
+def refused_by_sentinel(settings: RedisSettings, error: redis.ResponseError) -> Exception:
+    """What it means that a Sentinel answered with an error."""
+    if "unknown command" not in str(error).lower():
+        return error
+    hosts = ",".join(str(seed) for seed in settings.seeds)
+    return ConfigError(f"{hosts}: this is no Sentinel; write redis://{settings.seeds[0]} for a single server")
+
+
 class SentinelServers(Servers):
     """Whichever server the Sentinels call the primary."""
 
@@ -203,6 +211,8 @@ class SentinelServers(Servers):
             sentinel = make(seeds, sentinel_kwargs={**within(left_s, self.settings.sentinel), **once})
             try:
                 host, port = sentinel.discover_master(self.settings.master)
+            except redis.ResponseError as error:
+                raise refused_by_sentinel(self.settings, error) from None
             finally:
                 for client in sentinel.sentinels:
                     client.close()

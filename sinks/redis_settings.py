@@ -78,7 +78,9 @@ def settings_of(url: str, options: dict[str, Any]) -> RedisSettings:
     except ValueError as error:
         raise ConfigError(f"store {shown}: it cannot be read: {error}") from None
     if split.query or split.fragment:
-        raise ConfigError(f"store {shown}: give options as store_options, not behind '?' or '#'")
+        raise ConfigError(
+            f"store {shown}: give options as store_options (--store-config), not behind '?' or '#'"
+        )
     login, _, hosts = split.netloc.rpartition("@")
     connection = _login(login)
     seeds = tuple(_address(each, SENTINEL_PORT if kind == "sentinel" else PORT, shown) for each in

@@ -102,7 +102,12 @@ class Commands(TyperGroup):
 def _next_step(error: TidegateError) -> str:
     """For errors of a server that is away, raised where nobody knows of commands."""
     away = isinstance(error, StoreUnavailableError | WalUnavailableError)
-    return "; look whether it runs and can be reached: `tidegate doctor`" if away else ""
+    if not away:
+        return ""
+    told = "look whether" in str(error)  # by whoever knows what it is
+    return (
+        "; see `tidegate doctor`" if told else "; look whether it runs and can be reached: `tidegate doctor`"
+    )
 
 
 class _Sayer(logging.Handler):
