@@ -144,6 +144,7 @@ def command(configuration_file: Path, data_folder: Path, jvm: Sequence[str]) -> 
         "cassandra.storagedir": data_folder,
         "java.io.tmpdir": data_folder / "tmp",
         "logback.configurationFile": LOGBACK.as_uri(),
+        "cassandra-foreground": "yes",  # else it closes its output as soon as it is up, and says no more
     }
     options = [*jvm, *AS_DELIVERED, *modules, *HURRY, *(f"-D{name}={at}" for name, at in places.items())]
     return [java(), *options, "-cp", f"{cassandra_jars()}/*", "org.apache.cassandra.service.CassandraDaemon"]
