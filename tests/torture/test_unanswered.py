@@ -12,6 +12,7 @@ from tidegate.errors import (
     FencedError,
     IncompleteError,
     OutcomeUnknownError,
+    StoreNotVerifiedError,
     StoreUnavailableError,
     WalUnavailableError,
 )
@@ -20,7 +21,9 @@ from tidegate.testing.arrow_barrier import batch
 from tidegate.torture import cell as cells
 from tidegate.torture import driver, readers, strays, works
 from tidegate.torture.cell import Setting, run_cell
+from tidegate.torture.check import check
 from tidegate.torture.driver import Where
+from tidegate.torture.history import Recorder
 from tidegate.torture.outcome import Finding
 from tidegate.torture.schedule import cell_of
 from tidegate.torture.unanswered import HUNG, exit_code_of
@@ -202,3 +205,41 @@ def test_a_stray_request_without_an_answer_is_not_taken_for_refused():
 
     with pytest.raises(StoreUnavailableError):
         strays.send(Silent())
+
+
+def test_corrupt_bytes_are_no_open_question(tmp_path, monkeypatch):
+    def corrupt(*_):
+        raise CorruptError("the manifest's checksum does not fit")
+
+    monkeypatch.setattr(works, "verify", corrupt)
+    history, result = write(tmp_path, offered(1, 0, rows(a=1)), returned(1, 1)), tmp_path / "verdict.json"
+    where = Where(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", "torture-x", {}, {})
+    assert works.judge(msgspec.json.encode(where).decode(), str(history), str(result)) == 0
+    judged = msgspec.json.decode(result.read_bytes(), type=Judged)
+    assert [(found.rule, found.invariant, found.seen) for found in judged.findings] == [
+        ("verify", "I10", "corrupt")
+    ]
+
+
+def test_a_reader_that_fails_before_it_could_read_is_a_client_of_its_own(tmp_path, monkeypatch):
+    """Its error is part of the history, which can be judged."""
+    ending = threading.Event()
+
+    def refused(*_):
+        ending.set()
+        raise StoreNotVerifiedError("its server restarted")
+
+    monkeypatch.setattr(readers.tidegate, "connect", refused)
+    plan = readers.Plan(
+        where=Where("", "", "torture-x", {}, {}),
+        folder=str(tmp_path),
+        name="reader",
+        seed="1",
+        workloads=(),
+        seconds_max=1.0,
+    )
+    with Recorder(tmp_path, "reader", role="reader") as recorder:
+        readers.Reader("latest", plan, recorder, ending).run()
+    verdict = check(tmp_path)
+    assert set(verdict.errors) == {"StoreNotVerifiedError"}
+    assert not verdict.findings

@@ -139,6 +139,9 @@ class _Notes:
         self.recorder.note(Looked(client=self.client, version=version, began=began))
 
     def failed(self, what: str, error: TidegateError, began: int, snapshot: int = 0) -> None:
+        """An error that a reader met; before anything could be read, of a client that never reads."""
+        if not self.client:
+            self.connected()
         self.recorder.note(
             Failed(
                 client=self.client,

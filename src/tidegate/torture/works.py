@@ -13,7 +13,7 @@ import msgspec
 
 from tidegate.committers.drop import drop_namespace
 from tidegate.committers.verify import verify
-from tidegate.errors import TidegateError
+from tidegate.errors import CorruptError, TidegateError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import Pointer
@@ -124,7 +124,7 @@ def _verified(where: Where) -> tuple[list[Finding], list[str], dict[str, int]]:
     """As ``tidegate verify``: the log and each of its stores against each other."""
     findings, unproven = list[Finding](), list[str]()
     counts = {"records of the log": 0, "rows verified": 0}
-    with _left_open("verify", unproven):
+    with _left_open("verify", findings, unproven):
         for url, options in _stores(where):
             with contextlib.ExitStack() as closing:
                 log = open_log(where.wal, where.namespace, where.wal_options)
@@ -147,10 +147,16 @@ def _verified(where: Where) -> tuple[list[Finding], list[str], dict[str, int]]:
 
 
 @contextlib.contextmanager
-def _left_open(what: str, unproven: list[str]) -> Iterator[None]:
-    """An error of log or store leaves open whether they are right; where it is of time, what to do."""
+def _left_open(what: str, findings: list[Finding], unproven: list[str]) -> Iterator[None]:
+    """An error of log or store leaves open whether they are right; where it is of time, what to do. But bytes
+    that are corrupt are not right: nothing here damages any.
+    """
     try:
         yield
+    except CorruptError as error:
+        findings.append(
+            Finding(rule=what, invariant="I10", what=str(error), expected="whole", seen="corrupt")
+        )
     except TidegateError as error:
         more = f"; {unanswered.MORE_TIME}" if unanswered.exit_code_of(error) in unanswered.NAMES else ""
         unproven.append(f"{what}: {type(error).__name__}: {error}{more}")
@@ -174,7 +180,7 @@ def listed(where: Where) -> bool:
 def _strays_refused(where: Where) -> tuple[list[Finding], list[str], int]:
     """Sent where nothing waits: rows of a version that is decided are there before it is visible."""
     findings, unproven, sent = list[Finding](), list[str](), 0
-    with _left_open("stray requests", unproven):
+    with _left_open("stray requests", findings, unproven):
         with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
             state = catch_up(View(), log).state
         with contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store:
