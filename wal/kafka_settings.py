@@ -200,3 +200,22 @@ def _check(ours: Mapping[str, Any], client: Mapping[str, Any]) -> None:
         if not isinstance(value, str | int | float | bool):
             msg = f"option {name} of a kafka log must be text, a number or a truth value"
             raise ConfigError(msg)
+    _check_sasl(client)
+
+
+def _check_sasl(client: Mapping[str, Any]) -> None:
+    """What librdkafka would not say, or say in words of its own build."""
+    protocol = str(client.get("security.protocol", "plaintext"))
+    logs_in = protocol.lower().startswith("sasl")
+    if not logs_in and any(name.startswith("sasl.") for name in client):
+        msg = (
+            f"there are sasl options, but with security.protocol {protocol!r} they count for nothing: set it to"
+            " SASL_SSL, or to SASL_PLAINTEXT where the network is trusted"
+        )
+        raise ConfigError(msg)
+    if logs_in and not {"sasl.mechanism", "sasl.mechanisms"} & client.keys():
+        msg = (
+            f"security.protocol is {protocol!r} without a sasl.mechanism, which would mean Kerberos: set it to"
+            " SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER, as the brokers have it, or to GSSAPI"
+        )
+        raise ConfigError(msg)

@@ -111,7 +111,8 @@ def assert_no_secret(text):
 
 
 def test_settings_do_not_show_secrets():
-    given = {"sasl.password": PASSWORD, "ssl.key.password": OTHER_SECRET, "sasl.username": USER}
+    login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": USER}
+    given = {**login, "sasl.password": PASSWORD, "ssl.key.password": OTHER_SECRET}
     settings = settings_of("kafka://broker:9092", given)
     assert_no_secret(repr(settings) + str(settings))
     assert_no_secret(settings.hide(f"{PASSWORD} and {OTHER_SECRET}"))

@@ -148,3 +148,17 @@ def test_no_secret_is_shown():
     assert not [value for name, value in SECRETS.items() if "pass" in name and value in repr(settings)]
     text = "failed with open sesame, key secret and bearer for ann at SASL_SSL"
     assert settings.hide(text) == "failed with ***, *** and *** for ann at SASL_SSL"
+
+
+@pytest.mark.parametrize(
+    "given,told",
+    [
+        ({"sasl.username": "ann", "sasl.password": "sesame"}, "security.protocol to SASL_SSL"),
+        ({"security.protocol": "ssl", "sasl.mechanism": "PLAIN"}, "count for nothing"),
+        ({"security.protocol": "SASL_SSL", "sasl.password": "sesame"}, "without a sasl.mechanism"),
+    ],
+)
+def test_half_of_a_login_is_refused_and_not_shown(given, told):
+    with pytest.raises(ConfigError, match=told) as caught:
+        settings_of("kafka://one", given)
+    assert "sesame" not in str(caught.value)
