@@ -209,13 +209,13 @@ def _check_sasl(client: Mapping[str, Any]) -> None:
     logs_in = protocol.lower().startswith("sasl")
     if not logs_in and any(name.startswith("sasl.") for name in client):
         msg = (
-            f"there are sasl options, but with security.protocol {protocol!r} they count for nothing: set it to"
-            " SASL_SSL, or to SASL_PLAINTEXT where the network is trusted"
+            f"there are sasl options, but with security.protocol {protocol!r} they count for"
+            " nothing: set it to SASL_SSL, or to SASL_PLAINTEXT where the network is trusted"
         )
         raise ConfigError(msg)
     if logs_in and not {"sasl.mechanism", "sasl.mechanisms"} & client.keys():
         msg = (
-            f"security.protocol is {protocol!r} without a sasl.mechanism, which would mean Kerberos: set it to"
-            " SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER, as the brokers have it, or to GSSAPI"
+            f"security.protocol is {protocol!r} without a sasl.mechanism, which would mean Kerberos: set"
+            " it to SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER, as the brokers have it, or to GSSAPI"
         )
         raise ConfigError(msg)

@@ -153,7 +153,7 @@ def test_no_secret_is_shown():
 @pytest.mark.parametrize(
     "given,told",
     [
-        ({"sasl.username": "ann", "sasl.password": "sesame"}, "security.protocol to SASL_SSL"),
+        ({"sasl.username": "ann", "sasl.password": "sesame"}, "set it to SASL_SSL"),
         ({"security.protocol": "ssl", "sasl.mechanism": "PLAIN"}, "count for nothing"),
         ({"security.protocol": "SASL_SSL", "sasl.password": "sesame"}, "without a sasl.mechanism"),
     ],
