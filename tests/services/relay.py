@@ -113,7 +113,7 @@ class Relay:
         self.hostile = 0
         self._targets = [target for _, target in routes]
         self._dark: set[int] = set()
-        self._doors: dict[int, tuple[socket.socket, asyncio.Task[None]]] = {}
+        self._doors: dict[int, socket.socket] = {}
         self._connections: dict[asyncio.Task[None], int] = {}
         # Bound and never listening: the port stays ours while connections are refused.
         self.keepers = [_bound(listen) for listen, _ in routes]
@@ -128,14 +128,14 @@ class Relay:
             if number not in self._doors:
                 door = _bound(self.addresses[number])
                 door.listen(128)
-                self._doors[number] = door, asyncio.create_task(self._admit(number, door))
+                self._doors[number] = door
+                asyncio.get_running_loop().add_reader(door, self._admit, number, door)
 
     async def refuse(self, route: int | None) -> None:
         for number in self._those(route):
             if number in self._doors:
-                door, task = self._doors.pop(number)
-                task.cancel()
-                await asyncio.wait({task})
+                door = self._doors.pop(number)
+                asyncio.get_running_loop().remove_reader(door)
                 door.close()
 
     async def black_hole(self, route: int | None) -> None:
@@ -150,16 +150,21 @@ class Relay:
             await asyncio.wait(tasks)
         return len(tasks)
 
-    async def _admit(self, route: int, door: socket.socket) -> None:
-        while True:
-            sock, _ = await asyncio.get_running_loop().sock_accept(door)
-            if len(self._connections) >= CONNECTIONS_MAX:
-                sock.close()
-                continue
-            sock.setblocking(False)
-            task = asyncio.create_task(self._serve(route, sock))
-            self._connections[task] = route
-            task.add_done_callback(functools.partial(self._ended, sock))
+    def _admit(self, route: int, door: socket.socket) -> None:
+        """Somebody is at the door. Called by the loop: a task that waits for it would, when cancelled at that
+        very moment, lose the connection without closing it.
+        """
+        try:
+            sock, _ = door.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # gone again
+        if len(self._connections) >= CONNECTIONS_MAX:
+            sock.close()
+            return
+        sock.setblocking(False)
+        task = asyncio.create_task(self._serve(route, sock))
+        self._connections[task] = route
+        task.add_done_callback(functools.partial(self._ended, sock))
 
     def _ended(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
         sock.close()

@@ -52,6 +52,7 @@ def write(typed):
     example.close()
 
 
+@pytest.mark.slow
 def test_the_commands_of_a_day(typed):
     assert "there is no namespace" in typed("status", code=2)[1]
     assert "with 8 key groups" in typed("init", "--key-groups", "8", "--allow-unsafe")[0]

@@ -132,6 +132,11 @@ def test_a_driver_settles_what_it_reads_of_the_pointer(cassandra_proxy: Cassandr
     assert wire.counted()
 
 
+def every_second(cases):
+    """They take seconds each: `make full` runs the others."""
+    return [pytest.param(*case, marks=[pytest.mark.slow] * (at % 2)) for at, case in enumerate(cases)]
+
+
 # -- replies that are lost --------------------------------------------------------------------------------
 
 WRITING = [
@@ -148,7 +153,7 @@ WRITING = [
 ]
 
 
-@pytest.mark.parametrize("kind, cql", WRITING)
+@pytest.mark.parametrize("kind, cql", every_second(WRITING))
 def test_a_reply_is_lost_while_it_writes(
     kind: str, cql: str, cassandra: CassandraServer, cassandra_proxy: CassandraProxy, query: Query
 ):
@@ -213,7 +218,7 @@ LATE = [
 ]
 
 
-@pytest.mark.parametrize("kind, cql", LATE)
+@pytest.mark.parametrize("kind, cql", every_second(LATE))
 def test_a_request_arrives_late(
     kind: str,
     cql: str,

@@ -65,7 +65,7 @@ class CassandraMachine(machine.StoreMachine):  # type: ignore[misc]
         super().teardown()
 
 
-TestCassandraMachine = CassandraMachine.TestCase
+TestCassandraMachine = pytest.mark.slow(CassandraMachine.TestCase)
 TestCassandraMachine.settings = settings(
     max_examples=8, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -16,6 +16,7 @@ from cassandra_wire import HEAD, REPLY, CassandraWire, Op
 from relay import HostileFrameError
 from servers import wait_until
 
+pytestmark = pytest.mark.slow  # a tool of these tests, which they would miss soon enough
 DEADLINE_S = 30.0
 LOST = (NoHostAvailable, ConnectionException)  # the request was sent once, and its connection has gone
 INSERT = "INSERT INTO counted (key, value) VALUES (?, ?)"

@@ -63,6 +63,7 @@ def test_the_only_node_is_killed_at(
     query.check(7)
 
 
+@pytest.mark.slow
 def test_who_connects_meanwhile_is_told_and_who_waits_gets_there(
     node: CassandraServer, query: Query, meanwhile: Meanwhile
 ):
@@ -77,6 +78,7 @@ def test_who_connects_meanwhile_is_told_and_who_waits_gets_there(
     query.check(2)
 
 
+@pytest.mark.slow
 def test_a_driver_waits_for_its_node(node: CassandraServer, query: Query, failing_at: Failpoints):
     """Nobody has to start it again, if the node is back within the deadline."""
 
@@ -142,6 +144,7 @@ def test_a_node_of_three_stands_still(cluster: CassandraCluster, on_three: Query
     a_version_after_each(["apply.after_chunk", "publish.before"], on_three, cluster, failing_at, "pause")
 
 
+@pytest.mark.slow
 def test_two_of_three_are_gone(cluster: CassandraCluster, on_three: Query, failing_at: Failpoints):
     """No quorum: nothing is half visible, what was decided stays decided and is finished later."""
 

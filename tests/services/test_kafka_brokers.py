@@ -93,7 +93,7 @@ def test_killed_and_back_in_time(query, failing_at, bounce, place):
 TOO_LATE = [
     pytest.param("a piece", WalUnavailableError, 1, marks=SLOW),
     ("decide.before_append", OutcomeUnknownError, 1),
-    ("apply.before_chunk", StoreUnavailableError, 2),
+    pytest.param("apply.before_chunk", StoreUnavailableError, 2, marks=SLOW),
     pytest.param("first piece", WalUnavailableError, 1, marks=SLOW),
     pytest.param("stage.before_ack", WalUnavailableError, 1, marks=SLOW),
     pytest.param("manifest.before_write", WalUnavailableError, 1, marks=SLOW),
@@ -250,6 +250,7 @@ def test_killed_while_a_large_change_log_is_staged(query, acked, bounce, at):
     check_acked(query, acked)
 
 
+@pytest.mark.slow
 def test_not_acknowledged_is_an_error_and_the_log_works_on(query, broker, acked):
     log = query.log(timeout_s=AWAY_S)
     with within(GIVES_UP_S), pytest.raises(WalUnavailableError):

@@ -204,6 +204,7 @@ def test_brokers_that_are_away_are_told_within_the_timeout(place, config, comman
     assert "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_a_wrong_password_is_told_and_never_shown_t48(private_kafka, place, config):
     broker = private_kafka(sasl={"ann": PASSWORD})
 

@@ -21,6 +21,7 @@ from kafka_proxy import KafkaProxy
 from kafka_wire import FRAME_BYTES_MAX, Api
 
 pytest_plugins = ["proxied"]
+pytestmark = pytest.mark.slow  # a tool of these tests, which they would miss soon enough
 
 DEADLINE_S = 20.0
 ANY_PORT = ("127.0.0.1", 0)

@@ -232,6 +232,7 @@ def two_go(query, brokers, topic):
     return driver, kill
 
 
+@pytest.mark.slow
 def test_two_of_three_die_while_it_decides(query, brokers, failing_at):
     driver, kill = two_go(query, brokers, query.decisions)
     failing_at.at("decide.before_append", kill)

@@ -47,6 +47,7 @@ def sample():
     return [(case, WAYS[(at + turn) % len(WAYS)]) for at, case in enumerate(chosen)]
 
 
+@pytest.mark.slow
 def test_killed_at_a_request_i1_i2_i4_i5_i7_i8_i11(kafka_sweep):
     results = list(kafka_sweep.run(sample()))
     wrong = [

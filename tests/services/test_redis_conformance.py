@@ -83,6 +83,7 @@ class TestRedisStore(RedisSuite):
         return self.servers
 
 
+@pytest.mark.slow  # the same text, called otherwise
 class TestRedisStoreByEval(TestRedisStore):
     """Where functions are barred."""
 

@@ -15,6 +15,8 @@ from redis.retry import Retry
 from redis_proxy import RedisProxy
 from redis_wire import words
 
+pytestmark = pytest.mark.slow  # a tool of these tests, which they would miss soon enough
+
 DEADLINE_S = 20.0
 LIBRARY = """#!lua name=tests
 redis.register_function('tests_add', function(keys, args) return redis.call('INCRBY', keys[1], args[1]) end)
