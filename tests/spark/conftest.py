@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 sys.path.append(str(Path(__file__).parent))  # tools/run keeps it off
 
 from log_places import FilePlace, KafkaPlace, LogPlace
+from sink_threads import sink_threads
 
 import tidegate
 from foreign_kafka import foreign_kafka
@@ -384,7 +384,4 @@ def poll() -> Callable[..., None]:
 def no_threads_left() -> Iterator[None]:
     """Every test ends its own background work: a heartbeat that outlives its query is a defect."""
     yield
-    wait_until(
-        lambda: not any(t.name.startswith("tidegate-") for t in threading.enumerate()),
-        "background threads end with their query",
-    )
+    wait_until(lambda: not sink_threads(), "background threads end with their query")

@@ -7,6 +7,7 @@ import threading
 import traceback
 
 import pytest
+from sink_threads import sink_threads
 
 import tidegate
 from tidegate.errors import SnapshotExpiredError
@@ -25,10 +26,6 @@ def content(count):
     return {f"k{n}": {"n": n} for n in range(count)}
 
 
-def threads():
-    return sorted(t.name for t in threading.enumerate() if t.name.startswith("tidegate-"))
-
-
 def test_one_sink_serves_run_after_run_closed_or_not(stream):
     flights = stream(SCHEMA)
     sink = flights.sink(table="t", key="k")
@@ -38,7 +35,7 @@ def test_one_sink_serves_run_after_run_closed_or_not(stream):
     assert flights.view().state.epoch == epoch, "it was still open"
     sink.close()
     sink.close()
-    assert threads() == []
+    assert sink_threads() == []
     flights.commit(sink, *batches(1, start=2))
     assert flights.view().state.epoch == epoch + 1
     assert flights.rows("t") == content(3)
@@ -55,13 +52,13 @@ def test_a_query_with_a_trigger_interval_takes_what_comes_and_its_threads_end_wi
             flights.add(*batches(1, start=n))
             poll(lambda n=n: sink.last_commit is not None and sink.last_commit.version == n + 1, "a version")
         assert flights.rows("t") == content(3)
-        assert threads() == ["tidegate-heartbeat", "tidegate-retire_and_trim"]
+        assert sink_threads() == ["tidegate-heartbeat", "tidegate-retire_and_trim"]
         store = open_store(flights.store, "flights")
         assert store.pointer().heartbeat_age_s < 60
         store.close()
     finally:
         query.stop()
-    poll(lambda: threads() == [], "the heartbeat ends with its query")
+    poll(lambda: sink_threads() == [], "the heartbeat ends with its query")
     assert ran.error is None
     flights.commit(sink, *batches(1, start=3))
     assert flights.rows("t") == content(4)

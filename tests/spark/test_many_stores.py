@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import threading
 
 import pytest
+from sink_threads import sink_threads
 
 import tidegate
 from tidegate.errors import ConfigError
@@ -68,4 +68,4 @@ def test_a_store_that_is_down_stops_no_batch_and_catches_up_when_it_is_back(stre
     poll(lambda: sink.standings[0].visible == 6, "the copy is level again")
     assert rows(first) == rows(second)
     sink.close()
-    assert not [each for each in threading.enumerate() if each.name.startswith("tidegate-")]
+    assert not sink_threads()

@@ -6,6 +6,7 @@ import contextlib
 import threading
 
 import pytest
+from sink_threads import sink_threads
 
 from tidegate import failpoints
 from tidegate.errors import ConfigError, TidegateError
@@ -158,7 +159,7 @@ def test_a_stopped_query_has_its_versions_visible_and_its_threads_end(pipelined,
     assert any(t.name == "tidegate-heartbeat" for t in threading.enumerate()), "it is alive meanwhile"
     held.set()
     poll(lambda: flights.version() == 1, "what was decided becomes visible without a query")
-    poll(lambda: not any(t.name.startswith("tidegate-") for t in threading.enumerate()), "the threads end")
+    poll(lambda: not sink_threads(), "the threads end")
     assert ran.error is None
     check(flights, 1)
 
