@@ -32,6 +32,7 @@ def cluster(tmp_path):
         yield started.url
 
 
+@pytest.mark.slow
 def test_a_speculated_twin_stages_too_and_one_ack_counts_t2_i2(cluster, log_at, tmp_path):
     folder = tmp_path / "run"
     (folder / "input").mkdir(parents=True)

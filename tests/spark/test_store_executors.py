@@ -40,7 +40,7 @@ def expected(version):
 @pytest.fixture(
     params=[
         pytest.param((RedisServer, {}), id="redis"),
-        pytest.param((CassandraServer, {"create": True}), id="cassandra"),
+        pytest.param((CassandraServer, {"create": True}), id="cassandra", marks=pytest.mark.slow),
     ]
 )
 def store(request, tmp_path):

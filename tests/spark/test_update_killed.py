@@ -60,7 +60,8 @@ def test_a_driver_killed_from_inside_a_function_starts_again_with_the_same_resul
     check(folder, visible=3)
 
 
-@pytest.mark.parametrize("place", [pytest.param("executor", marks=pytest.mark.slow), "chance"])
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["executor", "chance"])
 def test_an_executor_lost_after_its_output_was_read_in_part_i1_i2_t6(folder, log_at, drive, place):
     """Spark runs its function again, for the tasks that still need it. A function that gives the same
     is neither lost nor doubled; of one that does not, no version mixes two runs.
