@@ -1,7 +1,8 @@
 """SIGKILL at every named place of the protocol, the log on Kafka: the checks are those for files.
 
-Each store has a class of its own, with a fixture ``place``. In the ordinary run each name is killed once
-and finished in one way, by turns; with ``slow``, at every hit and in every way.
+Each store has a class of its own, with a fixture ``place``. In the ordinary run a third of the names, the
+class's ``turn``, is killed once and finished in one way, by turns (files have every name, in tests/crash);
+with ``slow`` all are, at every hit and in every way.
 """
 
 import itertools
@@ -10,26 +11,27 @@ import pytest
 
 from tidegate.testing.crash_place import BATCHES, DEADLINE_S, FINISHES, REACHED, kill_at
 
+TURNS = 3
 ALL = tuple(itertools.product(REACHED, ("first", "later"), FINISHES))
 
 
-def by_turns():
-    """Each name once; hits and ways go round, so that all six pairs are met."""
+def in_turn(turn):
+    """A third of the names, each once; hits and ways go round, so that all six pairs are met."""
     pairs = itertools.cycle([(hit, way) for way in FINISHES for hit in ("first", "later")])
-    return {(name, *pair) for name, pair in zip(REACHED, pairs, strict=False)}
-
-
-QUICK = by_turns()
+    return [(name, *pair) for name, pair in zip(REACHED, pairs, strict=False)][turn::TURNS]
 
 
 class DriverKilled:
-    @pytest.mark.parametrize("name,hit,finish", [case for case in ALL if case in QUICK])
-    def test_killed_at(self, place, name, hit, finish):
-        check_killed_at(place, name, hit, finish)
+    turn = 0
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("name,hit,finish", [case for case in ALL if case not in QUICK])
-    def test_killed_at_in_every_way(self, place, name, hit, finish):
+    def pytest_generate_tests(self, metafunc):
+        if "finish" in metafunc.fixturenames:
+            quick = in_turn(self.turn)
+            marks = {case: () if case in quick else pytest.mark.slow for case in ALL}
+            cases = [pytest.param(*case, marks=marks[case]) for case in ALL]
+            metafunc.parametrize("name,hit,finish", cases)
+
+    def test_killed_at(self, place, name, hit, finish):
         check_killed_at(place, name, hit, finish)
 
     def test_killed_again_and_again(self, place):

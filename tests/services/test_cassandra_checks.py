@@ -151,6 +151,7 @@ def test_a_writer_does_not_open_on_a_keyspace_that_forgets(cassandra, keyspace, 
     driver.store.close()
 
 
+@pytest.mark.slow
 def test_more_copies_than_nodes(cassandra, keyspace, altered):
     replication = "replication = {{'class': 'NetworkTopologyStrategy', 'datacenter1': {}}}".format
     altered(f"KEYSPACE {keyspace}", replication(2), replication(1))
@@ -171,6 +172,7 @@ def test_where_system_views_is_barred(cassandra, keyspace, monkeypatch):
     assert "fail" not in outcomes(found).values()
 
 
+@pytest.mark.slow
 def test_settings_that_refuse_us(private_cassandra):
     server = private_cassandra(
         settings={

@@ -7,6 +7,8 @@ from kafka_place import place_on
 
 
 class TestCassandra(DriverKilled):
+    turn = 2
+
     @pytest.fixture
     def place(self, kafka, cassandra_tables, tmp_path):
         """One node for all: the namespace, which has the same name in every test, goes in the end."""

@@ -71,6 +71,7 @@ def test_init_says_what_it_made(cassandra, keyspace, tmp_path):
     assert "namespace flights made, with 128 key groups" in said
 
 
+@pytest.mark.slow
 def test_copies_from_a_file(cassandra, keyspace, tmp_path):
     config = tmp_path / "store.properties"
     config.write_text("replication=datacenter1:3\n")

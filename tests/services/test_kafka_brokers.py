@@ -149,6 +149,7 @@ def work_left(query, failing_at):
     return query.attempts()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place",
     [

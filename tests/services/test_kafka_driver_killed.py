@@ -1,6 +1,6 @@
 """SIGKILL at every named place of the protocol, the log on Kafka and the store in files."""
 
-from driver_killed import QUICK, DriverKilled
+from driver_killed import TURNS, DriverKilled, in_turn
 from tidegate.testing.crash_place import FINISHES, REACHED
 
 pytest_plugins = ["kafka_place"]
@@ -10,6 +10,7 @@ class TestFiles(DriverKilled):
     """The fixture ``place`` has its store in files."""
 
 
-def test_every_name_and_every_pair_is_in_the_ordinary_run():
-    assert {name for name, _, _ in QUICK} == set(REACHED)
-    assert len({(hit, finish) for _, hit, finish in QUICK}) == 2 * len(FINISHES)
+def test_every_name_and_every_pair_is_in_the_ordinary_run_of_some_store():
+    killed = [case for turn in range(TURNS) for case in in_turn(turn)]
+    assert sorted(name for name, _, _ in killed) == sorted(REACHED)
+    assert len({(hit, finish) for _, hit, finish in killed}) == 2 * len(FINISHES)

@@ -113,6 +113,7 @@ def test_the_leader_is_killed_and_nobody_notices(query, brokers, failing_at, kin
     query.check()
 
 
+@pytest.mark.slow
 def test_the_leader_is_killed_while_another_driver_folds(query, brokers):
     """Append rule 1: whoever opens reads all, whichever broker leads by then."""
     query.run(batches=2)

@@ -61,6 +61,7 @@ def test_killed_at_a_request_i1_i2_i4_i5_i7_i8_i11(kafka_sweep):
 # -- the sweep itself -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case,made,topics",
     [

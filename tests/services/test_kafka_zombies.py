@@ -138,6 +138,7 @@ def stops_of(chance):
     return ",".join(f"{name}=stop@{nth}" for name, nth in chosen.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
 )

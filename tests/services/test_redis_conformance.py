@@ -117,6 +117,7 @@ class TestRedisStoreBehindSentinels(RedisSuite):
         return self.servers.primary
 
 
+@pytest.mark.slow  # what a Cluster changes, test_redis_cluster_faults.py tries
 @pytest.mark.xdist_group("redis_cluster")
 class TestRedisStoreOnACluster(RedisSuite):
     @pytest.fixture

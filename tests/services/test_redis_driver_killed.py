@@ -7,6 +7,8 @@ from kafka_place import place_on
 
 
 class TestRedis(DriverKilled):
+    turn = 1
+
     @pytest.fixture
     def place(self, kafka, private_redis, tmp_path):
         """A server of its own: the namespace has the same name in every test."""

@@ -386,6 +386,7 @@ def test_run_gives_the_url(kind, prefix):
     assert done.stdout.startswith(prefix)
 
 
+@pytest.mark.slow
 def test_run_gives_both_urls():
     code = "import sys; print(*sys.argv[1:])"
     asked = [HERE / "run.py", "kafka", "redis", "--", sys.executable, "-c", code, "{kafka}", "{redis}"]

@@ -17,6 +17,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # many processes, on a machine that may be busy
 def test_cells_that_need_a_network_are_proven(redis: RedisServer, tmp_path) -> None:
     wal = f"file://{tmp_path}/wal"

@@ -353,6 +353,7 @@ def test_a_seeded_mutation_is_found(monkeypatch, mutation):
     print(str(found.value)[:1_500])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part,first,mutation", OF_A_PART, ids=lambda each: getattr(each, "__name__", str(each))
 )
