@@ -50,7 +50,7 @@ logger = logging.getLogger("tidegate")
 FOLDER = "state"
 READ = ".read"
 """How the names of files end by which a first stage hands over what it read."""
-MAGIC = b"TGS1"
+MAGIC = b"TGS2"
 CHECKSUM_BYTES = 8
 RUNS_MAX = 12
 """So many runs of a table at most; they are all merged before there are more."""
@@ -461,18 +461,23 @@ def _write_index(path: Path, index: Index, run: str) -> None:
     """Write it beside, then rename: it is there whole or not at all, whoever is killed."""
     body = _encoder.encode(index)
     fresh = path.with_name(f"{_version_of(path.name)}-{run}.new")
-    fresh.write_bytes(MAGIC + xxhash.xxh3_64_digest(body) + body)
+    fresh.write_bytes(MAGIC + _checksum(path, body) + body)
     fresh.replace(path)
 
 
 def _read_index(path: Path) -> Index:
-    """OSError: it cannot be read. CorruptError: it is not what was written."""
+    """OSError: it cannot be read. CorruptError: it is not what was written under this name."""
     content = path.read_bytes()
     start = len(MAGIC) + CHECKSUM_BYTES
     body = content[start:]
-    if content[: len(MAGIC)] != MAGIC or xxhash.xxh3_64_digest(body) != content[len(MAGIC) : start]:
+    if content[: len(MAGIC)] != MAGIC or _checksum(path, body) != content[len(MAGIC) : start]:
         raise CorruptError(f"{path}: the checksum does not fit")
     try:
         return _decoder.decode(body)
     except UNREADABLE as error:
         raise CorruptError(f"{path}: it cannot be read: {error}") from error
+
+
+def _checksum(path: Path, body: bytes) -> bytes:
+    """Of the name too: under another's name, a file that is whole says what held elsewhere, or before."""
+    return xxhash.xxh3_64_digest(path.name.encode() + b"\n" + body)

@@ -66,8 +66,8 @@ class Pieces:
     def open(self, ref: PieceRef) -> Any:
         """The rows of a piece, mapped into memory, after they were compared with their checksum.
 
-        Compared once per process as long as the file's size and time stay; its cost would else grow with
-        the cache. CorruptError: the piece is gone, or it is another than the one written.
+        Compared once per process as long as the file's size and time of change stay; its cost would else
+        grow with the cache. CorruptError: the piece is gone, or it is another than the one written.
         """
         seen = self._buffer.look(ref.name)
         if seen is None or len(seen.views) != 1:
@@ -91,7 +91,7 @@ class Pieces:
             found = files.path(name, segment.file).stat()
         except OSError:
             return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        return found.st_ino, found.st_size, found.st_ctime_ns  # which nobody can set back
 
     def drop(self, name: str) -> None:
         """Forget a piece. One that is spilled or loaded at this moment stays, for the next sweep."""

@@ -6,6 +6,7 @@ No pyspark is imported here.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -66,7 +67,7 @@ class CachedState:
     def is_needed(place: CachePlace, stage: StageSpec, *, stateful: bool) -> bool:
         """Whether a task reads state, or a cache that is there has to follow its changes."""
         local = local_dirs(place.local_dir, place.name, stage.namespace)[0]
-        return stateful or (local.path / "shared" / FOLDER).is_dir()
+        return stateful or os.path.isdir(local.path / "shared" / FOLDER)  # noqa: PTH112 - never raises
 
     def from_store(self, store: Store) -> ReadState:
         """A read that asks the store for what the cache does not hold."""

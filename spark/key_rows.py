@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.spark.state_read import Portions
+
 ROWS = pa.schema([pa.field("g", pa.int32()), pa.field("k", pa.binary()), pa.field("v", pa.binary())])
 """Key group, key and row of the batches, sorted by g, k and then by the order of a key's rows."""
 
@@ -21,29 +23,30 @@ Waiting = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class _Run(NamedTuple):
-    """Rows of one key beside each other in a batch, and the key's state where the run is its first."""
+    """Rows of one key beside each other in a batch."""
 
     key: bytes
     start: int
     end: int
-    state: bytes | None
 
 
 class KeyRows:
     """Iterates keys: the key's bytes, its state's (None: it has none), and its rows' values.
 
-    ``batches`` have the columns of ``ROWS``; ``read`` gives, for rows of a batch, the state of
-    their keys, and is asked once for a batch, for the keys that begin in it. ``waiting`` is
-    entered while batches and state are waited for. An error of either is raised where the next
+    ``batches`` have the columns of ``ROWS``; ``read`` gives, for some rows of a batch, the state of
+    their keys, which begin in it. It is asked between two keys, and its errors pass through.
+    ``waiting`` is entered while batches are waited for. An error of theirs is raised where the next
     row was asked for, and kept as ``fault``: that may be inside a function that swallows it.
     """
 
     def __init__(self, batches: Iterable[Any], read: Callable[[Any], Any], waiting: Waiting) -> None:
         self._batches = iter(batches)
-        self._read = read
+        self._read, self._portions = read, Portions()
         self._waiting = waiting
         self._values: list[bytes] = []
         self._runs: list[_Run] = []  # of the batch, the next one last
+        self._begin: Iterator[Any] = iter(())  # the keys that begin in it and have not been read, in parts
+        self._states: list[bytes | None] = []  # of those read, the next one last
         self._key: bytes | None = None
         self.fault: BaseException | None = None
 
@@ -53,8 +56,8 @@ class KeyRows:
             if run.key == self._key:
                 continue  # what was left unread of the key before
             self._key = run.key
-            rows = self._rows(run)
-            yield run.key, run.state, rows
+            state, rows = self._state(), self._rows(run)
+            yield run.key, state, rows
             rows.close()  # whoever kept it gets no rows of other keys
 
     def _rows(self, run: _Run) -> Generator[bytes, None, None]:
@@ -64,6 +67,13 @@ class KeyRows:
             if self._runs or not self._fill() or self._runs[-1].key != run.key:
                 return
             run = self._runs.pop()
+
+    def _state(self) -> bytes | None:
+        """Of the next key that begins in the batch."""
+        if not self._states:
+            found = self._portions.noted(self._read(next(self._begin)))
+            self._states = found.to_pylist()[::-1]
+        return self._states.pop()
 
     def _fill(self) -> bool:
         """The next batch with rows; False when there is none. Memory holds one batch (I11)."""
@@ -83,13 +93,9 @@ class KeyRows:
         keys = batch["k"]
         differs = pc.not_equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
         starts = np.concatenate(([0], np.flatnonzero(differs) + 1))
-        firsts = batch.take(pa.array(starts))
+        firsts = batch.select(["g", "k"]).take(pa.array(starts))
         found = firsts["k"].to_pylist()
-        goes_on = int(found[0] == self._key)
-        states = [None] * goes_on
-        if len(found) > goes_on:
-            states += self._read(firsts.slice(goes_on)).to_pylist()
+        self._begin = self._portions.of(firsts.slice(int(found[0] == self._key)))
         ends = [*starts[1:].tolist(), batch.num_rows]
-        runs = map(_Run, found, starts.tolist(), ends, states)
-        self._runs = list(runs)[::-1]
+        self._runs = list(map(_Run, found, starts.tolist(), ends))[::-1]
         self._values = batch["v"].to_pylist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -27,3 +27,34 @@ def from_store(store: Store, base_version: int, at_us: int) -> ReadState:
         return store.get_many(table, rows["k"].to_pylist(), base_version, start, at_us)
 
     return read
+
+
+PORTION_BYTES = 16 * 1024 * 1024
+"""About so much state is in memory at once (I11); a value may take as much as that by itself."""
+FIRST_ROWS = 1_000
+
+
+class Portions:
+    """Cuts a task's rows so that what is read of each part's state takes about ``PORTION_BYTES``.
+
+    How many rows that are follows from what the part before took: nothing else says how large states are.
+    For one thread.
+    """
+
+    def __init__(self) -> None:
+        self._rows = FIRST_ROWS
+        self._bytes = 0
+
+    def of(self, rows: Any) -> Iterator[Any]:
+        """The rows part by part; the state of one is to be read before the next one is asked for."""
+        at = 0
+        while at < len(rows):
+            part, self._bytes = rows.slice(at, self._rows), 0
+            yield part
+            at += len(part)
+            self._rows = max(1, PORTION_BYTES * len(part) // max(1, self._bytes))
+
+    def noted(self, found: Any) -> Any:
+        """What was read, as it is: so many bytes of it were for the part."""
+        self._bytes += found.nbytes
+        return found

@@ -7,6 +7,7 @@ rows of one unfinished frame, and the index are all it holds (I11). No Python ru
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, Protocol
 
 import msgspec
@@ -25,8 +26,8 @@ from tidegate.wal.record import Ack, FrameRef, Refusal
 ROW_BYTES = 8
 """What Arrow adds to a row's key and value: two 32-bit offsets."""
 
-Merge = Callable[[Any], Any]
-"""Replaces values of a batch of changes (one row per key) after reading state."""
+Merge = Callable[[Any], Iterable[Any]]
+"""Replaces values of a batch of changes (one row per key) after reading state: part by part, as they come."""
 
 
 class Staging(Protocol):
@@ -63,10 +64,12 @@ def stage_task(
 
     def blobs() -> Iterator[bytes]:
         changes = last_per_key(accepted(as_changes(batches), spec))
-        # What a merge makes is checked again: a null or a value over its limit must not be decided.
-        # It may leave rows out, all of a batch too: they change nothing.
-        merged = refused(filter(len, map(merge, changes)), spec) if merge else changes
-        changes = expiring(merged, spec)
+        if merge is not None:
+            # What a merge makes is checked again: a null or a value over its limit must not be decided.
+            # It may leave rows out, all of a batch too: they change nothing.
+            merged = chain.from_iterable(map(merge, changes))
+            changes = refused(filter(len, merged), spec)
+        changes = expiring(changes, spec)
         for header, keys, values in cut(watched(changes, watch) if watch else changes, spec):
             content = encode_frame(header, keys, values)
             refs.append(frame_ref("", content, header))

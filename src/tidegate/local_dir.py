@@ -65,7 +65,7 @@ def check_local_dir(given: object) -> tuple[str, ...]:
     ConfigError: not an absolute path, or not a list of different ones.
     """
     if given is None:
-        return (tempfile.gettempdir(),)
+        return (_temporary_folder(),)
     folders = (given,) if isinstance(given, str) else given
     if isinstance(folders, Sequence) and not isinstance(folders, bytes) and folders:
         texts = tuple(
@@ -78,6 +78,16 @@ def check_local_dir(given: object) -> tuple[str, ...]:
         " of different ones"
     )
     raise ConfigError(msg)
+
+
+def _temporary_folder() -> str:
+    """The system's. Where no candidate can be written to, one that will fail at its first use, as a folder
+    that is full does: a warning, and no error.
+    """
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        return str(Path(os.environ.get("TMPDIR") or "/tmp").absolute())  # noqa: S108 - made in it: mode 0700
 
 
 class LocalDir:
@@ -328,4 +338,5 @@ def local_dirs(given: LocalDirs, namespace: str, uuid: str) -> list[LocalDir]:
 @atexit.register
 def _close_all() -> None:
     for local in _open_dirs.values():
-        local.close()
+        with contextlib.suppress(OSError):  # what is left is swept by the next who opens
+            local.close()

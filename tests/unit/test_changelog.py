@@ -286,7 +286,7 @@ def test_an_error_of_the_log_is_raised():
 
 def doubled(rows):
     values = [value + value[1:] for value in rows["v"].to_pylist()]
-    return rows.set_column(3, CHANGES.field("v"), pa.array(values, pa.binary()))
+    return [rows.set_column(3, CHANGES.field("v"), pa.array(values, pa.binary()))]
 
 
 def test_a_merge_sees_each_key_once_and_its_values_are_staged(log):
@@ -297,10 +297,10 @@ def test_a_merge_sees_each_key_once_and_its_values_are_staged(log):
 
 def test_what_a_merge_makes_is_checked_too(log):
     def too_long(rows):
-        return rows.set_column(3, CHANGES.field("v"), pa.array([b"+" + b"x" * 1_001], pa.binary()))
+        return [rows.set_column(3, CHANGES.field("v"), pa.array([b"+" + b"x" * 1_001], pa.binary()))]
 
     def null(rows):
-        return rows.set_column(3, CHANGES.field("v"), pa.array([None], pa.binary()))
+        return [rows.set_column(3, CHANGES.field("v"), pa.array([None], pa.binary()))]
 
     for index, (merge, words) in enumerate([(too_long, "1001 bytes"), (null, "value is null")]):
         ack = staged(log, [batch([(0, 0, b"k", b"+")])], spec(attempt=f"a{index}"), merge=merge)
@@ -308,5 +308,5 @@ def test_what_a_merge_makes_is_checked_too(log):
 
 
 def test_a_merge_that_leaves_nothing_stages_nothing(log):
-    ack = staged(log, [batch([(0, 0, b"k", b"+")])], merge=lambda rows: rows.slice(0, 0))
+    ack = staged(log, [batch([(0, 0, b"k", b"+")])], merge=lambda rows: [rows.slice(0, 0)])
     assert (ack.frames, ack.rows, ack.refusal) == ((), 0, None)

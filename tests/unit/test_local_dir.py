@@ -111,6 +111,24 @@ def test_by_default_it_is_the_systems_temporary_folder(tmp_path, monkeypatch):
     assert check_local_dir(None) == (str(tmp_path),)
 
 
+def test_where_no_temporary_folder_can_be_written_to_it_is_one_warning():
+    """As in a container whose own files are read-only, or on a full disk: no byte can be written anywhere."""
+    script = """
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        from tidegate.local_dir import check_local_dir, local_dirs
+        local = local_dirs(None, "flights", "u1")[0]
+        print(check_local_dir(None), local.shared("cache"), local.shared("cache"))
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "TMPDIR": "/proc/none"},
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (0, "('/proc/none',) None None\n"), ran.stderr
+    assert len(ran.stderr.splitlines()) == 1, ran.stderr
+    assert "The work goes on without it" in ran.stderr
+
+
 @pytest.mark.parametrize("uuid", ["", "..", "a/b", "/etc", "a" * 65, "a\0", "-a", "ä"])
 def test_a_uuid_that_could_lead_elsewhere_is_refused(tmp_path, uuid):
     with pytest.raises(CorruptError, match="is no uuid"):

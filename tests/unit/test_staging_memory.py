@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tracemalloc
 
 import pyarrow as pa
 import pytest
 
+from tidegate.key_groups import encode_key
+from tidegate.spark import state_read
+from tidegate.spark.key_rows import ROWS, KeyRows
+from tidegate.spark.keyed_merge import merge_with
+from tidegate.spark.keyed_patch import PatchedTable
 from tidegate.wal.bad_rows import CHANGES, StageSpec
 from tidegate.wal.changelog import stage_task
 from tidegate.wal.file_log import FileLog
@@ -49,7 +55,7 @@ def peak_of_staging(folder, batches, merge):
     return python_peak, arrow_peak, ack
 
 
-@pytest.mark.parametrize("merge", [None, lambda batch: batch], ids=["plain", "merged"])
+@pytest.mark.parametrize("merge", [None, lambda batch: [batch]], ids=["plain", "merged"])
 def test_ten_times_the_rows_take_no_more_memory_to_stage_i11(tmp_path, merge):
     peak_of_staging(tmp_path / "warm", 2, merge)
     python_1, arrow_1, few = peak_of_staging(tmp_path / "few", 8, merge)
@@ -58,3 +64,73 @@ def test_ten_times_the_rows_take_no_more_memory_to_stage_i11(tmp_path, merge):
     more = 72 * BATCH_ROWS * VALUE_BYTES
     assert python_10 - python_1 < more / 20, (python_1, python_10)  # what a frame's address takes
     assert arrow_10 - arrow_1 < more / 20, (arrow_1, arrow_10)
+
+
+# -- states that are large, of many keys -------------------------------------------------------------
+
+KEYS, STATE_BYTES, PORTION = 2_000, 10_000, 1_000_000
+
+
+class States:
+    """A store whose states are large, and made as they are asked for; how much of them is held at once."""
+
+    def __init__(self, monkeypatch):
+        monkeypatch.setattr(state_read, "PORTION_BYTES", PORTION)
+        monkeypatch.setattr(state_read, "FIRST_ROWS", 50)
+        self.pool = pa.default_memory_pool()
+        self.before, self.peak, self.given = self.pool.bytes_allocated(), 0, 0
+        self.content = b'{"s":"%s","n":1}' % (b"x" * STATE_BYTES)
+
+    def read(self, rows):
+        self.look()
+        self.given += len(rows)
+        found = pa.array([self.content] * len(rows), pa.binary())
+        self.look()
+        return found
+
+    def look(self):
+        self.peak = max(self.peak, self.pool.bytes_allocated() - self.before)
+
+
+@contextlib.contextmanager
+def python_peak():
+    tracemalloc.start()
+    peak = []
+    try:
+        yield peak
+        peak.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+
+
+def test_large_states_of_many_keys_are_patched_in_bounded_memory_i11(tmp_path, monkeypatch):
+    """All keys come in one batch of Spark's; their states together are twenty times a portion."""
+    states = States(monkeypatch)
+    table = PatchedTable(0, "t", 0, ("n", "s"))
+    merge = merge_with(lambda _table, _start, rows: states.read(rows), [table], 1)
+    keys = pa.array([encode_key([f"{n:05}"], ["string"]) for n in range(KEYS)], pa.binary())
+    columns = [pa.array([0] * KEYS, pa.int32())] * 2 + [keys, pa.array([b'+{"n":2}'] * KEYS, pa.binary())]
+    log = FileLog(tmp_path, "n")
+    log.create()
+    spec = StageSpec("u", "a", ("t",), (("string",),), FRAME_BYTES, 100, 20_000, 1)
+    states.before = states.pool.bytes_allocated()
+    with python_peak() as peak:
+        batches = [pa.record_batch(columns, schema=CHANGES)]
+        ack = stage_task(batches, spec, log, task=0, task_attempt="0", host="h", merge=merge)
+    assert (ack.rows, states.given) == (KEYS, KEYS)
+    assert states.peak < 8 * PORTION, states.peak
+    assert peak[0] < 8 * PORTION, peak
+
+
+def test_large_states_of_many_keys_are_given_to_functions_in_bounded_memory_i11(monkeypatch):
+    states = States(monkeypatch)
+    keys = pa.array([b"%05d" % n for n in range(KEYS)], pa.binary())
+    columns = [pa.array([0] * KEYS, pa.int32()), keys, pa.array([b"{}"] * KEYS, pa.binary())]
+    batches = [pa.record_batch(columns, schema=ROWS)]
+    seen = 0
+    with python_peak() as peak:
+        for _key, state, rows in KeyRows(batches, states.read, contextlib.nullcontext):
+            seen += len(list(rows)) * (state == states.content)
+    assert seen == states.given == KEYS
+    assert states.peak < 3 * PORTION, states.peak
+    assert peak[0] < 3 * PORTION, peak

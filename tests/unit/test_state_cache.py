@@ -138,7 +138,7 @@ class World:
         def merge(changes):
             if cache is not None and reads:
                 self.look(cache.from_store(store), base, changes)
-            return changes
+            return [changes]
 
         named = {"task": task, "task_attempt": self.new_id(), "host": "host"}
         watch = None if cache is None else cache.watch
@@ -242,13 +242,16 @@ class World:
         if not files:
             return
         path = chance.choice(files)
-        match chance.randrange(6):
+        match chance.randrange(7):
             case 0:
                 path.unlink()
             case 1:
                 shutil.rmtree(path.parent)
             case 2:
                 path.write_bytes(path.read_bytes()[: chance.randrange(path.stat().st_size)])
+            case 3:  # another version's, task's, table's or host's, whole as it is
+                alike = [other for other in files if other.suffix == path.suffix]
+                path.write_bytes(chance.choice(alike).read_bytes())
             case _:
                 content = bytearray(path.read_bytes())
                 content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
@@ -453,6 +456,21 @@ def test_behind_what_is_lost_nothing_older_is_taken(world):
     one.decide(*one.stage(1, {"airports": {}, "sums": dict.fromkeys(KEYS[:20], b"new")}, parallelism=1))
     (piece,) = [path for path in one.units() if path.parent.name.startswith("2-")]
     piece.unlink()
+    one.counts.clear()
+    one.decide(*one.stage(2, many, parallelism=1))
+    assert one.counts["misses"] == len(KEYS)
+
+
+def test_a_whole_file_under_anothers_name_is_not_taken(world):
+    """An older version's, put there by a copy of the folder: its pieces are there, and hold what was then."""
+    one = world(9)
+    one.locals = one.locals[:1] * HOSTS
+    one.chance = SimpleNamespace(random=lambda: 0.5, choice=lambda _: "sums")
+    many = {"airports": {}, "sums": dict.fromkeys(KEYS, b"old" * 100)}
+    one.decide(*one.stage(0, many, parallelism=1))
+    one.decide(*one.stage(1, {"airports": {}, "sums": dict.fromkeys(KEYS[:20], b"new")}, parallelism=1))
+    older, newer = sorted(one.folder.rglob("*.index"))
+    newer.write_bytes(older.read_bytes())
     one.counts.clear()
     one.decide(*one.stage(2, many, parallelism=1))
     assert one.counts["misses"] == len(KEYS)
