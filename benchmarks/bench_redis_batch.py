@@ -2,11 +2,13 @@ r"""Large batches into Redis: tidegate beside the plainest and the fastest write
 
     tools/run python tests/services/run.py kafka redis -- \
         python benchmarks/bench_redis_batch.py --wal {kafka} --store {redis} \
-        [--keys 400000] [--key-groups 1024]
+        [--keys 400000] [--key-groups 1024] [--spark-redis PYTHON JARS]
 
 All write the same batches inside foreachBatch, in turns, on local[2], beside the servers on the same
 cores: (a) ``foreachPartition`` with redis-py pipelines of 5,000 SETs; (b) ``mapInArrow`` with one MSET per
-Arrow batch; tidegate, with its log, its versions, and its merge into the base counted: until a
+Arrow batch; (c) if asked for, spark-redis, which does not run on this Spark: PYTHON is that of an
+environment with ``pyspark==3.5.9``, JARS a folder with its jars (spark-redis-pom.xml); tidegate, with
+its log, its versions, and its merge into the base counted: until a
 version is visible, and until the layer that it pushed out is merged. Printed: seconds per batch and
 ratios of medians, the first batch being a warm-up.
 """
@@ -17,12 +19,14 @@ import argparse
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 PIPELINE = 5_000
@@ -64,6 +68,42 @@ def in_arrow(url: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
     return write
 
 
+class SparkRedis:
+    """(c) spark-redis in a Spark of its own, which lives beside the other one and idles between its turns."""
+
+    def __init__(self, python: str, jars: str, url: str) -> None:
+        at = urlsplit(url)
+        script = Path(__file__).with_name("spark_redis_writer.py")
+        command = [python, str(script), jars, at.hostname or "localhost", str(at.port or 6379)]
+        # The Spark, the Python path and the settings of this process are not for it.
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PY"))
+        }
+        self._process = subprocess.Popen(
+            command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._said()
+
+    def _said(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the Spark of spark-redis ended with {self._process.wait(10)}")
+        return line
+
+    def write(self, folder: Path) -> float:
+        """Seconds that the rows of *folder* took."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{folder}\n")
+        self._process.stdin.flush()
+        return float(self._said())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+
 def await_merged(store: Any, keep: int) -> None:
     """Until every layer that nobody may read by itself any more is in the base."""
     from tidegate.sinks import redis_header
@@ -88,6 +128,8 @@ def report(seconds: dict[str, list[float]], rows: int) -> None:
     merged = medians["tidegate, merged"]
     print(f"throughput of tidegate / (a): {medians['(a) pipelines'] / merged:.2f}  (merges counted)")
     print(f"time of tidegate / (b): {merged / medians['(b) MSET']:.2f}  (merges counted)")
+    if (c := medians.get("(c) spark-redis")) is not None:
+        print(f"throughput of tidegate / (c): {c / merged:.2f}  (merges counted)")
 
 
 def session() -> Any:
@@ -118,7 +160,12 @@ def write_input(spark: Any, folder: Path, arguments: argparse.Namespace) -> Any:
 
 
 def in_turns(
-    url: str, sink: Any, store: Any, seconds: dict[str, list[float]], stages: dict[str, list[float]]
+    url: str,
+    sink: Any,
+    store: Any,
+    other: Callable[[int], float] | None,
+    seconds: dict[str, list[float]],
+    stages: dict[str, list[float]],
 ) -> Callable[[Any, int], None]:
     """Each batch goes through all writers, another one first each time; the seconds go to the two dicts."""
 
@@ -146,8 +193,10 @@ def in_turns(
 
     def write(batch: Any, batch_id: int) -> None:
         writers = [lambda: plain(batch), lambda: fast(batch), lambda: tide(batch, batch_id)]
-        for turn in range(3):
-            writers[(turn + batch_id) % 3]()
+        if other is not None:
+            writers.append(lambda: seconds.setdefault("(c) spark-redis", []).append(other(batch_id)))
+        for turn in range(len(writers)):
+            writers[(turn + batch_id) % len(writers)]()
 
     return write
 
@@ -160,6 +209,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--key-groups", type=int, default=128)
+    parser.add_argument("--spark-redis", nargs=2, metavar=("PYTHON", "JARS"), help="writer (c)")
     arguments = parser.parse_args()
     from tidegate.sinks.open_store import open_store
     from tidegate.spark import VersionedSink
@@ -181,17 +231,26 @@ def main() -> None:
     seconds: dict[str, list[float]] = {}
     stages: dict[str, list[float]] = {}
     store = open_store(arguments.store, namespace)
+    spark_redis = SparkRedis(*arguments.spark_redis, arguments.store) if arguments.spark_redis else None
+
+    def other(batch_id: int) -> float:
+        assert spark_redis is not None
+        return spark_redis.write(folder / "input" / f"part-{batch_id:03}.parquet")
 
     query = (
         spark.readStream.schema(rows.schema)
         .option("maxFilesPerTrigger", 2)
         .parquet(str(folder / "input" / "*"))
-        .writeStream.foreachBatch(in_turns(arguments.store, sink, store, seconds, stages))
+        .writeStream.foreachBatch(
+            in_turns(arguments.store, sink, store, other if spark_redis else None, seconds, stages)
+        )
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
+    if spark_redis:
+        spark_redis.close()
     sink.close()
     spark.stop()
     store.drop()
