@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from acting import Failpoints
-from query import Reader, held_snapshot
+from query import AWAY_S, Reader, held_snapshot
 from redis_query import Moment, Query, query_on
 from redis_sentinel import RedisSentinel
 from redis_server import RedisServer
@@ -15,7 +15,7 @@ from servers import wait_until
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
 from tidegate.committers.repair import repair
-from tidegate.errors import FencedError, StoreNotVerifiedError, WalGapError
+from tidegate.errors import FencedError, StoreNotVerifiedError, StoreUnavailableError, WalGapError
 
 REFUSALS = {"StoreNotVerifiedError", "StoreUnavailableError", "VersionRegressedError"}
 
@@ -154,6 +154,47 @@ def test_a_failover_in_the_middle_of_a_commit(sentinel: RedisSentinel, query: Qu
         query.commit(driver, 3, 4)
         assert at.done
         reader.wait_whole(5)
+    query.check(5)
+
+
+@pytest.mark.xdist_group("redis_sentinel")
+def test_nothing_visible_is_lost_where_a_replica_is_waited_for(sentinel: RedisSentinel, query: Query):
+    query.run(5, wait_replicas=1)
+    sentinel.wait_ready()
+    hurried = query.open(wait_replicas=1, apply_deadline_s=AWAY_S)
+
+    def decided_not_visible(_: RedisServer) -> None:
+        with pytest.raises(StoreUnavailableError, match="only 0 of 1 replicas have version 6"):
+            query.commit(hurried, 5)
+        assert query.store().pointer().visible == 5
+
+    with held_snapshot(query) as held, Reader(query) as reader:
+        reader.wait_whole(5)
+        sentinel.lose_last_writes(decided_not_visible)
+        assert query.store().pointer().visible == 5
+        sentinel.heal()
+        query.run(8, wait_replicas=1)
+        reader.wait_whole(8)
+        assert held.look() in {"whole", "SnapshotExpiredError"}
+    assert "VersionRegressedError" not in reader.refused
+    query.check(8)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("redis_sentinel")
+def test_a_failover_while_replicas_are_waited_for(
+    sentinel: RedisSentinel, query: Query, failing_at: Failpoints
+):
+    """The servers change roles between a version's seal and the question who has it."""
+    driver = query.run(3, wait_replicas=1)
+    sentinel.wait_ready()
+    with Reader(query) as reader:
+        reader.wait_whole(3)
+        at = failing_at.at("seal.after", sentinel.failover)
+        query.commit(driver, 3, 4)
+        assert at.done
+        reader.wait_whole(5)
+    assert "VersionRegressedError" not in reader.refused
     query.check(5)
 
 
