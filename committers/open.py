@@ -23,6 +23,7 @@ from tidegate.errors import (
     WalUnavailableError,
 )
 from tidegate.key_groups import KEY_GROUPS_DEFAULT
+from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.store import Identity, Pointer
 from tidegate.wal.fold import fact_of
 from tidegate.wal.log import Appended
@@ -126,6 +127,8 @@ def ensure_made(driver: Driver) -> Folded:
     if state is None:
         if identity is not None:
             raise log_is_empty(driver, identity)
+        name = driver.endpoints.namespace
+        refuse_writing(driver.store.where, name, driver.store.aliases().get(name))
         driver.log.create()
         refuse_unsafe(driver)
         state = _append_genesis(driver)

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tidegate.clock import Clock
+from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import REDIS, open_store
 from tidegate.sinks.store import CatalogEntry, Identity, Lease, Pointer, Store
 from tidegate.wal.record import TableSchema
@@ -29,6 +30,9 @@ class AsyncStore(abc.ABC):
 
     @abc.abstractmethod
     async def identity(self) -> Identity | None: ...
+
+    @abc.abstractmethod
+    async def alias(self, alias: str) -> Target | None: ...
 
     @abc.abstractmethod
     async def pointer(self) -> Pointer: ...
@@ -84,6 +88,9 @@ class ThreadedStore(AsyncStore):
 
     async def identity(self) -> Identity | None:
         return await self._in_thread(self._store.identity)
+
+    async def alias(self, alias: str) -> Target | None:
+        return await self._in_thread(lambda: self._store.aliases().get(alias))
 
     async def pointer(self) -> Pointer:
         return await self._in_thread(self._store.pointer)

@@ -16,6 +16,8 @@ import pyarrow as pa
 from tidegate.checks import Check
 from tidegate.errors import IncompleteError
 from tidegate.sinks import cassandra_leases as leases
+from tidegate.sinks.aliases import Aliases
+from tidegate.sinks.cassandra_aliases import CassandraAliases
 from tidegate.sinks.cassandra_checks import set_up
 from tidegate.sinks.cassandra_rows import Rows
 from tidegate.sinks.cassandra_space import NEVER_AGAIN_US, Space, milliseconds
@@ -64,6 +66,9 @@ class CassandraStore(Store):
 
     def create(self, identity: Identity) -> Identity:
         return self._space.create(identity)
+
+    def aliases(self) -> Aliases:
+        return CassandraAliases(self._space)
 
     # -- the pointer ---------------------------------------------------------------------------
 

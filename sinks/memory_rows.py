@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from tidegate.sinks.layout import unpack
 
 OfKeys = dict[bytes, dict[int, bytes]]
 """Rows of a key group of a table, by key and version."""
+
+
+class KeptLease(NamedTuple):
+    """A lease as it is kept: times are microseconds by the store's clock."""
+
+    version: int
+    taken_us: int
+    expires_us: int
 
 
 def newest_of(versions: dict[int, bytes], version: int, start: int) -> bytes | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -18,8 +18,11 @@ from tidegate.clock import Clock
 from tidegate.errors import IncompleteError
 from tidegate.key_groups import key_group
 from tidegate.names import check_name
+from tidegate.sinks import memory_aliases
+from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.expired import Looked, Sweep, is_hidden
-from tidegate.sinks.memory_rows import drop_replaced, drop_up_to, newest_of, without_zeros
+from tidegate.sinks.memory_aliases import MemoryAliases
+from tidegate.sinks.memory_rows import KeptLease, drop_replaced, drop_up_to, newest_of, without_zeros
 from tidegate.sinks.reads import (
     batch_of,
     check_fillable,
@@ -49,14 +52,6 @@ from tidegate.wal.record import TableSchema
 SCAN_ROWS = 1_000
 
 
-class _Held(NamedTuple):
-    """A lease as it is kept: times are microseconds by the store's clock."""
-
-    version: int
-    taken_us: int
-    expires_us: int
-
-
 class _Space:
     """What one namespace holds. ``rows``: (table, group) -> key -> version -> stored value."""
 
@@ -71,7 +66,7 @@ class _Space:
         self.heartbeat_us: int | None = None
         self.catalog: dict[int, CatalogEntry] = {}
         self.schemas: dict[str, TableSchema] = {}
-        self.leases: dict[str, _Held] = {}
+        self.leases: dict[str, KeptLease] = {}
         self.rows: dict[tuple[str, int], dict[bytes, dict[int, bytes]]] = defaultdict(dict)
         self.floors: dict[int, int] = {}
         self.applied: dict[tuple[int, int], dict[str, dict[int, int]]] = {}  # group, version -> counts
@@ -84,6 +79,7 @@ _spaces_lock = threading.Lock()
 
 def forget(name: str) -> None:
     """Drop every namespace of ``memory://name`` in this process; for tests that make many."""
+    memory_aliases.forget(name)
     with _spaces_lock:
         for at in [at for at in _spaces if at[0] == name]:
             del _spaces[at]
@@ -97,7 +93,7 @@ class MemoryStore(Store):
     def __init__(self, name: str, namespace: str, clock: Clock | None = None) -> None:
         check_name("namespace", namespace)
         self.where = f"store memory://{name}, namespace {namespace}"
-        self._clock = clock or Clock()
+        self._place, self._clock = name, clock or Clock()
         self._sweep = Sweep()
         with _spaces_lock:
             self._found = _spaces.setdefault((name, namespace), _Space())
@@ -112,6 +108,9 @@ class MemoryStore(Store):
             if self._found.identity is None:
                 self._found.identity = identity
             return self._found.identity
+
+    def aliases(self) -> Aliases:
+        return MemoryAliases(self._place)
 
     @property
     def _space(self) -> _Space:
@@ -259,7 +258,7 @@ class MemoryStore(Store):
             known = space.leases.get(lease.lease_id)
             same = known is not None and known.version == lease.version
             taken_us = known.taken_us if known is not None and same else now_us
-            space.leases[lease.lease_id] = _Held(lease.version, taken_us, now_us + int(ttl_s * 1e6))
+            space.leases[lease.lease_id] = KeptLease(lease.version, taken_us, now_us + int(ttl_s * 1e6))
 
     def release(self, lease_id: str) -> None:
         space = self._space

@@ -18,9 +18,11 @@ from tidegate.deadline import one_call
 from tidegate.key_groups import key_group
 from tidegate.names import check_name
 from tidegate.options import redact
+from tidegate.sinks.aliases import Target
 from tidegate.sinks.async_store import AsyncStore
 from tidegate.sinks.layout import payloads
 from tidegate.sinks.reads import by_group, check_kept, check_visible, live_rows, nothing_here
+from tidegate.sinks.redis_aliases import alias_call, target_in
 from tidegate.sinks.redis_answers import Call, Refused, answer_of, encoded
 from tidegate.sinks.redis_async import AsyncCalls, Listed
 from tidegate.sinks.redis_channel import Channel, closed, connected
@@ -82,6 +84,10 @@ class AsyncRedisStore(AsyncStore):
         if self._identity is None:
             self._identity = identity
         return identity
+
+    async def alias(self, alias: str) -> Target | None:
+        (found,) = await self._calls.run([alias_call(alias)], _none_listed)
+        return target_in(self.where, alias, found)
 
     async def pointer(self) -> Pointer:
         return (await self._look()).pointer

@@ -24,8 +24,10 @@ from tidegate.errors import IncompleteError, TidegateError
 from tidegate.key_groups import key_group
 from tidegate.sinks import redis_checks, redis_room
 from tidegate.sinks import redis_upkeep as upkeep
+from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.expired import Looked, Sweep
 from tidegate.sinks.reads import by_group, check_fillable, check_kept, check_visible, encode
+from tidegate.sinks.redis_aliases import RedisAliases
 from tidegate.sinks.redis_answers import Call, Refused
 from tidegate.sinks.redis_fill import Fill, refuse_half_filled
 from tidegate.sinks.redis_keys import changes_key
@@ -88,6 +90,9 @@ class RedisStore(Store):
 
     def create(self, identity: Identity) -> Identity:
         return self._space.create(identity)
+
+    def aliases(self) -> Aliases:
+        return RedisAliases(self._space.calls, self.where)
 
     # -- the pointer ---------------------------------------------------------------------------
 

@@ -27,7 +27,9 @@ from tidegate.errors import (
 from tidegate.key_groups import key_group
 from tidegate.names import check_name, escape
 from tidegate.sinks import sqlite_fill
+from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.expired import Looked, Sweep
+from tidegate.sinks.file_aliases import FileAliases
 from tidegate.sinks.reads import (
     batch_of,
     check_fillable,
@@ -125,6 +127,9 @@ class SqliteStore(Store):
                 with self._files.writing(META_FILE, durable=True) as meta:
                     meta.execute("UPDATE namespace SET ready = 1")
         return stands
+
+    def aliases(self) -> Aliases:
+        return FileAliases(self._files.folder.parent)
 
     def _decode(self, content: str, kind: type[Kind]) -> Kind:
         return decode(f"{self.where}: {self._files.folder / META_FILE}", content, kind)

@@ -24,6 +24,7 @@ import msgspec
 
 from tidegate.checks import Check
 from tidegate.errors import ConfigError
+from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.fillable import Fillable
 from tidegate.sinks.layout import payload, payloads
 from tidegate.sinks.reads import live_rows
@@ -182,6 +183,10 @@ class Store(Fillable, abc.ABC):
         Durable on return. May be repeated and raced: the first one wins, and the caller
         compares what is returned with what it wanted. ConfigError: it cannot be made here.
         """
+
+    @abc.abstractmethod
+    def aliases(self) -> Aliases:
+        """The aliases of the place that this namespace lies in, or would; not its own."""
 
     # -- the pointer ---------------------------------------------------------------------------
 

@@ -16,8 +16,9 @@ from tidegate.clock import Clock
 from tidegate.options import redact
 from tidegate.reading import TableView
 from tidegate.renewal import Renewals
+from tidegate.sinks.aliases import Target, refuse_writing
 from tidegate.sinks.open_store import open_store, shared_store
-from tidegate.sinks.store import Lease, Store
+from tidegate.sinks.store import Identity, Lease, Store
 from tidegate.snapshot import Reader
 from tidegate.spark.arrow_rows import columns_of, record_batch
 from tidegate.spark.source_options import SourceOptions
@@ -125,6 +126,17 @@ def gathered(batches: Iterator[Any]) -> Iterator[Any]:
         yield pa.concat_batches(held)
 
 
+def pin_by_alias(options: SourceOptions, store: Store, target: Target) -> Pinned:
+    """A table of the namespace that an alias names now. ConfigError: with a log; a stream follows that of one
+    namespace, and never another's.
+    """
+    if options.wal:
+        refuse_writing(store.where, options.namespace, target)
+    named = pin(dataclasses.replace(options, namespace=target.namespace))
+    reading.checked_target(Identity(named.uuid, named.namespace, named.key_groups), store.where, target)
+    return named
+
+
 def pin(options: SourceOptions, version: int | None = None) -> Pinned:
     """Choose the version and take the lease.
 
@@ -134,7 +146,10 @@ def pin(options: SourceOptions, version: int | None = None) -> Pinned:
     clock = Clock()
     store = open_store(options.store, options.namespace, options.store_options)
     try:
-        identity = reading.checked_identity(store.identity(), store.where, options.store, options.namespace)
+        found = store.identity()
+        if found is None and (target := store.aliases().get(options.namespace)) is not None:
+            return pin_by_alias(options, store, target)
+        identity = reading.checked_identity(found, store.where, options.store, options.namespace)
         pointer = store.pointer()
         wanted = version or options.version or reading.newest_of(pointer, options.namespace)
         if options.as_of is not None:

@@ -28,6 +28,7 @@ from tidegate.deadline import one_call
 from tidegate.diff import Diff, Sides
 from tidegate.errors import SnapshotExpiredError
 from tidegate.reading import LEASE_S, TRIES, VersionInfo
+from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import CatalogEntry, Pointer
 from tidegate.snapshot import Held, Reader, Result, Side, Snapshot, Table
@@ -42,7 +43,8 @@ def connect(
 ) -> Gate:
     """A gate to one namespace in the store at ``url``; ``options`` are the store client's own.
 
-    Nothing is written. ConfigError: the URL or an option does not fit, or there is no such
+    ``namespace`` may be an alias (``AliasGate``): then each call reads the namespace that it names as the
+    call begins. Nothing is written. ConfigError: the URL or an option does not fit, or there is no such
     namespace. StoreUnavailableError: no answer.
 
     >>> connect("memory://nowhere", namespace="flights")
@@ -54,8 +56,25 @@ def connect(
     store = open_store(url, namespace, options, clock)
     try:
         with one_call():
-            identity = reading.checked_identity(store.identity(), store.where, url, namespace)
+            found = store.identity()
+            if found is None and store.aliases().get(namespace) is not None:
+                from tidegate.alias_gate import AliasGate
+
+                return AliasGate(namespace, store, lambda target: gate_of(url, target, options, clock))
+            identity = reading.checked_identity(found, store.where, url, namespace)
         return Gate(Reader(store, identity, clock))
+    except BaseException:
+        store.close()
+        raise
+
+
+def gate_of(url: str, target: Target, options: Mapping[str, Any] | None, clock: Clock) -> Gate:
+    """For ``AliasGate``: a gate to what an alias names. ConfigError: it is not there, or another one of its
+    name is.
+    """
+    store = open_store(url, target.namespace, options, clock)
+    try:
+        return Gate(Reader(store, reading.checked_target(store.identity(), store.where, target), clock))
     except BaseException:
         store.close()
         raise
@@ -225,6 +244,20 @@ class Gate:
             if version is not None and version != 0:
                 reading.check_whole_number("version", version)
         return Diff(self._reader, lambda: self._both(before, after), tables)
+
+    @property
+    def clock(self) -> Clock:
+        """For ``AliasGate``: the clock that it waits by."""
+        return self._reader.clock
+
+    @property
+    def seen(self) -> Pointer:
+        """For ``AliasGate``: the newest pointer that was seen."""
+        return self._seen
+
+    def remember(self, seen: Pointer) -> None:
+        """For ``AliasGate``: what an earlier gate to this namespace has seen (I9)."""
+        self._seen = seen
 
     def close(self) -> None:
         """Release the connection; its tables and snapshots end with it. May be repeated."""

@@ -73,6 +73,7 @@ class Diff(Iterator[Change]):
         self._reader = reader
         self._hold = hold
         self._wanted = None if tables is None else sorted({tables} if isinstance(tables, str) else {*tables})
+        self.closed = False
         self._exit = contextlib.ExitStack()
         self._sides: Sides | None = None
         self._changes: Iterator[Change] = iter(())
@@ -129,6 +130,7 @@ class Diff(Iterator[Change]):
 
     def close(self) -> None:
         """Let the versions go; no more rows are given. May be repeated."""
+        self.closed = True
         self._changes = iter(())
         self._exit.close()
 

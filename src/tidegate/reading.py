@@ -17,6 +17,7 @@ from tidegate.errors import (
 )
 from tidegate.key_groups import encode_key
 from tidegate.options import redact
+from tidegate.sinks.aliases import Target
 from tidegate.sinks.store import CatalogEntry, Identity, Pointer
 from tidegate.source_offsets import Offsets, checked_offsets, passed
 from tidegate.values import EPOCH, Value, Values, described, values_of
@@ -104,6 +105,26 @@ def checked_identity(identity: Identity | None, where: str, url: str, namespace:
             f"{where} has format {identity.format}, this release knows format 1: upgrade tidegate"
         )
     return identity
+
+
+def checked_target(identity: Identity | None, where: str, target: Target) -> Identity:
+    """The namespace that an alias names. ConfigError: it is not there, or another one of its name is."""
+    if identity is None or identity.uuid != target.uuid:
+        there = "nothing" if identity is None else f"another one of that name ({identity.uuid})"
+        raise ConfigError(
+            f"{where}: an alias names namespace {target.namespace} ({target.uuid}), and {there} is here: set"
+            " the alias again with `tidegate alias set`"
+        )
+    return checked_identity(identity, where, "", target.namespace)
+
+
+def checked_alias(target: Target | None, where: str, alias: str) -> Target:
+    """What an open gate's alias names. ConfigError: it was dropped."""
+    if target is None:
+        raise ConfigError(
+            f"{where}: there is no alias {alias!r} any more: set it again with `tidegate alias set`"
+        )
+    return target
 
 
 # -- arguments ------------------------------------------------------------------------------------

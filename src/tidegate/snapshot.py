@@ -233,6 +233,16 @@ class Snapshot:
         self._closed = False
 
     @property
+    def namespace(self) -> str:
+        """The namespace it is of: by an alias, the one that it named when the snapshot was taken."""
+        return self._reader.identity.name
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    @property
     def decided_at(self) -> datetime.datetime | None:
         """When the version was decided (UTC); None for version 0."""
         return None if self._entry is None else moment(self._entry.decided_at_us)

@@ -27,7 +27,7 @@ def keyspace(cassandra, monkeypatch, tmp_path):
         if "CREATE TABLE" in made:
             with cassandra.session(name, timeout_s=60) as session:
                 session.execute(made)
-    write_flights(f"file://{tmp_path}/wal", cassandra.url_for(name))
+    write_flights(f"file://{tmp_path}/wal", cassandra.url_for(name), alias="live")
     yield name
     cassandra.ask(f"DROP KEYSPACE {name}", timeout_s=60)
 

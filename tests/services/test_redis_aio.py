@@ -12,6 +12,7 @@ from random_versions import random_version, writer_on
 from redis_cluster import RedisCluster
 from redis_sentinel import RedisSentinel
 from redis_server import RedisServer
+from tidegate.committers.alias import checked_target, set_alias
 from tidegate.errors import (
     ConfigError,
     SnapshotExpiredError,
@@ -19,7 +20,9 @@ from tidegate.errors import (
     StoreUnavailableError,
     WaitTimeoutError,
 )
+from tidegate.options import store_at
 from tidegate.sinks import redis_channel
+from tidegate.testing.example import Example
 
 DEADLINE_S = 30.0
 
@@ -98,6 +101,48 @@ def compare(writer, **options):
 @pytest.mark.parametrize("functions", [True, False])
 def test_all_reads_equal_the_threaded_readers(writer, functions):
     compare(writer, functions=functions)
+
+
+def test_readers_by_an_alias_on_the_event_loop_while_it_flips(redis: RedisServer, tmp_path):
+    """Each snapshot is of one namespace; no connection is left of the one that nobody reads any more."""
+    names = [f"{tmp_path.name}-blue", f"{tmp_path.name}-green"]
+    alias, at = f"{tmp_path.name}-live", store_at(redis.url)
+    writers = [Example(f"file://{tmp_path}/wal", redis.url, name) for name in names]
+    keys = [f"N{number}" for number in range(50)]
+    for writer, name in zip(writers, names, strict=True):
+        writer.write({"aircraft": {key: {"carrier": name, "flights": 1} for key in keys}})
+
+    def flip(turn):
+        set_alias(at, alias, checked_target(at, alias, names[turn % 2]))
+
+    async def read(gate, done):
+        seen = set()
+        while not done.is_set() or len(seen) < 2:
+            async with gate.snapshot() as snapshot:
+                found = await snapshot.table("aircraft").get_many(keys)
+                assert {row["carrier"] for row in found.values()} == {snapshot.namespace}
+                seen.add(snapshot.namespace)
+        return seen
+
+    async def main():
+        flip(0)
+        done = asyncio.Event()
+        async with await tidegate.aio.connect(redis.url, alias) as gate:
+            reading = [asyncio.create_task(read(gate, done)) for _ in range(3)]
+            turn = 0
+            while not all(each.done() for each in reading):
+                turn += 1
+                await asyncio.to_thread(flip, turn)
+                assert await gate.wait_for(1) == 1
+                if turn == 10:
+                    done.set()
+            return await asyncio.gather(*reading)
+
+    assert asyncio.run(main()) == [set(names)] * 3
+    gc.collect()  # a connection that was not closed warns now
+    for writer in writers:
+        writer.driver.store.drop()
+        writer.close()
 
 
 @pytest.mark.xdist_group("redis_cluster")

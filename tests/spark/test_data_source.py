@@ -9,9 +9,11 @@ import pytest
 from pyspark.errors import AnalysisException
 
 import tidegate
+from tidegate.committers.alias import checked_target, set_alias
+from tidegate.options import store_at
 from tidegate.sinks.open_store import open_store
 from tidegate.spark import register
-from tidegate.testing.example import write_flights
+from tidegate.testing.example import Example, write_flights
 
 pytestmark = pytest.mark.spark
 
@@ -142,3 +144,23 @@ def test_what_cannot_be_read_is_refused_with_the_next_step(spark, flights, optio
     given = {"namespace": "flights", "store": flights, "table": "aircraft", **options}
     with pytest.raises(AnalysisException, match=f"(?is){message}"):
         spark.read.format("tidegate").options(**given).load()
+
+
+def test_an_alias_is_followed_when_the_read_is_made_and_refused_for_a_stream(spark, flights, tmp_path):
+    """What was planned stays in its namespace, whatever the alias names when the tasks run."""
+    store = flights
+    at, wal = store_at(store), f"file://{tmp_path}/wal"
+    set_alias(at, "live", checked_target(at, "live", "flights"))
+    blue = read(spark, store, "aircraft", namespace="live")
+    wanted = read(spark, store, "aircraft").count()
+    green = Example(wal, store, "green")
+    green.write({"aircraft": {"N1": {"carrier": "green", "flights": 1}}})
+    green.close()
+    set_alias(at, "live", checked_target(at, "live", "green"))
+    assert [row.carrier for row in blue.collect()] == ["UA"] * wanted
+    assert [row.carrier for row in read(spark, store, "aircraft", namespace="live").collect()] == ["green"]
+    stream = spark.readStream.format("tidegate").options(
+        namespace="live", store=store, table="aircraft", wal=wal
+    )
+    with pytest.raises(AnalysisException, match="'live' is an alias of namespace green"):
+        stream.load()

@@ -13,7 +13,7 @@ from tidegate.testing.example import Example, write_flights
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     root = tmp_path_factory.mktemp("completion")
-    write_flights(f"file://{root}/wal", f"sqlite://{root}/store")
+    write_flights(f"file://{root}/wal", f"sqlite://{root}/store", alias="live")
     Example(f"file://{root}/wal", f"sqlite://{root}/store", "Daily.Top-10").close()
     (root / "store" / "other").mkdir()
     (root / "store" / "broken").mkdir()
@@ -54,9 +54,15 @@ def test_tables_of_a_store_in_files(store):
     assert completed("tidegate diff 1 --table n", STORE=store, NAMESPACE="flights") == ["notes"]
 
 
+def test_aliases_of_a_store_in_files(store):
+    assert completed("tidegate alias drop ", STORE=store) == ["live"]
+    assert completed("tidegate alias ") == ["set", "list", "drop"]
+
+
 @pytest.mark.parametrize(
     "at", ["", "redis://127.0.0.1:1", "sqlite:///nowhere", "sqlite://", "sqlite:///etc/passwd"]
 )
 def test_elsewhere_there_are_none(at):
     assert completed("tidegate scan ", STORE=at, NAMESPACE="flights") == []
     assert completed("tidegate scan --namespace ", STORE=at) == []
+    assert completed("tidegate alias drop ", STORE=at) == []

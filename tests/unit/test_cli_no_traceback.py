@@ -16,6 +16,8 @@ from tidegate.testing.example import write_flights
 
 ID = "0e9d3f5c-9f2e-4f3f-8a63-7a0f7a2c9a10"
 NEEDS = {
+    "alias drop": ["live", "--yes"],
+    "alias set": ["live"],
     "adopt": ["--lineage", ID],
     "bench": ["--only", "reads"],
     "diff": ["1"],
@@ -44,7 +46,12 @@ NO_LOG = {
     "vacuum",
     "quarantine list",
     "quarantine export",
+    "alias set",
+    "alias list",
+    "alias drop",
 }
+ANY_NAMESPACE = {"alias list", "alias drop"}
+"""What is of a place takes no namespace."""
 NO_NAMESPACE = {"demo", "bench", "torture"}
 MAKES_ONE = {"init", "import", "doctor"}
 """A namespace that is not there is made, or looked for and told."""
@@ -89,7 +96,7 @@ def called(leaf, place, *, store=None, wal=None, namespace="flights", more=()):
     words = [*leaf.split(), *(word.format(**paths) for word in NEEDS.get(leaf, []))]
     words += ["--store", store or f"sqlite://{place}/store"]
     words += [] if leaf in NO_LOG else ["--wal", wal or f"file://{place}/wal"]
-    words += [] if leaf in NO_NAMESPACE else ["--namespace", namespace]
+    words += [] if leaf in NO_NAMESPACE | ANY_NAMESPACE else ["--namespace", namespace]
     words += ["--port", "0"] if leaf == "ui" else []
     return CliRunner().invoke(app, [*words, *more], prog_name="tidegate")
 
@@ -120,7 +127,7 @@ def test_a_store_that_is_not_there(leaf, place):
     refused(called(leaf, place, store="redis://127.0.0.1:1", more=config), "127.0.0.1:1")
 
 
-@pytest.mark.parametrize("leaf", sorted({*LEAVES} - NO_NAMESPACE - MAKES_ONE))
+@pytest.mark.parametrize("leaf", sorted({*LEAVES} - NO_NAMESPACE - ANY_NAMESPACE - MAKES_ONE))
 def test_a_namespace_that_is_not_there(leaf, place):
     refused(called(leaf, place, namespace="other"), "other")
 

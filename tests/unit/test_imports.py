@@ -41,7 +41,17 @@ IN_SRC = {
     ),
     **dict.fromkeys(
         [
-            *("client", "aio", "diff", "reading", "renewal", "snapshot", "value_encoding", "values"),
+            *(
+                "client",
+                "alias_gate",
+                "aio",
+                "diff",
+                "reading",
+                "renewal",
+                "snapshot",
+                "value_encoding",
+                "values",
+            ),
             *("logs", "metrics", "spans"),
         ],
         "client",

@@ -21,7 +21,7 @@ var again = errors.New("the version was retired, or the server was not compared 
 
 func main() {
 	if len(os.Args) < 5 {
-		log.Fatal("usage: reader URL NAMESPACE TABLE KEY...")
+		log.Fatal("usage: reader URL NAMESPACE-OR-ALIAS TABLE KEY...")
 	}
 	options, err := redis.ParseURL(os.Args[1])
 	if err != nil {
@@ -40,7 +40,11 @@ func main() {
 }
 
 func read(client *redis.Client, namespace, table string, keys []string) (lines []string, err error) {
-	ctx, tag := context.Background(), "tg:{"+namespace
+	ctx := context.Background()
+	if named, err := client.HGet(ctx, "tg:{"+namespace+"}:alias", "namespace").Result(); err == nil {
+		namespace = named
+	}
+	tag := "tg:{" + namespace
 	var facts struct {
 		Uuid      string
 		KeyGroups uint64 `json:"key_groups"`

@@ -15,6 +15,7 @@ from tidegate.clock import Clock
 from tidegate.deadline import one_call
 from tidegate.errors import SnapshotExpiredError
 from tidegate.reading import LEASE_S, TRIES, VersionInfo
+from tidegate.sinks.aliases import Target
 from tidegate.sinks.async_store import open_async_store
 from tidegate.sinks.store import CatalogEntry, Pointer
 from tidegate.source_offsets import Offsets
@@ -28,15 +29,31 @@ async def connect(
 ) -> Gate:
     """A gate to one namespace in the store at ``url``, for the running event loop.
 
-    ``options`` are the store client's own. Nothing is written. Errors as ``tidegate.connect``.
+    ``options`` are the store client's own, ``namespace`` may be an alias. Nothing is written. Errors as
+    ``tidegate.connect``.
     """
     reading.check_url(url)
     clock = clock or Clock()
     store = open_async_store(url, namespace, options, clock)
     try:
         with one_call():
-            identity = reading.checked_identity(await store.identity(), store.where, url, namespace)
+            found = await store.identity()
+            if found is None and await store.alias(namespace) is not None:
+                from tidegate.aio.alias_gate import by_alias
+
+                return await by_alias(namespace, store, lambda target: gate_of(url, target, options, clock))
+            identity = reading.checked_identity(found, store.where, url, namespace)
         return Gate(Reader(store, identity, clock))
+    except BaseException:
+        await store.close()
+        raise
+
+
+async def gate_of(url: str, target: Target, options: Mapping[str, Any] | None, clock: Clock) -> Gate:
+    """For ``AliasGate``: a gate to what an alias names. Errors as ``client.gate_of``."""
+    store = open_async_store(url, target.namespace, options, clock)
+    try:
+        return Gate(Reader(store, reading.checked_target(await store.identity(), store.where, target), clock))
     except BaseException:
         await store.close()
         raise
@@ -144,6 +161,20 @@ class Gate:
             visible = (await self._look()).visible
             entries = await self._reader.store.catalog(reading.oldest_of(limit, visible), visible)
         return [reading.info_of(entry) for entry in entries]
+
+    @property
+    def clock(self) -> Clock:
+        """For ``AliasGate``: the clock that it waits by."""
+        return self._reader.clock
+
+    @property
+    def seen(self) -> Pointer:
+        """For ``AliasGate``: the newest pointer that was seen."""
+        return self._seen
+
+    def remember(self, seen: Pointer) -> None:
+        """For ``AliasGate``: what an earlier gate to this namespace has seen (I9)."""
+        self._seen = seen
 
     async def close(self) -> None:
         """Release the connections; its tables and snapshots end with it. May be repeated."""

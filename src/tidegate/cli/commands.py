@@ -55,6 +55,7 @@ COMMANDS = {
     "torture": Command("Break things on purpose; prove every promise held.", "torture", "torture"),
     "ui": Command("Serve a page of versions, lag, stores and tables.", "ui", "ui"),
     "quarantine": Command("The rows that a query refused: list, export, drop.", "quarantine", "app"),
+    "alias": Command("Names that readers follow: set, list, drop.", "alias", "app"),
     "store": Command("The stores of a namespace: add, remove, list.", "store", "app"),
 }
 

@@ -22,6 +22,7 @@ from tidegate.committers.open import log_is_empty
 from tidegate.durations import duration_us
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options, redact, store_at
+from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
 
@@ -144,8 +145,12 @@ def followers_in(driver: Driver, jobs: int | None = 1) -> list[Follower]:
 
 
 def gate_to(store: str, namespace: str, options: dict[str, Any]) -> Gate:
-    """A reader's gate."""
-    return connect(store, namespace, options)
+    """A reader's gate. By an alias: to the namespace that it names now, for as long as the command runs."""
+    gate = connect(store, namespace, options)
+    if gate.namespace == namespace:
+        return gate
+    with gate:
+        return connect(store, gate.namespace, options)
 
 
 def made_here(driver: Driver) -> None:
@@ -157,6 +162,7 @@ def made_here(driver: Driver) -> None:
         name = driver.endpoints.namespace
         if (identity := driver.store.identity()) is not None:
             raise log_is_empty(driver, identity)
+        refuse_writing(driver.store.where, name, driver.store.aliases().get(name))
         raise ConfigError(
             f"there is no namespace {name} at {driver.log.where}: check --wal and --namespace; a query's"
             " first batch makes it, and so does `tidegate init`"

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import typer
 
+from tidegate.errors import TidegateError
 from tidegate.sinks.sqlite_files import META_FILE
 
 NAMESPACES_MAX = 200
@@ -23,6 +24,18 @@ def namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
     folder = _folder(ctx)
     found = [] if folder is None else itertools.islice(_names_in(folder), NAMESPACES_MAX)
     return sorted(name for name in found if name.startswith(incomplete))
+
+
+def aliases(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The aliases in the store's folder that begin so."""
+    from tidegate.sinks.file_aliases import FileAliases
+
+    folder = _folder(ctx)
+    try:
+        found = {} if folder is None else FileAliases(folder).all()
+    except TidegateError:
+        return []
+    return sorted(name for name in found if name.startswith(incomplete))[:NAMESPACES_MAX]
 
 
 def tables(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -36,7 +49,7 @@ def tables(ctx: typer.Context, incomplete: str) -> list[str]:
     try:
         with tidegate.connect(f"sqlite://{quote(str(folder))}", namespace) as gate:
             return [name for name in gate.tables() if name.startswith(incomplete)]
-    except (tidegate.errors.TidegateError, OSError):
+    except (TidegateError, OSError):
         return []
 
 

@@ -11,6 +11,7 @@ import typer
 from tidegate.cli.client_config import StoreConfigs, WalConfig, endpoints
 from tidegate.cli.common import Force, Json, Namespace, Stores, Wal, driver_for, examples, no_namespace
 from tidegate.cli.output import print_json
+from tidegate.committers.alias import refuse_aliased
 from tidegate.committers.driver import Driver
 from tidegate.committers.drop import drop_namespace
 from tidegate.committers.open import refuse_if_writer_alive
@@ -70,6 +71,8 @@ def _refuse_drop(driver: Driver, *, force: bool) -> None:
     """ConfigError when it cannot be meant, or is not safe, unless forced."""
     namespace, wal = driver.endpoints.namespace, driver.endpoints.wal
     try:
+        for each in () if force else driver.stores:
+            refuse_aliased(each)
         refuse_if_writer_alive(driver, "tidegate drop", force=force)
         # A log that does not answer, or lets nobody in, is told before the stores are gone.
         in_log = None if force else driver.fold_on()
@@ -95,6 +98,8 @@ def _refuse_drop(driver: Driver, *, force: bool) -> None:
 def _refuse_listed(driver: Driver, *, force: bool) -> None:
     """ConfigError when one of the stores still follows the log, unless forced."""
     state = None if force else driver.fold_on()
+    for each in () if force else driver.stores:
+        refuse_aliased(each)
     for at in driver.endpoints.stores if state is not None else ():
         if at.name in state.stores or not state.stores:  # type: ignore[union-attr]
             raise ConfigError(

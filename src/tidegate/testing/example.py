@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 
 from tidegate.clock import Clock
+from tidegate.committers.alias import checked_target, set_alias
 from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
 from tidegate.key_groups import encode_key
-from tidegate.options import Endpoints, Options
+from tidegate.options import Endpoints, Options, store_at
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.open_log import open_log
@@ -148,9 +149,12 @@ BATCHES: tuple[Rows, ...] = (
 """What ``write_flights`` writes."""
 
 
-def write_flights(wal: str, store: str, namespace: str = "flights") -> None:
-    """Make the example namespace: versions 1 to 3."""
+def write_flights(wal: str, store: str, namespace: str = "flights", *, alias: str = "") -> None:
+    """Make the example namespace: versions 1 to 3; and set an alias for it."""
     example = Example(wal, store, namespace)
     for rows in BATCHES:
         example.write(rows)
     example.close()
+    if alias:
+        at = store_at(store)
+        set_alias(at, alias, checked_target(at, alias, namespace))

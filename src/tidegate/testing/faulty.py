@@ -17,6 +17,7 @@ from tidegate.errors import (
     TidegateError,
     WalUnavailableError,
 )
+from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.store import (
     CatalogEntry,
     Counts,
@@ -158,6 +159,10 @@ class FaultyStore(Store):
 
     def create(self, identity: Identity) -> Identity:
         return self._port.call(_writes_store("store.create"), lambda: self._inner.create(identity))
+
+    def aliases(self) -> Aliases:
+        """Not behind the port: they are no part of the protocol."""
+        return self._inner.aliases()
 
     def pointer(self) -> Pointer:
         return self._port.call(_reads_store("pointer"), self._inner.pointer)

@@ -14,6 +14,7 @@ import pytest
 
 # Before they are imported: without this their asserts would say nothing.
 pytest.register_assert_rewrite(
+    "tidegate.testing.store_alias_tests",
     "tidegate.testing.store_diff_tests",
     "tidegate.testing.store_fill_tests",
     "tidegate.testing.store_harness",
@@ -26,6 +27,7 @@ pytest.register_assert_rewrite(
     "tidegate.testing.store_write_tests",
 )
 
+from tidegate.testing.store_alias_tests import AliasTests  # noqa: E402
 from tidegate.testing.store_diff_tests import DiffTests  # noqa: E402
 from tidegate.testing.store_fill_tests import FillTests  # noqa: E402
 from tidegate.testing.store_harness import ManualClock, Row, StorePlace  # noqa: E402
@@ -41,6 +43,15 @@ __all__ = ["ManualClock", "Row", "StorePlace", "StoreSuite"]
 
 
 class StoreSuite(
-    PointerTests, WriteTests, ReadTests, RetireTests, LeaseTests, UpkeepTests, FillTests, TtlTests, DiffTests
+    PointerTests,
+    WriteTests,
+    ReadTests,
+    RetireTests,
+    LeaseTests,
+    UpkeepTests,
+    FillTests,
+    TtlTests,
+    DiffTests,
+    AliasTests,
 ):
     """The guarantees of ``sinks/store.py``, one test each or nearly so."""

@@ -1,0 +1,72 @@
+"""Aliases on Redis: a hash for each, ``tg:{<alias>}:alias``, with the fields ``namespace`` and ``uuid``.
+
+One HSET of both flips it. Key and commands are such as a namespace of that name would have, so that rights
+which were given for a name cover it. A failover may lose the last HSET, as it may any write: readers are
+then back at the namespace that the alias named before, whole.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tidegate.errors import CorruptError
+from tidegate.names import NAME, check_name
+from tidegate.sinks.aliases import Aliases, Target
+from tidegate.sinks.redis_answers import Call, plain
+from tidegate.sinks.redis_calls import Calls
+from tidegate.sinks.redis_keys import beside
+
+EVERY = "tg:{*}:alias"
+KEY = re.compile(rb"tg:\{([A-Za-z0-9_.-]{1,64})\}:alias")
+
+
+def alias_key(alias: str) -> bytes:
+    """Where an alias lies."""
+    return beside(alias, "alias")
+
+
+def alias_call(alias: str) -> Call:
+    """Asks for what ``target_in`` decodes."""
+    return plain(alias_key(alias), b"HMGET", alias_key(alias), b"namespace", b"uuid")
+
+
+def target_in(where: str, alias: str, found: Any) -> Target | None:
+    """What an alias names. CorruptError: it is none of ours."""
+    if found == [None, None]:
+        return None
+    namespace, uuid = ((one or b"").decode(errors="replace") for one in found)
+    if NAME.fullmatch(namespace) is None or not uuid:
+        raise CorruptError(
+            f"{where}: {alias_key(alias).decode()} is no alias of tidegate's: set it again with"
+            " `tidegate alias set`"
+        )
+    return Target(namespace, uuid)
+
+
+class RedisAliases(Aliases):
+    """The aliases on the servers that a store is on."""
+
+    def __init__(self, calls: Calls, where: str) -> None:
+        self.where, self._calls = where, calls
+
+    def get(self, alias: str) -> Target | None:
+        return target_in(self.where, alias, self._calls.run([alias_call(alias)])[0])
+
+    def all(self) -> dict[str, Target]:
+        keys = {key for key in self._calls.each_primary_scan(EVERY) if KEY.fullmatch(key)}
+        aliases = sorted(key[len(b"tg:{") : -len(b"}:alias")].decode() for key in keys)
+        found = self._calls.run([alias_call(alias) for alias in aliases])
+        targets = (
+            (alias, target_in(self.where, alias, one)) for alias, one in zip(aliases, found, strict=True)
+        )
+        return {alias: target for alias, target in targets if target is not None}
+
+    def set(self, alias: str, target: Target) -> None:
+        key = alias_key(check_name("alias", alias))
+        fields = (b"namespace", target.namespace.encode(), b"uuid", target.uuid.encode())
+        self._calls.run([plain(key, b"HSET", key, *fields)])
+
+    def drop(self, alias: str) -> bool:
+        key = alias_key(alias)
+        return bool(self._calls.run([plain(key, b"UNLINK", key)])[0])

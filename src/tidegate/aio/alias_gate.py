@@ -1,0 +1,224 @@
+"""A gate by an alias, for asyncio: the rules are those of ``tidegate.alias_gate``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime
+import functools
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from tidegate import reading
+from tidegate.aio.gate import Gate
+from tidegate.aio.snapshot import Held, Result, Snapshot, SnapshotContext
+from tidegate.alias_gate import LOOK_S, SPACES_MAX
+from tidegate.deadline import one_call
+from tidegate.errors import ConfigError, SnapshotExpiredError, WaitTimeoutError
+from tidegate.reading import LEASE_S, TRIES, VersionInfo
+from tidegate.sinks.aliases import Target
+from tidegate.sinks.async_store import AsyncStore
+from tidegate.sinks.store import Pointer
+from tidegate.source_offsets import Offsets
+
+Answer = TypeVar("Answer")
+
+
+@dataclasses.dataclass
+class _Open:
+    """A namespace that this gate has read: as ``tidegate.alias_gate`` has it."""
+
+    gate: Gate | None = None
+    seen: Pointer = dataclasses.field(default_factory=Pointer)
+    calls: int = 0
+    taken: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
+
+    @property
+    def idle(self) -> bool:
+        return not self.calls and all(one.closed for one in self.taken)
+
+
+async def by_alias(
+    alias: str, store: AsyncStore, open_gate: Callable[[Target], Awaitable[Gate]]
+) -> AliasGate:
+    """The gate, with what the alias names open. Errors as ``connect``."""
+    gate = AliasGate(alias, store, open_gate)
+    try:
+        await gate.version()
+    except BaseException:
+        await gate.close()
+        raise
+    return gate
+
+
+class AliasGate(Gate):
+    """What ``tidegate.aio.connect`` gives for an alias: a ``Gate`` whose calls follow it.
+
+    ``namespace`` is the one that was read last. Besides the errors of ``Gate`` every call may raise
+    ConfigError: the alias was dropped, or the namespace that it names.
+    """
+
+    def __init__(self, alias: str, store: AsyncStore, open_gate: Callable[[Target], Awaitable[Gate]]) -> None:
+        self.alias = alias
+        self._store, self._open_gate = store, open_gate
+        self._opening = asyncio.Lock()
+        self._spaces: dict[Target, _Open] = {}
+        self._now: Target | None = None
+        self._closed = False
+
+    # -- which namespace ------------------------------------------------------------------------
+
+    async def _named(self) -> Target:
+        if self._closed:
+            raise reading.gate_closed(self._store.where)
+        with one_call():
+            found = await self._store.alias(self.alias)
+        return reading.checked_alias(found, self._store.where, self.alias)
+
+    async def _call(self, ask: Callable[[Gate], Awaitable[Answer]]) -> Answer:
+        """An answer of the namespace that the alias names; asked anew where the alias flips meanwhile, and
+        the namespace is gone.
+        """
+        for _ in range(TRIES - 1):
+            target = await self._named()
+            try:
+                return await self._ask(target, ask)
+            except (ConfigError, SnapshotExpiredError):
+                if await self._named() == target:
+                    raise
+        return await self._ask(await self._named(), ask)
+
+    async def _ask(self, target: Target, ask: Callable[[Gate], Awaitable[Answer]]) -> Answer:
+        async with self._inside(target) as space:
+            assert space.gate is not None
+            answer = await ask(space.gate)
+            if isinstance(answer, Snapshot):
+                space.taken.add(answer)
+            return answer
+
+    @contextlib.asynccontextmanager
+    async def _inside(self, target: Target) -> AsyncIterator[_Open]:
+        space = self._spaces.setdefault(target, _Open())
+        space.calls += 1
+        try:
+            if space.gate is None:
+                async with self._opening:
+                    await self._open(space, target)
+            self._now = target
+            yield space
+        finally:
+            space.calls -= 1
+            for gate in self._let_go():
+                await gate.close()
+
+    async def _open(self, space: _Open, target: Target) -> None:
+        if space.gate is not None:
+            return
+        with one_call():
+            gate = await self._open_gate(target)
+        if self._closed:
+            await gate.close()
+            raise reading.gate_closed(self._store.where)
+        gate.remember(space.seen)
+        space.gate = gate
+
+    def _let_go(self) -> list[Gate]:
+        """The gates of namespaces where nobody reads any more, to be closed."""
+        gates = []
+        for target, space in list(self._spaces.items()):
+            if target == self._now or not space.idle:
+                continue
+            if space.gate is not None:
+                gates.append(space.gate)
+                space.seen, space.gate = space.gate.seen, None
+            if len(self._spaces) > SPACES_MAX:
+                del self._spaces[target]
+        return gates
+
+    # -- what a gate answers ---------------------------------------------------------------------
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that was read last."""
+        assert self._now is not None
+        return self._now.namespace
+
+    @property
+    def key_groups(self) -> int:
+        """How many key groups the namespace that was read last was made with."""
+        gate = self._spaces[self._now].gate if self._now is not None else None
+        if gate is None:
+            raise reading.gate_closed(self._store.where)
+        return gate.key_groups
+
+    async def version(self) -> int:
+        """The visible version of the namespace."""
+        return await self._call(Gate.version)
+
+    async def tables(self) -> list[str]:
+        """The names of the tables there are at the visible version."""
+        return await self._call(Gate.tables)
+
+    def snapshot(
+        self,
+        version: int | None = None,
+        *,
+        as_of: datetime.datetime | None = None,
+        lease_s: float = LEASE_S,
+    ) -> SnapshotContext:
+        """As ``Gate.snapshot``; it stays in the namespace that it was taken in, ``snapshot.namespace``."""
+
+        async def taken(gate: Gate) -> Snapshot:
+            return await gate.snapshot(version, as_of=as_of, lease_s=lease_s)
+
+        return SnapshotContext(lambda: self._call(taken))
+
+    async def wait_for(
+        self, version: int | None = None, timeout: float = 30.0, *, offsets: Offsets | None = None
+    ) -> int:
+        """As ``Gate.wait_for``. A version is one of the namespace that the alias names when the wait begins;
+        offsets are waited for wherever it points, and visible there on return.
+        """
+        wanted = reading.awaited(version, offsets)
+        if offsets is None:
+            return await self._call(functools.partial(Gate.wait_for, version=version, timeout=timeout))
+        clock = (await self._gate()).clock
+        end = clock.monotonic() + timeout
+        while True:
+            target, left = await self._named(), end - clock.monotonic()
+            ask = functools.partial(Gate.wait_for, timeout=max(min(left, LOOK_S), 0.0), offsets=offsets)
+            with contextlib.suppress(WaitTimeoutError):
+                visible = await self._call(ask)
+                if await self._named() == target:
+                    return visible
+            if left <= 0:
+                raise reading.waited(wanted, timeout, await self.version(), self.namespace)
+
+    async def _gate(self) -> Gate:
+        async def itself(gate: Gate) -> Gate:
+            return gate
+
+        return await self._call(itself)
+
+    async def history(self, limit: int | None = None) -> list[VersionInfo]:
+        """The visible versions of the namespace that can still be read, oldest first."""
+        return await self._call(functools.partial(Gate.history, limit=limit))
+
+    async def ask(self, table: str, question: Callable[[Held], Awaitable[Result]]) -> Result:
+        """For ``Table``: the answer of one read at the newest version."""
+        return await self._call(lambda gate: gate.ask(table, question))
+
+    async def close(self) -> None:
+        """Release the connections; its tables and snapshots end with it. May be repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        for space in self._spaces.values():
+            if space.gate is not None:
+                await space.gate.close()
+        await self._store.close()
+
+    def __repr__(self) -> str:
+        return f"<Gate by alias {self.alias} of {self._store.where}>"
