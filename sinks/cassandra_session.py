@@ -22,7 +22,7 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.connection import ConnectionException
 from cassandra.protocol import ErrorMessage
 
-from tidegate.deadline import end_of, over_at
+from tidegate.deadline import end_of, left_of, one_call, over_at
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.sinks import cassandra_schema as schema
 from tidegate.sinks.cassandra_batch import Protocol
@@ -38,6 +38,8 @@ TRIES = 3
 """So often a request is sent within ``timeout_s`` when nothing answers; and when half the time of a try is
 over to another node too, since one that stands still is taken for a live one for a minute.
 """
+AT_ONCE_S = 0.001
+"""What the driver is given for a try when nothing is left: it has no zero."""
 BACK_FIRST_S, BACK_MOST_S = 0.5, 5.0
 """How long after another a node that is down is looked for again. The driver's own choice goes up to ten
 minutes, and ends for ever after 64 times.
@@ -110,12 +112,12 @@ class Session:
     def rows(self, name: str, *values: Any, level: int) -> list[Row]:
         """All rows that a statement gives. Repeated until it has an answer."""
         statement = self.bind(name, values, level)
-        return self._ask(lambda: list(self.driver.execute(statement)))
+        return self._ask(lambda: list(self._execute(statement)))
 
     def stream(self, name: str, *values: Any, level: int) -> Iterator[Row]:
         """The rows that a statement gives, ``FETCH_ROWS`` in memory at a time."""
         statement = self.bind(name, values, level)
-        result = self._ask(lambda: self.driver.execute(statement))
+        result = self._ask(lambda: self._execute(statement))
         while True:
             yield from result.current_rows
             if not result.has_more_pages:
@@ -125,7 +127,7 @@ class Session:
     def write(self, name: str, *values: Any, level: int) -> None:
         """A plain write, repeated until it is acknowledged."""
         statement = self.bind(name, values, level)
-        self._ask(lambda: self.driver.execute(statement))
+        self._ask(lambda: self._execute(statement))
 
     def decide(self, *steps: tuple[Any, ...], level: int, again: bool = False) -> Row:
         """Conditional writes of one partition, each (name, values...), all or none: what the server says.
@@ -141,7 +143,7 @@ class Session:
                 statement.add(self.prepared(name), values)
         statement.serial_consistency_level = ConsistencyLevel.SERIAL
         statement.is_idempotent = again  # else two nodes may be given it
-        return tuple(self._ask(lambda: self.driver.execute(statement).one(), once=not again))
+        return tuple(self._ask(lambda: self._execute(statement).one(), once=not again))
 
     def each(self, requests: Iterable[tuple[Any, int]]) -> Iterator[list[Row]]:
         """The rows of many requests (statement, bytes), in order, a bounded number of them at once.
@@ -162,7 +164,7 @@ class Session:
 
     def _send(self, statement: Any) -> Any:
         try:
-            return self.driver.execute_async(statement)
+            return self.driver.execute_async(statement, timeout=self._try_s())
         except NO_ANSWER:
             return None
 
@@ -174,7 +176,7 @@ class Session:
             pass
         except Exception as error:
             raise self._as_ours(error) from error
-        return self._ask(lambda: list(self.driver.execute(statement))), weight
+        return self._ask(lambda: list(self._execute(statement))), weight
 
     def plain(self, cql: str, *values: Any, host: Any = None, timeout_s: float | None = None) -> list[Fields]:
         """The rows of a statement, by their columns' names; of ``host`` alone if it is given. For what is
@@ -213,10 +215,22 @@ class Session:
         """A statement, its tables with their keyspace: what is prepared holds whatever a connection uses."""
         return within(statements()[name], self.settings.keyspace)
 
+    def _execute(self, statement: Any) -> Any:
+        return self.driver.execute(statement, timeout=self._try_s())
+
+    def _try_s(self) -> float:
+        """How long one try may take: its part of ``timeout_s``, or what is left of the call."""
+        timeout_s = self.settings.timeout_s
+        return max(AT_ONCE_S, min(timeout_s / TRIES, left_of(timeout_s)))
+
     def _ask(self, ask: Callable[[], Found], *, once: bool = False) -> Found:
         """The answer; our error if there is none within ``timeout_s``, which count from where the call began
         (``deadline.py``).
         """
+        with one_call():
+            return self._answer(ask, once=once)
+
+    def _answer(self, ask: Callable[[], Found], *, once: bool) -> Found:
         end = end_of(self.settings.timeout_s)
         if not once:
             try:

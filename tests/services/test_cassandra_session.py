@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from cassandra import OperationTimedOut
 
+from tidegate import deadline
 from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.sinks import cassandra_session
 from tidegate.sinks.cassandra_store import CassandraStore
@@ -244,3 +247,23 @@ def test_a_keyspace_is_named_without_regard_to_case(cassandra, cassandra_tables,
     store = CassandraStore(cassandra.url_for("TideGate"), name)
     with contextlib.closing(store):
         assert store.identity().name == name
+
+
+def test_the_last_try_ends_with_the_call(cassandra_tables, name, open_here, monkeypatch):
+    """A try has its part of the call's time, and never more than what is left of it (decision 0042)."""
+    store = open_here(timeout_s=30.0)
+    assert store.pointer().visible == 0
+    ahead, given = [0.0], []
+    monkeypatch.setattr(deadline, "monotonic", lambda: time.monotonic() + ahead[0])
+
+    def answers_late(statement, timeout):
+        given.append(timeout)
+        ahead[0] += 11.0
+        raise OperationTimedOut
+
+    monkeypatch.setattr(store._space.session.driver, "execute", answers_late)
+    with pytest.raises(StoreUnavailableError):
+        store.pointer()
+    assert given[:2] == [10.0, 10.0]
+    assert len(given) == 3
+    assert 0 < given[2] <= 30.0 - 2 * 11.0
