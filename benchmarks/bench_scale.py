@@ -33,8 +33,8 @@ from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.bad_rows import CHANGES
+from tidegate.wal.manifest import encode_manifest
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import encode_manifest
 
 GRID = [
     # tasks, key groups, key groups touched, changes

@@ -18,7 +18,8 @@ from tidegate.key_groups import groups_of, task_of
 from tidegate.sinks.store import Stamp, Store
 from tidegate.wal.frame import Chunk, decode_frame
 from tidegate.wal.log import Blob, Log
-from tidegate.wal.record import FrameRef, Manifest, VersionFact, decode_manifest
+from tidegate.wal.manifest import Manifest, decode_manifest
+from tidegate.wal.record import MEND, FrameRef, VersionFact
 
 
 class ApplyWork(msgspec.Struct, frozen=True):
@@ -40,7 +41,11 @@ def read_manifest(log: Log, fact: VersionFact) -> Manifest:
     """The manifest a fact names. WalGapError: it was trimmed. CorruptError: it is another."""
     for blob in log.read([fact.manifest_address]):
         where = f"{log.where}, manifest of version {fact.version} at {fact.manifest_address}"
-        return decode_manifest(blob.content, fact.manifest_digest, where)
+        manifest = decode_manifest(blob.content, fact.manifest_digest, where)
+        if (manifest.version, manifest.attempt) != (fact.version, fact.attempt):
+            msg = f"{where}: it is of version {manifest.version}, attempt {manifest.attempt}; {MEND}"
+            raise CorruptError(msg)
+        return manifest
     msg = f"{log.where}: the log returned nothing for {fact.manifest_address}"
     raise CorruptError(msg)
 

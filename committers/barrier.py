@@ -16,17 +16,8 @@ from tidegate.options import VALUE_BYTES_MAX
 from tidegate.sinks.store import CatalogEntry
 from tidegate.wal import quarantine
 from tidegate.wal.bad_rows import StageSpec
-from tidegate.wal.record import (
-    OFFSETS_BYTES_MAX,
-    Ack,
-    Component,
-    Decided,
-    Manifest,
-    Origin,
-    TableAt,
-    TableSchema,
-    VersionFact,
-)
+from tidegate.wal.manifest import Component, Manifest
+from tidegate.wal.record import OFFSETS_BYTES_MAX, Ack, Decided, Origin, TableAt, TableSchema, VersionFact
 
 COMPONENT = "sink"
 CLOCK_AHEAD_MAX_US = 3_600_000_000

@@ -26,7 +26,8 @@ from tidegate.committers.states import Event, Machine, State
 from tidegate.committers.trim import summarise_if_due
 from tidegate.errors import StoreNotVerifiedError, TidegateError
 from tidegate.wal.fold import replay_of
-from tidegate.wal.record import BatchOrigin, Manifest, VersionFact, encode_manifest, manifest_digest
+from tidegate.wal.manifest import Manifest, encode_manifest, manifest_digest
+from tidegate.wal.record import BatchOrigin, VersionFact
 
 logger = logging.getLogger("tidegate")
 

@@ -16,7 +16,8 @@ from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import Entry, View, fold_all
 from tidegate.wal.log import Appended, Log
-from tidegate.wal.record import AnyRecord, Folded, Manifest, encode_record
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.record import AnyRecord, Folded, encode_record
 
 logger = logging.getLogger("tidegate")
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from tidegate import observing
 from tidegate.committers.states import State
 from tidegate.observing import At, Commit, Count, Level, PhaseTime
-from tidegate.wal.record import BatchOrigin, Manifest, Origin
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.record import BatchOrigin, Origin
 
 logger = logging.getLogger("tidegate")
 

@@ -26,7 +26,8 @@ from tidegate.options import Options
 from tidegate.sinks.store import Stamp, Stopped, Store
 from tidegate.wal.frame import Chunk
 from tidegate.wal.log import Log
-from tidegate.wal.record import Folded, Manifest, VersionFact
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.record import Folded, VersionFact
 
 logger = logging.getLogger("tidegate")
 

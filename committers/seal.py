@@ -15,7 +15,8 @@ from tidegate.errors import (
     WalGapError,
     WalUnavailableError,
 )
-from tidegate.wal.record import Manifest, VersionFact
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.record import VersionFact
 
 RETRIED = (StoreUnavailableError, IncompleteError, WalUnavailableError)
 

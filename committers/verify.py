@@ -28,7 +28,8 @@ from tidegate.sinks.store import CatalogEntry, Finding, Pointer, Stamp, Store
 from tidegate.wal.fold import View, fact_of, fold_all
 from tidegate.wal.frame import Chunk
 from tidegate.wal.log import Log
-from tidegate.wal.record import Folded, Manifest, TableSchema, VersionFact
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.record import Folded, TableSchema, VersionFact
 
 FINDINGS_MAX = 1_000
 

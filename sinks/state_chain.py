@@ -21,7 +21,8 @@ from collections.abc import Iterable
 import msgspec
 
 from tidegate.key_groups import groups_of
-from tidegate.wal.record import FrameRef, Manifest
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.record import FrameRef
 
 _encoder = msgspec.msgpack.Encoder()
 

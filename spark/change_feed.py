@@ -26,8 +26,9 @@ from tidegate.spark.pinned import Pinned
 from tidegate.values import values_of
 from tidegate.wal.fold import View, fact_of, fold_all
 from tidegate.wal.log import Log
+from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import shared_log
-from tidegate.wal.record import Manifest, TableSchema
+from tidegate.wal.record import TableSchema
 
 CHANGE_TYPE, VERSION = "_change_type", "_version"
 ROWS_PER_PART = 50_000

@@ -38,17 +38,9 @@ from tidegate.spark.telling import Teller
 from tidegate.spark.transaction import Names, Transaction
 from tidegate.wal import quarantine
 from tidegate.wal.fold import decided_for, once_key, replay_of
+from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import (
-    BatchOrigin,
-    Folded,
-    LoadOrigin,
-    Manifest,
-    Origin,
-    StateReads,
-    TableSchema,
-    VersionFact,
-)
+from tidegate.wal.record import BatchOrigin, Folded, LoadOrigin, Origin, StateReads, TableSchema, VersionFact
 
 logger = logging.getLogger("tidegate")
 

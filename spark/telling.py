@@ -12,7 +12,8 @@ from tidegate.committers.phases import Phases
 from tidegate.committers.states import State
 from tidegate.observing import At, Commit, Count, Level, Somewhere
 from tidegate.options import Endpoints, Options
-from tidegate.wal.record import BatchOrigin, Folded, Manifest, Origin, StateReads, VersionFact
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.record import BatchOrigin, Folded, Origin, StateReads, VersionFact
 
 logger = logging.getLogger("tidegate")
 

@@ -1,4 +1,4 @@
-"""The records of the decision log, the acks and the manifest: their fields and their bytes.
+"""The records of the decision log, and the acks of tasks: their fields and their bytes.
 
 A record's bytes (published in docs/storage-format.md)::
 
@@ -6,20 +6,21 @@ A record's bytes (published in docs/storage-format.md)::
     8 bytes  XXH3-64 of the body, big-endian
     n bytes  body: one JSON object; its field "kind" names the record
 
-A manifest's bytes: ``TGM1``, the same 8 bytes of checksum, then MessagePack. Both are plain
-data: reading them never runs code, whoever wrote them.
+Plain data: reading it never runs code, whoever wrote it. Fields whose type says so are bounded: what is out
+of its bounds cannot be read, so nobody behind has to ask (``wal/manifest.py`` has the manifests).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 import xxhash
 
 from tidegate.errors import ConfigError, CorruptError
+from tidegate.key_groups import KEY_GROUPS_MAX
+from tidegate.names import NAME
 
 FORMAT = 1
 DECIDED_BYTES_MAX = 64 * 1024
@@ -30,8 +31,15 @@ OFFSETS_BYTES_MAX = 16 * 1024
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """What msgspec raises on hostile bytes: nested too deeply and not UTF-8 are not DecodeErrors (T49)."""
 
-MANIFEST_MAGIC = b"TGM1"
 CHECKSUM_BYTES = 8
+MEND = "restore the log from a copy, or import an export into a new namespace"
+"""What to do about a record or manifest that cannot be right, though its checksum fits."""
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""A count, number or time (microseconds, to the year 2255): up to what JSON and Lua hold exactly."""
+KeyGroups: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=KEY_GROUPS_MAX)]
+TableName: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME.pattern}\Z")]
+"""Names become those of SQL tables, topics and keys: no other character ever comes out of a log (T49)."""
 
 
 # -- where a version comes from ---------------------------------------------------------------
@@ -41,8 +49,8 @@ class BatchOrigin(msgspec.Struct, frozen=True, tag="batch", tag_field="from"):
     """One micro-batch of one checkpoint. Order within a lineage is (generation, batch_id)."""
 
     lineage: str
-    generation: int
-    batch_id: int
+    generation: Count
+    batch_id: Count
     fingerprint: str
 
 
@@ -61,7 +69,7 @@ class ImportOrigin(msgspec.Struct, frozen=True, tag="import", tag_field="from"):
 class RestoreOrigin(msgspec.Struct, frozen=True, tag="restore", tag_field="from"):
     """An older version's content, brought back as a new version."""
 
-    version: int
+    version: Count
 
 
 Origin: TypeAlias = BatchOrigin | LoadOrigin | ImportOrigin | RestoreOrigin
@@ -78,16 +86,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid
 
     namespace: str
     writer: str
-    epoch: int
+    epoch: Count
     prev_digest: str
 
 
 class Genesis(Record, frozen=True, kw_only=True, tag="genesis"):
     """The namespace starts: ``namespace`` is its uuid."""
 
-    key_groups: int
+    key_groups: KeyGroups
     name: str
-    created_at_us: int
+    created_at_us: Count
 
 
 class Open(Record, frozen=True, kw_only=True, tag="open"):
@@ -104,7 +112,7 @@ class TableAt(msgspec.Struct, frozen=True):
     """
 
     schema_id: str
-    start: int = 0
+    start: Count = 0
     expires: bool | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -112,15 +120,15 @@ class Decided(Record, frozen=True, kw_only=True, tag="decided"):
     """The commit point of one version."""
 
     attempt: str
-    version: int
+    version: Count
     origin: Origin
-    base_version: int
+    base_version: Count
     manifest_address: str
     manifest_digest: str
-    tables: dict[str, TableAt]
-    parallelism: dict[str, dict[str, int]]
+    tables: dict[TableName, TableAt]
+    parallelism: dict[str, dict[str, Count]]
     source_offsets: str
-    decided_at_us: int
+    decided_at_us: Count
 
 
 class Adopted(Record, frozen=True, kw_only=True, tag="adopted"):
@@ -133,7 +141,7 @@ class Rewound(Record, frozen=True, kw_only=True, tag="rewound"):
     """After a restore: the undone batches of this lineage may be replayed."""
 
     lineage: str
-    generation: int
+    generation: Count
 
 
 class StoreAdded(Record, frozen=True, kw_only=True, tag="store_added"):
@@ -154,13 +162,13 @@ class VersionFact(msgspec.Struct, frozen=True):
     ``digest`` is the digest of the fold just after its Decided; the store's pointer carries it.
     """
 
-    version: int
+    version: Count
     attempt: str
     origin: Origin
-    base_version: int
+    base_version: Count
     manifest_address: str
     manifest_digest: str
-    decided_at_us: int
+    decided_at_us: Count
     digest: str
 
 
@@ -173,16 +181,16 @@ class Folded(msgspec.Struct, frozen=True):
 
     namespace: str
     name: str
-    key_groups: int
+    key_groups: KeyGroups
     digest: str
-    epoch: int = 0
+    epoch: Count = 0
     writer: str = ""
     lineage: str | None = None
-    generation: int = 0
-    batches: dict[str, tuple[int, int]] = {}
-    last_version: int = 0
-    decided_at_us: int = 0
-    tables: dict[str, TableAt] = {}
+    generation: Count = 0
+    batches: dict[str, tuple[Count, Count]] = {}
+    last_version: Count = 0
+    decided_at_us: Count = 0
+    tables: dict[TableName, TableAt] = {}
     once: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
     recent: tuple[VersionFact, ...] = ()
@@ -260,7 +268,7 @@ def decode_record(content: bytes, where: str) -> AnyRecord:
             raise ConfigError(msg)
         return _record_decoder.decode(body)
     except UNREADABLE as error:
-        msg = f"{where}: the record cannot be read: {error}"
+        msg = f"{where}: the record cannot be read: {error}; {MEND}"
         raise CorruptError(msg) from error
 
 
@@ -269,7 +277,7 @@ def digest_after(digest: str, content: bytes) -> str:
     return hashlib.blake2b(digest.encode() + content, digest_size=16).hexdigest()
 
 
-# -- schemas, acks and the manifest -----------------------------------------------------------
+# -- schemas and acks --------------------------------------------------------------------------
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -308,11 +316,11 @@ class FrameRef(msgspec.Struct, frozen=True, array_like=True):
     """
 
     address: str
-    bytes: int
+    bytes: Count
     checksum: str
-    groups: tuple[int, ...]
-    tables: tuple[int, ...]
-    rows: tuple[int, ...]
+    groups: tuple[Count, ...]
+    tables: tuple[Count, ...]
+    rows: tuple[Count, ...]
 
     @property
     def changes(self) -> int:
@@ -332,12 +340,12 @@ class StateReads(msgspec.Struct, frozen=True, array_like=True):
     bytes that its host's cache has on disks.
     """
 
-    hits: int = 0
-    absent: int = 0
-    misses: int = 0
-    cache_bytes: int = 0
+    hits: Count = 0
+    absent: Count = 0
+    misses: Count = 0
+    cache_bytes: Count = 0
     seconds: float = 0.0
-    disk_bytes: int = 0
+    disk_bytes: Count = 0
 
 
 class Ack(msgspec.Struct, frozen=True):
@@ -350,103 +358,19 @@ class Ack(msgspec.Struct, frozen=True):
     """
 
     attempt: str
-    task: int
+    task: Count
     task_attempt: str
     host: str
     frames: tuple[FrameRef, ...]
-    rows: int
+    rows: Count
     refusal: Refusal | None = None
     executor: str = ""
     state: StateReads | None = None
     runs: dict[str, str] = {}
-    given: tuple[int, int] = (0, 0)
-
-
-class RowRange(msgspec.Struct, frozen=True):
-    """Where changes of one table in one key group lie: rows ``first`` to ``end`` - 1 of one frame.
-
-    ``topology``, ``component`` and ``instance`` (its task's number) name the task that staged them.
-    """
-
-    topology: str
-    component: str
-    instance: int
-    address: str
-    table: str
-    first: int
-    end: int
-
-
-class Component(msgspec.Struct, frozen=True):
-    """One parallel step of the topology: its parallelism, and the frames of each instance."""
-
-    parallelism: int
-    instances: dict[str, tuple[FrameRef, ...]]
-
-
-class Manifest(msgspec.Struct, frozen=True):
-    """All acks of the winning attempt: everything an apply needs to know.
-
-    ``topology -> component -> instance -> frames``; ``tables`` are in index order,
-    ``schemas`` by schema id.
-    """
-
-    namespace: str
-    attempt: str
-    version: int
-    key_groups: int
-    tables: tuple[str, ...]
-    schemas: dict[str, TableSchema]
-    table_schemas: dict[str, TableAt]
-    topology: dict[str, dict[str, Component]]
-    source_offsets: str
-
-    def frames(self) -> list[FrameRef]:
-        """All frames; a frame's place in this list is its ordinal within the version."""
-        return [frame for *_, frame in self._instances()]
-
-    def row_ranges(self) -> dict[int, list[RowRange]]:
-        """For each key group that the version touches, which rows of which frames hold its changes.
-
-        In the order of ``frames`` and of their rows, which is that of the changes.
-        """
-        ranges: dict[int, list[RowRange]] = {}
-        for topology, component, instance, frame in self._instances():
-            first = 0
-            for group, table, rows in zip(frame.groups, frame.tables, frame.rows, strict=True):
-                of = topology, component, instance, frame.address, self.tables[table]
-                ranges.setdefault(group, []).append(RowRange(*of, first, first + rows))
-                first += rows
-        return ranges
-
-    def _instances(self) -> Iterator[tuple[str, str, int, FrameRef]]:
-        for topology, components in sorted(self.topology.items()):
-            for name, component in sorted(components.items()):
-                for instance, frames in sorted((int(i), f) for i, f in component.instances.items()):
-                    for frame in frames:
-                        yield topology, name, instance, frame
-
-    def changes(self) -> dict[str, int]:
-        """Changes per table."""
-        changes = dict.fromkeys(self.tables, 0)
-        for frame in self.frames():
-            for table, rows in zip(frame.tables, frame.rows, strict=True):
-                changes[self.tables[table]] += rows
-        return changes
-
-    def counts(self) -> dict[int, dict[str, int]]:
-        """Changes per key group and table: what each seal must find."""
-        counts: dict[int, dict[str, int]] = {}
-        for frame in self.frames():
-            for group, table, rows in zip(frame.groups, frame.tables, frame.rows, strict=True):
-                of_group = counts.setdefault(group, {})
-                name = self.tables[table]
-                of_group[name] = of_group.get(name, 0) + rows
-        return counts
+    given: tuple[Count, Count] = (0, 0)
 
 
 _msgpack = msgspec.msgpack.Encoder(order="deterministic")
-_manifest_decoder = msgspec.msgpack.Decoder(Manifest)
 _ack_decoder = msgspec.msgpack.Decoder(Ack)
 
 
@@ -461,35 +385,4 @@ def decode_ack(content: bytes) -> Ack:
         return _ack_decoder.decode(content)
     except UNREADABLE as error:
         msg = f"a task returned an ack that cannot be read: {error}"
-        raise CorruptError(msg) from error
-
-
-def encode_manifest(manifest: Manifest) -> bytes:
-    """The manifest's bytes, as they are staged."""
-    body = _msgpack.encode(manifest)
-    return MANIFEST_MAGIC + checksum(body) + body
-
-
-def manifest_digest(content: bytes) -> str:
-    """BLAKE2b-128 of the manifest's bytes, hex: what Decided names it by."""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
-def decode_manifest(content: bytes, digest: str, where: str) -> Manifest:
-    """The manifest in the bytes, if they are the ones that ``digest`` names; else CorruptError."""
-    if manifest_digest(content) != digest:
-        msg = f"{where}: these {len(content)} bytes are not the manifest {digest} that was decided"
-        raise CorruptError(msg)
-    start = len(MANIFEST_MAGIC) + CHECKSUM_BYTES
-    body = content[start:]
-    if content[: len(MANIFEST_MAGIC)] != MANIFEST_MAGIC:
-        msg = f"{where}: manifest format {content[:4]!r} is not known to this release; upgrade tidegate"
-        raise ConfigError(msg)
-    if checksum(body) != content[len(MANIFEST_MAGIC) : start]:
-        msg = f"{where}: the manifest's checksum does not fit its {len(body)} bytes"
-        raise CorruptError(msg)
-    try:
-        return _manifest_decoder.decode(body)
-    except UNREADABLE as error:
-        msg = f"{where}: the manifest cannot be read: {error}"
         raise CorruptError(msg) from error

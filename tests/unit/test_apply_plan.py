@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from tidegate.committers.apply import plan
 from tidegate.key_groups import groups_of
-from tidegate.wal.record import BatchOrigin, Component, FrameRef, Manifest, TableAt, VersionFact
+from tidegate.wal.manifest import Component, Manifest
+from tidegate.wal.record import BatchOrigin, FrameRef, TableAt, VersionFact
 
 KEY_GROUPS = 12
 FACT = VersionFact(3, "a", BatchOrigin("q", 0, 2, "f"), 2, "at", "digest", 1_000, "d")

@@ -4,7 +4,7 @@ Bounded, and the same in every CI run. For longer: TIDEGATE_FUZZ=100000 in the e
 """
 
 import contextlib
-import hashlib
+import datetime
 import os
 import struct
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tidegate.cli import app
-from tidegate.errors import CorruptError, TidegateError
+from tidegate.errors import ConfigError, CorruptError, LineageError, TidegateError
 from tidegate.key_groups import decode_key
 from tidegate.options import Endpoints, Options, redact, store_at
 from tidegate.sinks.layout import payload, payloads
@@ -25,9 +25,10 @@ from tidegate.sinks.store import CatalogEntry
 from tidegate.wal import frame, record
 from tidegate.wal.buffer_note import decode_note
 from tidegate.wal.file_format import parse_address, parse_decisions_header
+from tidegate.wal.fold import Entry, View, fact_of, fold, fold_all, last_batch_within, replay_of
 from tidegate.wal.frame import FrameHeader, decode_frame, encode_frame
 from tidegate.wal.kafka_address import parse_address as parse_kafka_address
-from tidegate.wal.record import Component, FrameRef, Manifest, TableAt, decode_manifest, decode_record
+from tidegate.wal.record import FrameRef, decode_record
 
 more = settings(max_examples=int(os.environ.get("TIDEGATE_FUZZ", "30")))
 """So many examples of each."""
@@ -81,60 +82,63 @@ def test_records_whose_checksum_fits(fields):
     typed(lambda: decode_record(stamped(msgspec.json.encode(fields)), "here"))
 
 
+HEAD = {"namespace": "u", "writer": "w", "epoch": 1, "prev_digest": ""}
+GENESIS = record.Genesis(**HEAD | {"epoch": 0}, key_groups=8, name="n", created_at_us=1)
+STARTED = fold(None, GENESIS)
+OPEN = record.Open(**HEAD, lineage="q")
+OPENED = fold(STARTED, OPEN)
+DECIDED = record.Decided(
+    **HEAD | {"prev_digest": OPENED.digest},
+    attempt="a",
+    version=1,
+    origin=record.BatchOrigin("q", 0, 0, "f"),
+    base_version=0,
+    manifest_address="at",
+    manifest_digest="d",
+    tables={"t": record.TableAt("s")},
+    parallelism={"n": {"sink": 1}},
+    source_offsets="",
+    decided_at_us=1,
+)
+LOG = [GENESIS, OPEN, DECIDED, record.Summary(**HEAD, state=fold(OPENED, DECIDED))]
+
+
+def places(part, at=()):
+    """Where a value of a record's plain form stands."""
+    yield at
+    children = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    for name, child in children:
+        yield from places(child, (*at, name))
+
+
+@more
+@given(st.data())
+def test_a_log_with_any_value_somewhere_in_a_record_is_folded_or_refused(data):
+    """Its checksum fits. What is folded of it can be asked for anything, and summed up."""
+    records = [msgspec.to_builtins(one) for one in LOG[data.draw(st.sampled_from([0, 0, 3])) :]]
+    for plain in data.draw(st.lists(st.sampled_from(records), min_size=1, max_size=2)):
+        *way, last = data.draw(st.sampled_from([place for place in places(plain) if place]))
+        part = plain
+        for name in way:
+            part = part[name]
+        part[last] = data.draw(JSON | st.integers(-(2**70), 2**70))
+    with contextlib.suppress(CorruptError, ConfigError):
+        bodies = [stamped(msgspec.json.encode(plain)) for plain in records]
+        state = fold_all(View(), [Entry(at, at + 1, body) for at, body in enumerate(bodies)]).state
+        assert 1 <= state.key_groups <= 32_768
+        datetime.datetime.fromtimestamp(state.decided_at_us / 1e6, datetime.timezone.utc)
+        summary = record.Summary(**HEAD, state=state)
+        assert decode_record(record.encode_record(summary), "here") == summary
+        with contextlib.suppress(LineageError):
+            replay_of(state, record.BatchOrigin("q", 0, 0, "f"))
+        for version in (0, 1, state.last_version):
+            fact_of(state, version), last_batch_within(state, version)
+
+
 def test_a_record_that_is_nested_without_end_is_no_crash():
     for body in (b"[" * 60_000, b'{"kind":' * 20_000, b'{"kind":"open","epoch":' + b"9" * 60_000 + b"}"):
         with pytest.raises(TidegateError):
             decode_record(stamped(body), "here")
-
-
-# -- manifests ------------------------------------------------------------------------------------------
-
-REFS = st.builds(
-    FrameRef,
-    st.text(max_size=5),
-    st.integers(0, 2**40),
-    st.text(max_size=5),
-    *[st.lists(st.integers(-3, 2**40) | st.integers(0, 3), max_size=3).map(tuple)] * 3,
-)
-MANIFESTS = st.builds(
-    Manifest,
-    *(st.just("n"), st.just("a"), st.integers(-3, 2**60), st.integers(-2, 2**40)),
-    tables=st.lists(st.sampled_from("tu"), max_size=2).map(tuple),
-    schemas=st.just({}),
-    table_schemas=st.just({"t": TableAt("s", 0)}),
-    topology=st.dictionaries(
-        st.text(max_size=2),
-        st.dictionaries(
-            st.text(max_size=2),
-            st.builds(
-                Component,
-                st.integers(-3, 2**40),
-                st.dictionaries(
-                    st.sampled_from(["0", "1", "x", "-1", "٣"]), st.lists(REFS, max_size=2).map(tuple)
-                ),
-            ),
-            max_size=2,
-        ),
-        max_size=2,
-    ),
-    source_offsets=st.text(max_size=3),
-)
-
-
-@more
-@given(MANIFESTS)
-def test_manifests_whose_digest_fits(manifest):
-    content = record.encode_manifest(manifest)
-
-    typed(lambda: decode_manifest(content, record.manifest_digest(content), "here"))
-
-
-@more
-@given(st.binary(max_size=200))
-def test_manifests_and_acks_of_any_bytes(content):
-    typed(lambda: record.decode_ack(content))
-    around = record.MANIFEST_MAGIC + record.checksum(content) + content
-    typed(lambda: decode_manifest(around, hashlib.blake2b(around, digest_size=16).hexdigest(), "here"))
 
 
 # -- frames ---------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ LAYERS = ["base", "wal", "sinks", "client", "committers", "spark"]
 IN_SRC = {
     **dict.fromkeys(
         [
+            "certificate",
             "checks",
             "deadline",
             "errors",
@@ -76,6 +77,7 @@ PURE = [
     "wal/buffer_space.py",
     "wal/expiring.py",
     "wal/fold.py",
+    "wal/manifest.py",
     "wal/record.py",
 ]
 # Modules that reach outside the process, or that would make a pure function answer differently twice.

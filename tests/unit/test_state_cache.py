@@ -34,8 +34,9 @@ from tidegate.wal import memory_log
 from tidegate.wal.bad_rows import StageSpec
 from tidegate.wal.buffer import Buffer, BufferLimits
 from tidegate.wal.changelog import stage_task
+from tidegate.wal.manifest import Component, Manifest
 from tidegate.wal.memory_log import MemoryLog
-from tidegate.wal.record import Component, Manifest, TableAt
+from tidegate.wal.record import TableAt
 
 UUID = "0123456789abcdef" * 2
 TABLES = ("airports", "sums")

@@ -1,0 +1,216 @@
+"""The manifest: all acks of the winning attempt, everything an apply needs to know; its bytes.
+
+``TGM1``, 8 bytes XXH3-64 of what follows, big-endian, then MessagePack (published in docs/storage-format.md).
+A Decided record names it by its address and digest. Plain data: reading it never runs code, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Iterator
+
+import msgspec
+
+from tidegate.errors import ConfigError, CorruptError, TidegateError
+from tidegate.wal.record import (
+    CHECKSUM_BYTES,
+    MEND,
+    UNREADABLE,
+    Count,
+    FrameRef,
+    KeyGroups,
+    TableAt,
+    TableName,
+    TableSchema,
+    checksum,
+)
+
+MANIFEST_MAGIC = b"TGM1"
+ROW_BYTES_MIN = 8
+"""A row takes more than that in a frame: Arrow keeps two offsets of 4 bytes for it."""
+
+
+class RowRange(msgspec.Struct, frozen=True):
+    """Where changes of one table in one key group lie: rows ``first`` to ``end`` - 1 of one frame.
+
+    ``topology``, ``component`` and ``instance`` (its task's number) name the task that staged them.
+    """
+
+    topology: str
+    component: str
+    instance: int
+    address: str
+    table: str
+    first: int
+    end: int
+
+
+class Component(msgspec.Struct, frozen=True):
+    """One parallel step of the topology: its parallelism, and the frames of each instance, 0 to that - 1."""
+
+    parallelism: Count
+    instances: dict[str, tuple[FrameRef, ...]]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """All acks of the winning attempt: everything an apply needs to know.
+
+    ``topology -> component -> instance -> frames``; ``tables`` are in index order,
+    ``schemas`` by schema id.
+    """
+
+    namespace: str
+    attempt: str
+    version: Count
+    key_groups: KeyGroups
+    tables: tuple[TableName, ...]
+    schemas: dict[str, TableSchema]
+    table_schemas: dict[TableName, TableAt]
+    topology: dict[str, dict[str, Component]]
+    source_offsets: str
+
+    def frames(self) -> list[FrameRef]:
+        """All frames; a frame's place in this list is its ordinal within the version."""
+        return [frame for *_, frame in self.placed()]
+
+    def row_ranges(self) -> dict[int, list[RowRange]]:
+        """For each key group that the version touches, which rows of which frames hold its changes.
+
+        In the order of ``frames`` and of their rows, which is that of the changes.
+        """
+        ranges: dict[int, list[RowRange]] = {}
+        for topology, component, instance, frame in self.placed():
+            first = 0
+            for group, table, rows in zip(frame.groups, frame.tables, frame.rows, strict=True):
+                of = topology, component, instance, frame.address, self.tables[table]
+                ranges.setdefault(group, []).append(RowRange(*of, first, first + rows))
+                first += rows
+        return ranges
+
+    def placed(self) -> Iterator[tuple[str, str, int, FrameRef]]:
+        """(topology, component, instance, frame) of every frame, in the order of ``frames``."""
+        for topology, components in sorted(self.topology.items()):
+            for name, component in sorted(components.items()):
+                for instance, frames in sorted((int(i), f) for i, f in component.instances.items()):
+                    for frame in frames:
+                        yield topology, name, instance, frame
+
+    def changes(self) -> dict[str, int]:
+        """Changes per table."""
+        changes = dict.fromkeys(self.tables, 0)
+        for frame in self.frames():
+            for table, rows in zip(frame.tables, frame.rows, strict=True):
+                changes[self.tables[table]] += rows
+        return changes
+
+    def counts(self) -> dict[int, dict[str, int]]:
+        """Changes per key group and table: what each seal must find."""
+        counts: dict[int, dict[str, int]] = {}
+        for frame in self.frames():
+            for group, table, rows in zip(frame.groups, frame.tables, frame.rows, strict=True):
+                of_group = counts.setdefault(group, {})
+                name = self.tables[table]
+                of_group[name] = of_group.get(name, 0) + rows
+        return counts
+
+
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_decoder = msgspec.msgpack.Decoder(Manifest)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The manifest's bytes, as they are staged.
+
+    TidegateError: it is one that nobody could apply. Nothing is decided from it.
+    """
+    for why in _impossible(manifest):
+        msg = f"the manifest of version {manifest.version} cannot be right: {why}; nothing was decided"
+        raise TidegateError(msg)
+    body = _encoder.encode(manifest)
+    return MANIFEST_MAGIC + checksum(body) + body
+
+
+def manifest_digest(content: bytes) -> str:
+    """BLAKE2b-128 of the manifest's bytes, hex: what Decided names it by."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def decode_manifest(content: bytes, digest: str, where: str) -> Manifest:
+    """The manifest in the bytes; ``where`` names their place for messages.
+
+    CorruptError: they are not the ones that ``digest`` names, or say what no writer puts there: what is
+    returned can be listed, planned and applied. ConfigError: a newer release wrote it.
+    """
+    if manifest_digest(content) != digest:
+        msg = f"{where}: these {len(content)} bytes are not the manifest {digest} that was decided"
+        raise CorruptError(msg)
+    start = len(MANIFEST_MAGIC) + CHECKSUM_BYTES
+    body = content[start:]
+    if content[: len(MANIFEST_MAGIC)] != MANIFEST_MAGIC:
+        msg = f"{where}: manifest format {content[:4]!r} is not known to this release; upgrade tidegate"
+        raise ConfigError(msg)
+    if checksum(body) != content[len(MANIFEST_MAGIC) : start]:
+        msg = f"{where}: the manifest's checksum does not fit its {len(body)} bytes"
+        raise CorruptError(msg)
+    try:
+        manifest = _decoder.decode(body)
+    except UNREADABLE as error:
+        msg = f"{where}: the manifest cannot be read: {error}; {MEND}"
+        raise CorruptError(msg) from error
+    for why in _impossible(manifest):
+        msg = f"{where}: the manifest of version {manifest.version} cannot be right: {why}; {MEND}"
+        raise CorruptError(msg)
+    return manifest
+
+
+def _impossible(manifest: Manifest) -> Iterator[str]:
+    """What no writer puts into a manifest, in words; every question to it, and every apply, needs it."""
+    if len(set(manifest.tables)) < len(manifest.tables):
+        yield "it names a table twice"
+    for name in manifest.tables:
+        at = manifest.table_schemas.get(name)
+        if at is None or at.schema_id not in manifest.schemas:
+            yield f"table {name} has no schema"
+    for name, at in manifest.table_schemas.items():
+        if at.start > manifest.version:
+            yield f"table {name} starts at version {at.start}"
+    for topology, components in manifest.topology.items():
+        for name, component in components.items():
+            if set(component.instances) != set(map(str, range(len(component.instances)))):
+                yield f"component {topology}/{name} has instances that are not numbered from 0 on"
+                return  # their frames cannot be listed
+            if component.parallelism != len(component.instances):
+                yield (
+                    f"component {topology}/{name} has parallelism {component.parallelism} and"
+                    f" {len(component.instances)} instances"
+                )
+    seen = set()
+    for topology, of, instance, frame in manifest.placed():
+        why = _impossible_frame(frame, len(manifest.tables), manifest.key_groups)
+        if frame.address in seen:
+            why = "stands there twice"
+        if why:
+            yield f"the frame at {frame.address} of {topology}/{of}/{instance} {why}"
+        seen.add(frame.address)
+
+
+def _impossible_frame(frame: FrameRef, tables: int, key_groups: int) -> str:
+    """Why a frame cannot be as its entry says, or ''."""
+    if not len(frame.groups) == len(frame.tables) == len(frame.rows):
+        return (
+            f"has {len(frame.groups)} key groups, {len(frame.tables)} tables and {len(frame.rows)} counts"
+            " for its runs"
+        )
+    if max(frame.groups, default=0) >= key_groups:
+        return f"has rows of key group {max(frame.groups)}, there are {key_groups}"
+    if max(frame.tables, default=-1) >= tables:
+        return f"has rows of table number {max(frame.tables)}, the version has {tables}"
+    if 0 in frame.rows:
+        return "has a run without rows"
+    runs = list(zip(frame.groups, frame.tables, strict=True))
+    if not all(map(operator.lt, runs, runs[1:])):
+        return "has runs that are not in the order of their key groups and tables"
+    if frame.changes * ROW_BYTES_MIN > frame.bytes:
+        return f"has {frame.changes} rows in {frame.bytes} bytes"
+    return ""
