@@ -201,7 +201,7 @@ RULES: list[Rule] = [
         "wal/kafka_producing.py",
         (
             "        while self._missing and self._error is None and time.monotonic() < until:\n"
-            "            self._producer.poll(POLL_S)\n"
+            "            self._poll(POLL_S)\n"
         ),
         "        return list(range(len(self._offsets)))\n",
         "tests/services/test_kafka_conformance.py",
