@@ -168,7 +168,8 @@ def _append_genesis(driver: Driver) -> Folded:
     tried = False
     while (state := driver.fold_on()) is None:
         if tried and patience.over:
-            msg = f"{driver.log.where} did not take the first record of namespace {genesis.name}"
+            what = f"the first record of namespace {genesis.name}{driver.last_said()}"
+            msg = f"{driver.log.where} did not take {what}"
             raise WalUnavailableError(msg)
         driver.append(genesis)  # a second copy, or another's, is void behind the first
         if driver.view.state is None:

@@ -85,6 +85,11 @@ AUTOCHECKPOINT_PAGES = 1_000
 """4 MB of ``-wal`` per file before a commit also copies pages into the main file. 4, 16 and 64 MB gave the
 same throughput; with 16 files the larger ones take hundreds of MB of disk for a small namespace."""
 
+HINTS = {
+    "is full": "; make room on this disk",
+    "I/O error": "; look at its disk: it is full, limited for this user, or failing",
+}
+"""By what SQLite says: what to do."""
 
 _all_files: weakref.WeakSet[Files] = weakref.WeakSet()
 
@@ -271,7 +276,8 @@ class Files:
                 ) from error
             if "readonly" in str(error):
                 raise ConfigError(f"{self.where}: {path} cannot be written here: {error}") from error
-            raise StoreUnavailableError(f"{self.where}: {path}: {error}") from error
+            hint = next((hint for said, hint in HINTS.items() if said in str(error)), "")
+            raise StoreUnavailableError(f"{self.where}: {path}: {error}{hint}") from error
         except sqlite3.DatabaseError as error:
             if type(error) is not sqlite3.DatabaseError:
                 raise

@@ -39,6 +39,8 @@ PART = [
     "seal.after:twice:same",
     "seal.after:clock-ahead:second",
     "decide.before_append:clock-back:recover",
+    "decide.before_append:full:same",
+    "apply.before_chunk:full:second",
     "publish.before:raise:same",
     "publish.before:late:second",
     "publish.before:stop:claimed",

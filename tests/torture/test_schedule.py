@@ -67,6 +67,13 @@ def test_a_proxy_needs_a_plain_server():
     assert [skip for skip in skipped(["net-lost"], "redis://h:1/0", "") if not skip.failpoint] == []
 
 
+def test_a_disk_is_filled_where_it_is_ours():
+    assert [skip for skip in skipped(["full"], SQLITE, "") if not skip.failpoint] == []
+    for url in (CLUSTER, "redis://h:1", "cassandra://h/k"):
+        (skip,) = skipped(["full"], url, "")
+        assert "only that of sqlite://" in skip.reason
+
+
 def test_cells_are_named():
     cell = cell_of("publish.before:kill:second")
     assert cell_of(str(cell)) == cell

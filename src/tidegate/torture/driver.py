@@ -45,6 +45,7 @@ from tidegate.torture.besides import (
 )
 from tidegate.torture.events import Connected, Looked, Offered, Opened, Raised, Returned
 from tidegate.torture.faults import Disturber, Strike, stop
+from tidegate.torture.full_disk import folder_of
 from tidegate.torture.history import Recorder
 from tidegate.torture.tcp_proxy import TcpProxy, proxied, server_of
 from tidegate.torture.workloads import changes_of, keys_read
@@ -176,8 +177,8 @@ class Torture:
             closing.callback(store.close)
             closing.callback(self._disturber.do_late)
             if plan.fault:
-                self._disturber.watch("log", log)
-                self._disturber.watch("store", store)
+                self._disturber.watch("log", log, folder_of(where.wal))
+                self._disturber.watch("store", store, folder_of(where.store))
             endpoints = Endpoints(
                 where.namespace, where.wal, where.store, where.wal_options, where.store_options
             )
@@ -186,7 +187,7 @@ class Torture:
                 second = open_store(where.second, where.namespace)
                 closing.callback(second.close)
                 if plan.fault:
-                    self._disturber.watch("store", second)
+                    self._disturber.watch("store", second, folder_of(where.second))
                 with_second(driver, where.second)
                 self._second = Second(driver, second, where.second)
             yield driver

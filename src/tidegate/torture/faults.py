@@ -12,12 +12,14 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidegate.clock import Clock
 from tidegate.errors import OutcomeUnknownError, StoreUnavailableError, TidegateError, WalUnavailableError
 from tidegate.failpoints import FailpointError
 from tidegate.torture.events import Fault
+from tidegate.torture.full_disk import full_disk
 from tidegate.torture.history import Recorder
 
 FAULTS = {
@@ -28,6 +30,7 @@ FAULTS = {
     "lost": "the next write is done, its reply is lost",
     "late": "the next write is given up by its caller, and is done later all the same",
     "io": "the next write is refused: an I/O error",
+    "full": "the disks of log and store are full for some writes of the driver: files do not grow",
     "forgotten": "the next rows are taken, and lost before they are sealed",
     "net-lost": "through a TCP proxy: the server does it, its reply is lost with the connection",
     "net-late": "through a TCP proxy: the request reaches the server after its caller gave up",
@@ -50,6 +53,8 @@ CLOCK_STEPS_S = {"clock-back": -1_800.0, "clock-ahead": 1_800.0}
 """Less than the hour by which a decision may be ahead of other clocks."""
 DIES_AFTER = 6
 """A driver whose clock stepped, and who is taken over from, dies so many writes later: it decides first."""
+FULL_FOR = 3
+"""So many writes fail for want of room; the first one half-way, if it makes the longest file longer."""
 LATER_BY = 2
 """A late write is done before the second next one of the same driver, unless others take over first."""
 
@@ -119,6 +124,8 @@ class Disturber:
         self._late: Callable[[], object] | None = None
         self._writes_until = 0
         self._dies_after = 0
+        self._full_for = 0
+        self._half_way = False
 
     # -- at the failpoint -----------------------------------------------------------------------------
 
@@ -136,6 +143,8 @@ class Disturber:
                 stop()
             case fault if fault in AT_A_CALL:
                 self._pending = True
+            case "full":
+                self._full_for, self._half_way = FULL_FOR, True
             case "net-lost" | "net-late":
                 self._cut_network()
             case fault if fault in CLOCK_STEPS_S:
@@ -155,11 +164,31 @@ class Disturber:
 
     # -- at the next call that writes -----------------------------------------------------------------
 
-    def watch(self, kind: str, log_or_store: Any) -> None:
-        """Let every writing call of a log or store through here."""
+    def watch(self, kind: str, log_or_store: Any, folder: Path | None = None) -> None:
+        """Let every writing call of a log or store through here. ``folder``: of its files, if it has any."""
         writes = LOG_WRITES if kind == "log" else STORE_WRITES
         for name, errors in writes.items():
-            setattr(log_or_store, name, self._guarded(kind, name, errors, getattr(log_or_store, name)))
+            plain = getattr(log_or_store, name)
+            if folder is not None:
+                plain = self._on_a_disk(f"{kind}.{name}", folder, plain)
+            setattr(log_or_store, name, self._guarded(kind, name, errors, plain))
+
+    def _on_a_disk(self, target: str, folder: Path, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def on_a_disk(*args: Any, **options: Any) -> Any:
+            if not self._full_for:
+                return plain(*args, **options)
+            half_way, self._half_way = self._half_way, False
+            try:
+                with full_disk(folder, half_way=half_way):
+                    return plain(*args, **options)
+            except TidegateError as error:
+                self._full_for -= 1
+                if not self.done:
+                    self.note(f"{target}: {type(error).__name__}")
+                self._give_way()
+                raise
+
+        return on_a_disk
 
     def _guarded(self, kind: str, name: str, errors: Errors, plain: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(*args: Any, **options: Any) -> Any:

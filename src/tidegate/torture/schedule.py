@@ -16,6 +16,7 @@ from tidegate import failpoints
 from tidegate.errors import ConfigError
 from tidegate.torture.besides import TIDIES, beside_at
 from tidegate.torture.faults import CLOCK_STEPS_S, FAULTS, TABLE
+from tidegate.torture.full_disk import folder_of
 from tidegate.torture.tcp_proxy import server_of
 
 FINISHES = {
@@ -97,6 +98,9 @@ def impossible(fault: str, store: str, server_kill: str) -> str:
     if fault.startswith("net-") and server_of(store) is None:
         kind = store.partition(":")[0]
         return f"a store at {kind}:// is not reached through a plain TCP proxy (only redis://host:port is)"
+    if fault == "full" and folder_of(store) is None:
+        kind = store.partition(":")[0]
+        return f"the disk of a store at {kind}:// is its server's (only that of sqlite:// can be had here)"
     if fault == "server" and not server_kill:
         return "no command that kills and restarts a server was given (--allow-server-kill)"
     return ""
