@@ -58,11 +58,12 @@ class Receipts:
             except BufferError:
                 if time.monotonic() > until:
                     self._clients.unavailable(f"writing to {self._topic}")
-                self._producer.poll(POLL_S)
+                self._poll(POLL_S)
             except KafkaException as error:
+                self._poll(0)  # a client that gave up says why here, and only that it did there
                 self._clients.unavailable(f"writing to {self._topic}", error.args[0])
             else:
-                self._producer.poll(0)
+                self._poll(0)
                 return
 
     def all_in(self) -> list[int]:
@@ -73,7 +74,7 @@ class Receipts:
         # The client reports every message within its own time-out; the rest is for a client that hangs.
         until = time.monotonic() + self._clients.settings.timeout_s + 5
         while self._missing and self._error is None and time.monotonic() < until:
-            self._producer.poll(POLL_S)
+            self._poll(POLL_S)
         self._refuse_error()
         if self._missing:
             self._clients.unavailable(f"writing to {self._topic}")
@@ -81,6 +82,14 @@ class Receipts:
             msg = f"{self._clients.where}: {self._topic}: the brokers acknowledged messages out of order"
             raise WalUnavailableError(msg)
         return self._offsets
+
+    def _poll(self, wait_s: float) -> None:
+        try:
+            self._producer.poll(wait_s)
+        except (
+            KafkaException
+        ) as error:  # the client itself gave up: who may write nothing gets no producer id
+            self._clients.unavailable(f"writing to {self._topic}", error.args[0], error)
 
     def _refuse_error(self) -> None:
         if self._error is not None:

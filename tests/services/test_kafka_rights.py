@@ -1,0 +1,160 @@
+"""Rights in Kafka: the lists of docs/operations.md are enough, with one less a user is told which is missing.
+
+The users are made from the page itself, so that what it says is what is tried.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from kafka_query import WAIT_S, Query
+from kafka_server import KafkaCluster, wait_until
+from tidegate.committers.open import open_namespace
+from tidegate.errors import ConfigError, OutcomeUnknownError, WalUnavailableError
+
+pytestmark = [pytest.mark.xdist_group("kafka-rights"), pytest.mark.slow]  # a broker of their own
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+PASSWORD = "Pa55-of-all"
+AUTHORIZED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    # The broker itself comes by a listener without a login, the tests by the first of the users.
+    "super.users": "User:ANONYMOUS;User:admin",
+}
+WRITER, READER = "tidegate-writer", "tidegate-reader"
+RIGHTS = {
+    "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
+    **{name: AclOperation[name.upper()] for name in ("Create", "Read", "Write", "Delete", "Describe")},
+}
+
+
+def rights_of(user):
+    """The operations that the page grants a user, on the topics of one namespace."""
+    (line,) = re.findall(rf"^kafka-acls .*?User:{user} (.*)$", PAGE.read_text(), re.MULTILINE)
+    assert line.endswith("--topic tidegate.flights. --resource-pattern-type prefixed")
+    return re.findall(r"--operation (\w+)", line)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    users = dict.fromkeys(("admin", WRITER, READER), PASSWORD)
+    folder = tmp_path_factory.mktemp("kafka")
+    with KafkaCluster(folder, sasl=users, settings=AUTHORIZED) as cluster:
+        yield cluster
+
+
+class Users:
+    def __init__(self, cluster, query):
+        self.query, self._admin = query, AdminClient(cluster.client_settings)
+
+    def grant(self, user, rights):
+        """These rights and no others, on the query's topics; waits until the broker knows."""
+        topics = f"{self.query.prefix}.{self.query.namespace}."
+        everything = ResourceType.ANY, None, ResourcePatternType.ANY, f"User:{user}", None
+        every = AclBindingFilter(*everything, AclOperation.ANY, AclPermissionType.ANY)
+        self._admin.delete_acls([every])[every].result(WAIT_S)
+        where = ResourceType.TOPIC, topics, ResourcePatternType.PREFIXED, f"User:{user}", "*"
+        bindings = [AclBinding(*where, RIGHTS[name], AclPermissionType.ALLOW) for name in rights]
+        for done in self._admin.create_acls(bindings).values() if bindings else ():
+            done.result(WAIT_S)
+        wait_until(lambda: self._known(every) == {RIGHTS[name] for name in rights}, "the rights are known")
+
+    def _known(self, every):
+        return {AclOperation(found.operation) for found in self._admin.describe_acls(every).result(WAIT_S)}
+
+    def as_user(self, name, **more):
+        return {"sasl.username": name, "sasl.password": PASSWORD, **more}
+
+
+@pytest.fixture
+def users(guarded, tmp_path):
+    known = {name: value for name, value in guarded.client_settings.items() if name != "bootstrap.servers"}
+    query = Query(guarded.bootstrap, tmp_path, **known)
+    yield Users(guarded, query)
+    query.close()
+
+
+def a_life(users):
+    """All that a writer does with a log: make, open, commit, look at it, trim, remove."""
+    query, me = users.query, users.as_user(WRITER)
+    driver = query.run(3, deadline_s=8.0, **me)
+    assert driver.log.checks()
+    first = next(iter(driver.log.decisions()))
+    driver.log.trim_decisions(first.next_position)
+    driver.log.trim_blobs([], 2**60)
+    assert query.log(**me).drop()
+
+
+def test_the_rights_of_the_page_are_enough(users):
+    users.grant(WRITER, rights_of(WRITER))
+    a_life(users)
+
+
+@pytest.mark.parametrize("less", rights_of(WRITER))
+def test_with_one_right_less_a_writer_is_refused_and_told_which(users, less):
+    users.grant(WRITER, [name for name in rights_of(WRITER) if name != less])
+    # An append that was refused is tried until its deadline: an earlier copy may be there (append rule 4).
+    with pytest.raises((ConfigError, WalUnavailableError), match=rf"lacks the right {less} on") as told:
+        a_life(users)
+    assert PASSWORD not in str(told.value)
+
+
+def test_a_safe_writer_without_the_right_to_write_is_refused_before_it_opens(users):
+    query = users.query
+    query.run(1)
+    before = len(list(query.log().decisions()))
+    users.grant(WRITER, [name for name in rights_of(WRITER) if name != "Write"])
+    found = {c.found for c in query.log(**users.as_user(WRITER)).checks() if c.outcome == "fail"}
+    assert "this user lacks WRITE on the topic" in found
+    driver = query.driver(8.0, safe=True, **users.as_user(WRITER))
+    with pytest.raises(ConfigError, match="lacks WRITE on the topic"):
+        open_namespace(driver, "lineage")
+    assert len(list(query.log().decisions())) == before
+
+
+WRITES = {
+    "create": lambda log, _: log.create(),
+    "append_decision": lambda log, _: log.append_decision(b"record"),
+    "stage": lambda log, _: log.stage("segment", [b"blob"]),
+    "trim_decisions": lambda log, at: log.trim_decisions(at),
+    "trim_blobs": lambda log, _: log.trim_blobs([], 2**60),
+    "drop": lambda log, _: log.drop(),
+}
+
+
+def test_a_reader_of_the_log_reads_all_of_it_and_can_change_nothing(users):
+    query = users.query
+    query.run()
+    users.grant(READER, rights_of(READER))
+    log = query.log(**users.as_user(READER, timeout_s=6.0))
+    whole = list(query.log().decisions())
+    assert list(log.decisions()) == whole
+    assert log.size() == query.log().size()
+    query.check()  # as a writer; then all of it as the reader
+    facts = query.decided().recent
+    assert [blob.address for fact in facts for blob in log.read([fact.manifest_address])]
+    for name, write in WRITES.items():
+        with pytest.raises(
+            (ConfigError, OutcomeUnknownError), match=r"lacks the right (Create|Write|Delete) on"
+        ):
+            write(log, whole[1].position)
+        assert list(query.log().decisions()) == whole, name
+    query.check()
+
+
+def test_who_may_only_describe_cannot_read(users):
+    users.query.run(1)
+    users.grant(READER, ["Describe"])
+    log = users.query.log(**users.as_user(READER, timeout_s=6.0))
+    with pytest.raises(ConfigError, match="lacks the right Read on"):
+        list(log.decisions())
