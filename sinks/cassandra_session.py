@@ -22,6 +22,7 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.connection import ConnectionException
 from cassandra.protocol import ErrorMessage
 
+from tidegate.certificate import over_its_time
 from tidegate.deadline import end_of, left_of, one_call, over_at
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.sinks import cassandra_schema as schema
@@ -253,7 +254,7 @@ class Session:
             raise self._as_ours(error) from error
 
     def _as_ours(self, error: Exception) -> Exception:
-        return as_ours(error, self.where)
+        return as_ours(error, self.where, self.settings.tls)
 
     def size(self) -> int:
         """About how many bytes all tables take up on the nodes of this data centre, every copy and every
@@ -316,13 +317,18 @@ class Session:
         self.cluster.shutdown()
 
 
-def as_ours(error: Exception, where: str) -> Exception:
-    """The driver's error as ours; what is none of its kind stays as it is, a mistake of ours."""
+def as_ours(error: Exception, where: str, tls: dict[str, Any] | None = None) -> Exception:
+    """The driver's error as ours; what is none of its kind stays as it is, a mistake of ours. ``tls``: what
+    TLS was told, where it is used.
+    """
     if isinstance(error, cluster.NoHostAvailable):
         for each in getattr(error, "errors", {}).values():
             if isinstance(each, cassandra.AuthenticationFailed):
                 return ConfigError(f"{where}: {each}")
     if isinstance(error, NO_ANSWER):
+        renew = "" if tls is None else over_its_time(_in_short(error), tls.get("ssl_certfile"))
+        if renew:
+            return ConfigError(f"{where}: {_in_short(error)}; {renew}")
         return StoreUnavailableError(f"{where}: {_in_short(error)}")
     if isinstance(error, cassandra.AuthenticationFailed | cassandra.Unauthorized):
         return ConfigError(f"{where}: {error}")

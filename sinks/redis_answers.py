@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import redis
 from redis import exceptions
 
+from tidegate.certificate import over_its_time
 from tidegate.errors import ConfigError, StoreNotVerifiedError, StoreUnavailableError
 from tidegate.sinks.redis_functions import RELEASE, call_head, library, script_of
 from tidegate.sinks.redis_resp import pack
@@ -188,10 +189,16 @@ def takes_no_functions(where: str, address: object, error: Exception) -> ConfigE
     return ConfigError(f"{where}: {address} does not take our functions: {error}")
 
 
-def no_answer(where: str, timeout_s: float, later: Later) -> StoreUnavailableError:
-    """The error for calls that had no answer in time."""
+def no_answer(
+    where: str, timeout_s: float, later: Later, certificate: str | None = None
+) -> StoreUnavailableError | ConfigError:
+    """The error for calls that had no answer in time: ConfigError where a certificate is over its time.
+    ``certificate``: the file of this client's.
+    """
     text = f"{where}: no answer within {timeout_s} s: {later}"
     if "rediss" in where.partition("://")[0]:
+        if renew := over_its_time(str(later), certificate):
+            return ConfigError(f"{text}; {renew}")
         text += " (the URL asks for TLS: does the server speak it?)"
     elif any(said in str(later) for said in ("losed by server", "reset by peer")):
         text += " (if the server speaks TLS, the URL begins with rediss)"

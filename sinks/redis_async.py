@@ -106,7 +106,8 @@ class AsyncCalls:
             ):
                 yield attempt
         except Later as later:
-            raise no_answer(self.where, timeout_s, later) from later
+            own = self.servers.settings.connection.get("ssl_certfile")
+            raise no_answer(self.where, timeout_s, later, own) from later
 
     async def _round(
         self, calls: Sequence[Call], left: list[int], replies: list[Any], listed: Listed

@@ -128,7 +128,8 @@ class Calls:
                 reraise=True,
             )
         except Later as later:
-            raise no_answer(self.where, timeout_s, later) from later
+            own = self.servers.settings.connection.get("ssl_certfile")
+            raise no_answer(self.where, timeout_s, later, own) from later
 
     def node_of(self, key: bytes) -> Node:
         """The server that holds the key. StoreUnavailableError: nobody can tell within ``timeout_s``."""

@@ -21,6 +21,7 @@ import tenacity
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from tidegate.certificate import over_its_time
 from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.wal.kafka_settings import KafkaSettings
 
@@ -40,6 +41,24 @@ REFUSED = frozenset(
     }
 )
 """The brokers say no, and will again: trying on would only hide it."""
+
+UNTRUSTED = (
+    "the brokers' certificate is over its time (`openssl s_client -connect HOST:PORT` tells: renew it there),"
+    " or ssl.ca.location is not who signed it; "
+)
+DENIED = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
+RIGHTS = {
+    "describing": "Describe",
+    "metadata": "Describe",
+    "the ends": "Describe",
+    "the configuration": "DescribeConfigs",
+    "reading": "Read",
+    "writing": "Write",
+    "trimming": "Delete",
+    "deleting": "Delete",
+    "making": "Create",
+}
+"""By how the name of what was asked for begins: the right that a broker wants for it."""
 
 TRANSIENT = frozenset(
     {
@@ -250,10 +269,20 @@ class Clients:
         noted, self._last_error = self._last_error, None
         shown = [one for one in (error, noted) if one is not None]
         said = self.settings.hide("; ".join(dict.fromkeys(one.str() for one in shown)))
-        if any(map(self._is_refused, shown)):
+        if any(one.code() in DENIED for one in shown):
+            right = next((right for begin, right in RIGHTS.items() if what.startswith(begin)), "for it")
             msg = (
-                f"{self.where}: {what}: {said}; check security.protocol, sasl.* and ssl.* of the log's"
-                " options, and what this user may do there"
+                f"{self.where}: {what}: {said}; this user lacks the right {right} on the log's topics:"
+                " docs/operations.md has the rights of a writer and a reader, `kafka-acls --add` grants them"
+            )
+            raise ConfigError(msg) from cause
+        if renew := over_its_time(said, self.settings.client.get("ssl.certificate.location")):
+            raise ConfigError(f"{self.where}: {what}: {said}; {renew}") from cause
+        if any(map(self._is_refused, shown)):
+            untrusted = UNTRUSTED if "certificate verify failed" in said else ""
+            msg = (
+                f"{self.where}: {what}: {said}; {untrusted}check security.protocol, sasl.* and ssl.* of the"
+                " log's options, and what this user may do there"
             )
             raise ConfigError(msg) from cause
         if any(one.code() == KafkaError.INVALID_RECORD for one in shown):

@@ -9,21 +9,34 @@ from pathlib import Path
 HERE = "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:127.0.0.2,IP:127.0.0.3"
 
 
+KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+SIGNED = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
+
+
 def make_certificates(folder: Path) -> None:
     """ca.pem, and a certificate that it signed, with its key, for a server on this machine and a client."""
-    folder.mkdir()
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    folder.mkdir(parents=True)
     _extensions(
         folder / "ca.ext", "basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign"
     )
-    signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"]
-    for name, by in (("ca", ["-signkey", "ca.key"]), ("server", signed), ("client", signed)):
-        if name != "ca":
-            _extensions(folder / f"{name}.ext", "basicConstraints=critical,CA:FALSE", HERE)
-        request = [*key, "-subj", f"/CN=tests-{name}", "-keyout", f"{name}.key", "-out", f"{name}.csr"]
-        _openssl(folder, "req", *request)
-        certificate = ["-in", f"{name}.csr", "-days", "2", "-extfile", f"{name}.ext", "-out", f"{name}.pem"]
-        _openssl(folder, "x509", "-req", *certificate, *by)
+    _make(folder, "ca", "-signkey", "ca.key")
+    for name in ("server", "client"):
+        _extensions(folder / f"{name}.ext", "basicConstraints=critical,CA:FALSE", HERE)
+        _make(folder, name, *SIGNED)
+
+
+def make_expired(folder: Path, name: str) -> None:
+    """expired-NAME.pem and its key: as those of ``server`` or ``client``, but for the time, which is over."""
+    (folder / f"expired-{name}.ext").write_text((folder / f"{name}.ext").read_text())
+    _make(folder, f"expired-{name}", *SIGNED, days=-1)
+
+
+def _make(folder: Path, name: str, *by: str, days: int = 2) -> None:
+    _openssl(
+        folder, "req", *KEY, "-subj", f"/CN=tests-{name}", "-keyout", f"{name}.key", "-out", f"{name}.csr"
+    )
+    made = ["-days", str(days), "-extfile", f"{name}.ext", "-out", f"{name}.pem"]
+    _openssl(folder, "x509", "-req", "-in", f"{name}.csr", *made, *by)
 
 
 def _extensions(file: Path, *lines: str) -> None:
