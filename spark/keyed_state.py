@@ -84,7 +84,7 @@ def reduced(held: Any, table: ReducedTable, base_version: int, rows: Any) -> Any
             " fit bigint; nothing was decided; use a wider type (double)"
         )
         raise BadRecordError(msg)
-    part = parse(pc.binary_slice(values, 1, VALUE_END), table.columns)
+    part = parse_given(table.name, keys, pc.binary_slice(values, 1, VALUE_END), table.columns)
     state = parse(held, table.columns)
     combined = []
     for column, ours, theirs in zip(table.columns, state, part, strict=True):
@@ -147,6 +147,23 @@ def parse(values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
         msg = f"{len(lines)} values of state were parsed as {table.num_rows} rows"
         raise CorruptError(msg)
     return [table[column.name].combine_chunks().cast(TYPES[column.type]) for column in columns]
+
+
+def parse_given(table: str, keys: Any, values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
+    """As ``parse``, of what a batch brought. BadRecordError: a value is none that can be compared."""
+    try:
+        return parse(values, columns)
+    except pa.ArrowInvalid:
+        for place, key in enumerate(keys.to_pylist()):
+            try:
+                parse(values.slice(place, 1), columns)
+            except pa.ArrowInvalid as error:
+                msg = (
+                    f"table {table}, key {key!r}: {values[place].as_py()[:200]!r}: {error}; nothing was"
+                    " decided; dates and timestamps have to be of the years 0 to 9999"
+                )
+                raise BadRecordError(msg) from error
+        raise
 
 
 def _parse_numbers(values: Any, columns: Sequence[ReducedColumn]) -> list[Any] | None:

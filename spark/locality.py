@@ -145,8 +145,8 @@ class FileMetadataStore:
 
     KEY_BYTES_MAX = 100
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
 
     def put(self, key: bytes, value: bytes) -> None:
         path = self._path(key)

@@ -1,13 +1,30 @@
 """Reducers in columns: values are parsed in one of two ways, which must say the same."""
 
+import datetime
 import json
+import math
 import random
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tidegate.errors import BadRecordError
 from tidegate.spark import keyed_state
-from tidegate.spark.keyed_state import ReducedColumn, format_values, parse
+from tidegate.spark.keyed_state import (
+    FLOATS,
+    INTEGERS,
+    ReducedColumn,
+    ReducedTable,
+    format_values,
+    parse,
+    reduced,
+    reduced_column,
+)
+from tidegate.value_encoding import encoder_of
+from tidegate.values import values_of
+from tidegate.wal.record import Column, TableSchema
 
 COLUMNS = (
     ReducedColumn("n", "bigint", "sum"),
@@ -49,3 +66,76 @@ def test_what_is_written_is_parsed_again_as_numbers(seed):
     written = format_values(COLUMNS, parsed)
     bare = pa.array([value.as_py()[1:] for value in written], pa.binary())
     assert keyed_state._parse_numbers(bare, COLUMNS) == parsed
+
+
+# -- against a fold in Python --------------------------------------------------------------------------
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+CELLS = {
+    "bigint": st.integers(-(2**40), 2**40),
+    "tinyint": st.integers(-128, 127),
+    "double": st.floats(),
+    "float": st.floats(width=32),
+    "string": TEXT,
+    "boolean": st.booleans(),
+    "date": st.dates(),
+    "timestamp": st.datetimes(timezones=st.just(datetime.timezone.utc)),
+}
+
+
+@st.composite
+def states_and_batches(draw):
+    """Columns of any names and types, and rows: (state or None, the batch's own part)."""
+    columns, cells = [], {}
+    for name in draw(st.lists(TEXT.filter(bool), min_size=1, max_size=3, unique=True)):
+        kind = draw(st.sampled_from(sorted(CELLS)))
+        reducers = ["count", "first", "last", *["min", "max"] * (kind != "boolean")]
+        reducers += ["sum"] * (kind in INTEGERS or kind in FLOATS)
+        reducer = draw(st.sampled_from(reducers))
+        columns.append(reduced_column("t", Column(name, kind), reducer))
+        cells[name] = st.none() | (st.integers(0, 2**30) if reducer == "count" else CELLS[kind])
+    row = st.fixed_dictionaries(cells)
+    return tuple(columns), draw(st.lists(st.tuples(st.none() | row, row), min_size=1, max_size=4))
+
+
+def folded(reducer, state, value):
+    def rank(x):
+        return (isinstance(x, float) and math.isnan(x), x)
+
+    if state is None or value is None:
+        return value if state is None else state
+    ways = {"min": min, "max": max}
+    if reducer in ways:
+        return ways[reducer](state, value, key=rank)
+    return {"first": state, "last": value}[reducer] if reducer in ("first", "last") else state + value
+
+
+def plain(row):
+    """NaN equals NaN here; zero has no sign."""
+    return {k: "NaN" if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
+
+
+@settings(max_examples=60, deadline=None)
+@given(states_and_batches())
+def test_state_and_batch_are_combined_as_python_would(case):
+    columns, rows = case
+    schema = TableSchema((Column("k", "string"),), tuple(Column(c.name, c.type) for c in columns))
+    encode, decode = encoder_of(schema).encode, values_of(schema).decode
+    stored = [(state and encode(state), encode(part)) for state, part in rows]
+    held = pa.array([state for state, _ in stored], pa.binary())
+    parts = pa.array([b"+" + part for _, part in stored], pa.binary())
+    keys = pa.array([b"k"] * len(rows), pa.binary())
+    made = reduced(held, ReducedTable(0, "t", 0, columns), 1, pa.record_batch([keys, parts], ["k", "v"]))
+    for (state, part), value in zip(stored, made.to_pylist(), strict=True):
+        before, new = {} if state is None else decode(state), decode(part)
+        expected = {c.name: folded(c.reducer, before.get(c.name), new[c.name]) for c in columns}
+        assert plain(decode(value[1:])) == plain(expected)
+
+
+@pytest.mark.parametrize("kind, text", [("timestamp", "+12000-01-01T00:00:00.000Z"), ("date", "-0044-03-15")])
+def test_a_time_that_python_has_not_is_a_bad_record_with_its_key(kind, text):
+    columns = (ReducedColumn("at", kind, "max"),)
+    values = pa.array([b'+{"at":null}', b'+{"at":"%s"}' % text.encode()], pa.binary())
+    rows = pa.record_batch([pa.array([b"k1", b"k2"], pa.binary()), values], ["k", "v"])
+    with pytest.raises(BadRecordError, match=r"table t, key b'k2': .*years 0 to 9999"):
+        reduced(pa.nulls(2, pa.binary()), ReducedTable(0, "t", 0, columns), 1, rows)
