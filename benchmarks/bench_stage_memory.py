@@ -1,10 +1,13 @@
-"""Peak memory of one task staging its change-log, at 1 M and at 5 M rows.
+"""Peak memory of one task staging its change-log: at 1 M and at 5 M rows, and with large states.
 
     tools/run python benchmarks/bench_stage_memory.py
 
 Each size runs in a process of its own: sorted Arrow batches of 10,000 rows, as Spark hands them
 over, go through ``stage_task`` into a file log; the process reports its peak resident size
 (ru_maxrss). The figure at no rows is what Python, Arrow and tidegate take by themselves.
+
+Then 10,000 keys that come in one Arrow batch are patched (one column of two is set), each with a state of
+so many bytes, which a store in memory makes as it is asked.
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-BATCH_ROWS, VALUE = 10_000, b"+" + b"v" * 60
+BATCH_ROWS, VALUE, PATCH = 10_000, b"+" + b"v" * 60, b'+{"n":2}'
+STATES = (1_000, 10_000, 50_000)
 
 
-def batches(rows: int) -> Iterator[Any]:
+def batches(rows: int, value: bytes) -> Iterator[Any]:
     """Sorted changes of 64 key groups, made as they are asked for."""
     import pyarrow as pa
 
@@ -34,12 +38,25 @@ def batches(rows: int) -> Iterator[Any]:
             pa.array([number // per_group for number in numbers], pa.int32()),
             pa.array([0] * len(numbers), pa.int32()),
             pa.array([b"key-%09d" % number for number in numbers], pa.binary()),
-            pa.array([VALUE] * len(numbers), pa.binary()),
+            pa.array([value] * len(numbers), pa.binary()),
         ]
         yield pa.record_batch(columns, schema=CHANGES)
 
 
-def stage(rows: int) -> None:
+def patching(state_bytes: int) -> Any:
+    """A merge for states of so many bytes each."""
+    import pyarrow as pa
+
+    from tidegate.spark.keyed_merge import merge_with
+    from tidegate.spark.keyed_patch import PatchedTable
+
+    def read(_table: str, _start: int, rows: Any) -> Any:
+        return pa.array([b'{"n":1,"s":"%s"}' % (b"s" * state_bytes) for _ in range(len(rows))], pa.binary())
+
+    return merge_with(read, [PatchedTable(0, "t", 0, ("n", "s"))], 1)
+
+
+def stage(rows: int, state_bytes: int) -> None:
     """Stage so many rows and print what it took."""
     from tidegate.wal.bad_rows import StageSpec
     from tidegate.wal.changelog import stage_task
@@ -50,7 +67,9 @@ def stage(rows: int) -> None:
         log.create()
         spec = StageSpec("uuid", "a1", ("t",), (("string",),), 900_000, 32_768, 1 << 24, 64)
         started = time.perf_counter()
-        ack = stage_task(batches(rows), spec, log, task=0, task_attempt="0", host="h")
+        merge = patching(state_bytes) if state_bytes else None
+        given = batches(rows, PATCH if state_bytes else VALUE)
+        ack = stage_task(given, spec, log, task=0, task_attempt="0", host="h", merge=merge)
         seconds = time.perf_counter() - started
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(
@@ -60,17 +79,26 @@ def stage(rows: int) -> None:
     )
 
 
+def measured(rows: int, state_bytes: int) -> dict[str, Any]:
+    """What it took in a process of its own."""
+    words = [sys.executable, __file__, str(rows), str(state_bytes)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 def main() -> None:
     if len(sys.argv) > 1:
-        stage(int(sys.argv[1]))
+        stage(int(sys.argv[1]), int(sys.argv[2]))
         return
     print(f"{'rows':>12} {'frames':>8} {'seconds':>8} {'peak MiB':>9}")
     for rows in (0, 1_000_000, 5_000_000):
-        done = subprocess.run(
-            [sys.executable, __file__, str(rows)], capture_output=True, text=True, check=True, timeout=600
-        )
-        found = json.loads(done.stdout)
+        found = measured(rows, 0)
         print(f"{rows:>12,} {found['frames']:>8,} {found['seconds']:>8.1f} {found['peak_mib']:>9.0f}")
+    print(f"{'state bytes':>12} {'all, MiB':>8} {'seconds':>8} {'peak MiB':>9}")
+    for size in STATES:
+        found, total = measured(BATCH_ROWS, size), BATCH_ROWS * size >> 20
+        print(f"{size:>12,} {total:>8,} {found['seconds']:>8.1f} {found['peak_mib']:>9.0f}")
 
 
 if __name__ == "__main__":

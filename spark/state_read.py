@@ -31,7 +31,8 @@ def from_store(store: Store, base_version: int, at_us: int) -> ReadState:
 
 PORTION_BYTES = 16 * 1024 * 1024
 """About so much state is in memory at once (I11); a value may take as much as that by itself."""
-FIRST_ROWS = 1_000
+FIRST_ROWS = 200
+"""So many keys of a task are asked for before it is known how large their states are."""
 
 
 class Portions:

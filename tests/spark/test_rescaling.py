@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import pytest
+from pyspark import cloudpickle
 
 import tidegate
 from tidegate import failpoints
@@ -20,6 +22,7 @@ from tidegate.spark.parallelism import slots_now
 from tidegate.wal.fold import View, fold_all
 
 pytestmark = pytest.mark.spark
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
 
 SCHEMA = "k string, n bigint"
 KEY_GROUPS = 11
@@ -131,6 +134,59 @@ def test_a_version_that_was_decided_is_applied_from_its_own_manifest_i4(stream):
         assert [info.parallelism for info in gate.history()] == [2, 2, 5]
     for version in (1, 2, 3):
         assert flights.rows("sums", version) == sums(range(version))
+
+
+def keep(instance, rows, state, emit):
+    return [*state, *(b"%d" % row["n"] for row in rows)]
+
+
+def add(key, rows, state, emit):
+    return {"n": (state["n"] if state else 0) + sum(row["n"] for row in rows)}
+
+
+def stateful(sink):
+    def each(txn, rows):
+        txn.reduce("sums", rows, "k", {"n": "sum"})
+        txn.update("updated", rows, "k", add, schema="n bigint")
+        txn.local_state("seen", rows, keep)
+
+    return sink.each(each)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # each driver that fails leaves its threads to end
+@pytest.mark.parametrize(
+    "first, then",
+    [
+        ("decide.after_append", "apply.after_chunk"),
+        ("apply.after_chunk", "seal.after"),
+        ("seal.after", "publish.before"),
+        ("publish.before", "apply.after_chunk"),
+    ],
+)
+def test_a_rescale_in_the_middle_of_a_recovery_i1_i2_i4(stream, first, then):
+    """A driver at 2 fails, one at 5 while it recovers that; one at 1 finishes, then 5 and 1 go on."""
+    flights = stream(SCHEMA)
+    options = {"key_groups": KEY_GROUPS}
+    flights.commit(stateful(flights.sink(parallelism=2, **options)), batch(0))
+    flights.add(batch(1))
+    for parallelism, place in ((2, first), (5, then)):
+        failpoints.arm(f"{place}=raise")
+        ran = flights.run(stateful(flights.sink(parallelism=parallelism, **options)))
+        assert isinstance(ran.error, failpoints.FailpointError)
+        failpoints.arm(None)
+        assert (flights.decided(), flights.version()) == (2, 1)
+    steps = [2, 2]
+    for parallelism in (1, 5, 1):
+        sink = flights.sink(parallelism=parallelism, **options)
+        steps.append(parallelism)
+        flights.commit(stateful(sink), batch(len(steps) - 1))
+        for version in range(1, len(steps) + 1):
+            assert flights.rows("sums", version) == flights.rows("updated", version) == sums(range(version))
+            items = sorted(int(item) for item in flights.rows("_local.seen", version).values())
+            assert items == sorted(row["n"] for step in range(version) for row in batch(step))
+    with flights.gate() as gate:
+        assert [info.parallelism for info in gate.history()] == steps
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ that is full), places where not even root can make a folder, folders that go whi
 
 from __future__ import annotations
 
+import resource
 import shutil
 import sys
 from collections import Counter
@@ -128,3 +129,28 @@ def test_a_folder_that_goes_while_tasks_use_it_costs_reads_only(stream, tmp_path
         flights.commit(sink.each(function), rows_of(number))
         assert found(flights) == folded(*map(rows_of, range(number + 1)))
     assert local.exists()
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_under_sparks_own_shuffle_ends_the_batch_undecided_i5(stream, spark):
+    """That one is needed: rows are sorted there. Spark's error comes as it is, and says which file."""
+    flights = stream(SCHEMA)
+    flights.add(rows_of(0))
+    process = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+
+    def large(txn, rows):
+        many = rows.sparkSession.range(20_000).selectExpr(
+            "CAST(id AS string) k", "sha2(id, 512) filling", "id n"
+        )
+        txn.update("sums", many, "k", total, schema="n bigint, filling string")
+
+    before = resource.prlimit(process, resource.RLIMIT_FSIZE)
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (300_000, before[1]))
+    try:
+        ran = flights.run(flights.sink().each(large))
+    finally:
+        resource.prlimit(process, resource.RLIMIT_FSIZE, before)
+    assert "File too large" in str(ran.error), ran.error
+    assert flights.decided() == 0
+    flights.commit(flights.sink().each(large))
+    assert len(flights.rows("sums")) == 20_000

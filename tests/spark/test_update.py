@@ -261,3 +261,29 @@ def test_one_key_with_many_rows_streams_and_may_be_left_unread(stream, conf):
         -1: {"first": 1, "count": 100_000}, **{n: {"first": o, "count": 1} for n, o in others.items()}
     }  # fmt: skip
     assert flights.rows("t", 2) == {n: {"first": o, "count": -1} for n, o in {-1: 1, **others}.items()}
+
+
+@pytest.mark.slow
+def test_a_million_rows_of_one_key_take_no_more_memory_than_a_batch_of_them_i11(stream):
+    def each(txn, rows):
+        many = rows.sparkSession.range(1_000_000).selectExpr("CAST(1 AS int) n", "id", "repeat('x', 200) s")
+
+        def count(key, rows, state, emit):
+            import resource
+
+            first = next(rows)
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            total, number = first["id"], 1
+            for row in rows:
+                total, number = total + row["id"], number + 1
+            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+            return {"total": total, "rows": number, "grown_kib": grown}
+
+        schema = "total bigint, rows bigint, grown_kib bigint"
+        txn.update("t", many, "n", count, schema=schema, order_by="id")
+
+    flights = stream("n int")
+    flights.commit(flights.sink(function_deadline_s=600).each(each), [{"n": 0}])
+    (found,) = flights.rows("t").values()
+    assert (found["rows"], found["total"]) == (1_000_000, sum(range(1_000_000)))
+    assert found["grown_kib"] < 100 * 1024, found
