@@ -66,6 +66,21 @@ def test_a_batch_without_its_commit_file_is_not_run_again_i2_t9_t10(stream):
     assert flights.view().state.recent[-1].digest == digest, "nothing but an Open was appended"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [(0, 1, 2), (1, 2), (0, 1), (1,)], ids=str)
+def test_whatever_commit_files_are_lost_each_batch_is_one_version_i2_t9(stream, lost):
+    """Spark begins again behind the last one that it finds, or at the last batch that it planned."""
+    flights, calls = stream(SCHEMA), []
+    flights.commit(flights.sink().each(body(calls)), *BATCHES)
+    for batch in lost:
+        for name in (str(batch), f".{batch}.crc"):
+            (flights.checkpoint / "commits" / name).unlink(missing_ok=True)
+    flights.commit(flights.sink().each(body(calls)), [{"k": "c", "n": 1}])
+    assert calls == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert (flights.version(), flights.decided()) == (4, 4)
+    assert flights.rows("sums") == SUMS | {"c": {"n": 101}}
+
+
 @pytest.mark.parametrize("place", ["manifest.before_write", "manifest.after_write", "decide.before_append"])
 def test_a_crash_before_the_decision_and_a_replay_with_other_rows_never_mix_i5_t3_t6(stream, place):
     flights, calls, generation = stream(SCHEMA), [], []
