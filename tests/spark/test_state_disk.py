@@ -140,7 +140,7 @@ def test_a_disk_that_is_full_under_sparks_own_shuffle_ends_the_batch_undecided_i
 
     def large(txn, rows):
         many = rows.sparkSession.range(20_000).selectExpr(
-            "CAST(id AS string) k", "sha2(id, 512) filling", "id n"
+            "CAST(id AS string) k", "sha2(CAST(id AS string), 512) filling", "id n"
         )
         txn.update("sums", many, "k", total, schema="n bigint, filling string")
 
