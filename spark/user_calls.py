@@ -71,7 +71,9 @@ class UserCalls:
                 returned = fn(*given)
             finally:
                 self._deadline.end()
-        except (Exception, SystemExit, Overdue) as error:  # noqa: BLE001 - whatever a function may raise
+        except (KeyboardInterrupt, GeneratorExit):  # not the function's: this process is being ended
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever a function may raise, CancelledError too
             self._deadline.end()
             raised = error
         self._in_call = False

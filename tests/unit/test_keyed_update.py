@@ -1,5 +1,6 @@
 """The first stage of an update without Spark: rows by key, deadlines, refusals, digests."""
 
+import asyncio
 import signal
 import sys
 import threading
@@ -235,6 +236,10 @@ def unshown(key, rows, state, emit):
     raise Unshown
 
 
+def cancelled(key, rows, state, emit):
+    raise asyncio.CancelledError
+
+
 def emits(*what):
     def fn(key, rows, state, emit):
         emit(*what)
@@ -257,6 +262,7 @@ def returns(what):
         (raises, " in raises), caused by KeyError: 'inner'; nothing was decided; mend the function, then"),
         (unshown, "Unshown: (its message cannot be shown)"),
         (lambda *_: sys.exit(3), "raised SystemExit: 3"),
+        (cancelled, "table t, key 'a', batch 7: cancelled raised CancelledError"),
         (forever, "key 'a', batch 7: forever did not return within function_deadline_s, 0.2 s ("),
         (sleeps, "sleeps did not return within function_deadline_s"),
         (returns(7), "BadRecordError: table t, key 'a', batch 7: fn returned a state that is"),
