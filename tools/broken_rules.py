@@ -148,6 +148,22 @@ RULES: list[Rule] = [
         "tests/unit/test_sqlite_store.py",
     ),
     (
+        "manifest-is-believed",
+        "I10: a manifest that cannot be right is refused, though its digest fits",
+        "wal/manifest.py",
+        '    for why in _impossible(manifest):\n        msg = f"{where}: ',
+        '    for why in ():\n        msg = f"{where}: ',
+        "tests/unit/test_manifest.py",
+    ),
+    (
+        "manifest-of-any-version",
+        "I10: a version is applied from the manifest of its own attempt",
+        "committers/apply.py",
+        "        if (manifest.version, manifest.attempt) != (fact.version, fact.attempt):\n",
+        "        if False:\n",
+        "tests/unit/test_manifest.py",
+    ),
+    (
         "missing-ack",
         "every task acks, once",
         "committers/acks.py",
