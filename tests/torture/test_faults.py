@@ -15,6 +15,7 @@ from tidegate.torture.events import Fault
 from tidegate.torture.faults import (
     CLOCK_STEPS_S,
     DIES_AFTER,
+    FULL_FOR,
     LATER_BY,
     LOG_WRITES,
     STORE_WRITES,
@@ -22,6 +23,7 @@ from tidegate.torture.faults import (
     Strike,
 )
 from tidegate.torture.history import Recorder, read_history
+from tidegate.wal.file_log import FileLog
 from tidegate.wal.log import Log
 
 AT = "publish.before"
@@ -201,6 +203,37 @@ def test_the_network_is_cut_at_the_failpoint(struck):
     _, disturber = struck("net-lost", cut=cut.set)
     come_by(disturber)
     assert cut.is_set()
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_a_full_disk(tmp_path, monkeypatch, taken_over):
+    """Real files: half of a record, then nothing at all, then room again; or the end of who met it."""
+    died = []
+    monkeypatch.setattr(faults, "kill", lambda: died.append(True))
+    log = FileLog(tmp_path, "n")
+    log.create()
+    whole = log.folder / "decisions.log"
+    with Recorder(tmp_path / "history", "driver", role="driver") as recorder:
+        disturber = Disturber(Strike("full", AT, 2, taken_over), recorder, lambda: None)
+        disturber.watch("log", log, tmp_path)
+        log.append_decision(b"first")
+        before = whole.read_bytes()
+        come_by(disturber)
+        for _ in range(FULL_FOR):
+            with pytest.raises(WalUnavailableError, match="File too large; make room on this disk"):
+                log.append_decision(b"x" * 1_000)
+            assert whole.read_bytes() == before
+        assert log.append_decision(b"x" * 1_000)
+    assert len(died) == (FULL_FOR if taken_over else 0)
+    assert [entry.content for entry in log.decisions()] == [b"first", b"x" * 1_000]
+
+
+def test_a_full_disk_is_no_fault_of_what_needs_no_room(struck):
+    """A log or store at a server writes none of our files, and is left alone."""
+    calls, disturber = struck("full")
+    come_by(disturber)
+    assert calls.publish("entry", 1) == 1
+    assert not disturber.done
 
 
 def test_sigkill_and_sigstop_at_the_failpoint(struck, monkeypatch):
