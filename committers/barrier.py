@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tidegate.committers.driver import Driver
-from tidegate.committers.given_rows import GivenRows
 from tidegate.errors import ConfigError
 from tidegate.names import LOCAL
 from tidegate.options import VALUE_BYTES_MAX
@@ -78,7 +77,7 @@ def manifest_of(driver: Driver, barrier: Barrier, attempt: str, acks: Sequence[A
     for name in barrier.tables:
         before = tables.get(name, TableAt(""))
         start = version if name in barrier.starts else before.start
-        brought = isinstance(barrier, GivenRows) and name in barrier.expiring
+        brought = name in getattr(barrier, "expiring", ())  # a barrier of rows as they are stored
         expires = True if driver.options.ttl_us(name) or brought else before.expires
         tables[name] = TableAt(barrier.schemas[name].schema_id, start, expires)
     return Manifest(

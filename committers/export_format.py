@@ -80,6 +80,11 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
             f"{folder} is no whole export, it has no {MANIFEST} that can be read ({error.strerror}): give the"
             " folder that `tidegate export` wrote"
         ) from None
+    return manifest_in(str(path), content)
+
+
+def manifest_in(path: str, content: bytes) -> tuple[Manifest, str]:
+    """The manifest in these bytes, and its digest. Errors as ``read_manifest``."""
     try:
         manifest = msgspec.json.decode(content, type=Manifest)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -117,11 +122,16 @@ def check_files(folder: Path, manifest: Manifest) -> None:
                 found = checksum_of(path)
             except OSError as error:
                 raise CorruptError(f"{path} cannot be read: {error.strerror}; export again") from None
-            if (found.bytes, found.checksum) != (file.bytes, file.checksum):
-                raise CorruptError(
-                    f"{path} has {found.bytes} bytes with checksum {found.checksum}, exported were"
-                    f" {file.bytes} with {file.checksum}: copy it again, or export again"
-                )
+            check_file(str(path), file, found)
+
+
+def check_file(path: str, file: File, found: File) -> None:
+    """CorruptError: what was found is not what was exported."""
+    if (found.bytes, found.checksum) != (file.bytes, file.checksum):
+        raise CorruptError(
+            f"{path} has {found.bytes} bytes with checksum {found.checksum}, exported were"
+            f" {file.bytes} with {file.checksum}: copy it again, or export again"
+        )
 
 
 def batches_of(folder: Path, name: str, table: Table) -> Iterator[Any]:

@@ -28,6 +28,7 @@ from tidegate.spark.apply_job import apply_on_executors
 from tidegate.spark.batch import BatchContext, batch_context, is_running
 from tidegate.spark.cached_state import CachePlace, cache_place, together
 from tidegate.spark.driver_stage import DriverStage
+from tidegate.spark.loads import Loads
 from tidegate.spark.locality import Locality
 from tidegate.spark.parallelism import tasks_for
 from tidegate.spark.placement import Placement, Places, placement_for
@@ -37,10 +38,10 @@ from tidegate.spark.stopped import stopped
 from tidegate.spark.telling import Teller
 from tidegate.spark.transaction import Names, Transaction
 from tidegate.wal import quarantine
-from tidegate.wal.fold import decided_for, once_key, replay_of
+from tidegate.wal.fold import replay_of
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import BatchOrigin, Folded, LoadOrigin, Origin, StateReads, TableSchema, VersionFact
+from tidegate.wal.record import BatchOrigin, Folded, Origin, StateReads, TableSchema, VersionFact
 
 logger = logging.getLogger("tidegate")
 
@@ -48,7 +49,7 @@ Write = Callable[[Transaction, DataFrame], None]
 Alive = Callable[[], bool]
 
 
-class VersionedSink:
+class VersionedSink(Loads):
     """A sink for ``foreachBatch``: one atomic, numbered version per micro-batch.
 
     >>> sink = VersionedSink(                                          # doctest: +SKIP
@@ -162,68 +163,6 @@ class VersionedSink:
 
         return run
 
-    def load(
-        self,
-        tables: Mapping[str, DataFrame],
-        *,
-        token: str,
-        key: Names | Mapping[str, Names] | None = None,
-        replace: bool = False,
-    ) -> int | None:
-        """Write static DataFrames as one version, once per token; that version.
-
-        ``key`` is one for all tables, or one per table; without it the sink's own. With
-        ``replace`` the tables hold exactly these rows afterwards, else the rows are upserted.
-        On return the version is visible, also with ``commit="pipelined"``.
-        May be repeated: a token that was decided before writes nothing and returns its version
-        (None when that is too long ago for the log to say which). Do not run it beside a query
-        of another process on the same namespace: the later of the two fences the earlier.
-        """
-        if not token:
-            msg = "token='': give the load a name of its own, such as a date; it is loaded once per token"
-            raise ConfigError(msg)
-        if not tables:
-            msg = "there is nothing to load: pass {table name: DataFrame}"
-            raise ConfigError(msg)
-        given = key if key is not None else self._key
-        keys = {name: given.get(name) if isinstance(given, Mapping) else given for name in tables}
-        with self._lock:
-            streaming = self._background is not None and not self._background.ended
-            try:
-                return self._load(tables, LoadOrigin(token), keys, replace=replace)
-            except BaseException:
-                self._release()
-                raise
-            finally:
-                if self._background is not None and not streaming:
-                    self._background.drain(self._options.apply_deadline_s)
-
-    def _load(
-        self,
-        tables: Mapping[str, DataFrame],
-        origin: LoadOrigin,
-        keys: Mapping[str, Names | None],
-        *,
-        replace: bool,
-    ) -> int | None:
-        rows = next(iter(tables.values()))
-        driver = self._driver or self._open(rows, None, lambda _: None, lambda: True)
-        self._keep_alive(lambda: True)
-        if once_key(origin) in driver.folded.once:
-            fact = decided_for(driver.folded, origin)
-            return None if fact is None else fact.version
-        txn = self._transaction(driver, -1)
-        for name, of_table in tables.items():
-            named = keys[name]
-            if named is None:
-                msg = f"table {name}: which column is its key? pass key=, or key={{{name!r}: column}}"
-                raise ConfigError(msg)
-            (txn.replace if replace else txn.upsert)(name, of_table, named)
-        fact = self._committed(driver, txn, origin, "", rows)
-        if self._pipeline is not None:
-            self._pipeline.drain(self._options.apply_deadline_s)
-        return fact.version
-
     @property
     def affinity(self) -> tuple[int, int]:
         """(tasks of the last batch that ran on the executor they were asked to, tasks that were asked).
@@ -331,7 +270,13 @@ class VersionedSink:
         return Transaction(batch_id, driver.folded.last_version, self._known(driver))
 
     def _committed(
-        self, driver: Driver, txn: Transaction, origin: Origin, source_offsets: str, rows: DataFrame
+        self,
+        driver: Driver,
+        txn: Transaction,
+        origin: Origin,
+        source_offsets: str,
+        rows: DataFrame,
+        expiring: frozenset[str] = frozenset(),
     ) -> VersionFact:
         state = driver.folded
         calls, schemas = txn.close(), txn.schemas
@@ -347,6 +292,7 @@ class VersionedSink:
             tasks_for(self._options, rows.sparkSession.sparkContext, state.key_groups),
             state.tables,
             txn.starts,
+            expiring,
             self._placement,
             self._options.function_deadline_s,
             cache=self._cache(driver),

@@ -89,6 +89,8 @@ class SparkBarrier:
     parallelism: int
     table_ats: dict[str, TableAt]
     starts: frozenset[str] = frozenset()
+    expiring: frozenset[str] = frozenset()
+    """Tables whose rows may have an expiry already."""
     placement: Placement | None = None
     function_deadline_s: float = 60.0
     cache: CachePlace | None = None

@@ -297,6 +297,11 @@ class Transaction:
         call = Call("local_state", table, rows, none, none, (), items, items.key, (), None, local)
         self._add(call, {LOCAL: INSTANCES_SCHEMA, **emits})
 
+    def stored(self, table: str, rows: DataFrame, schema: TableSchema) -> None:
+        """For ``import_folder``: the table holds exactly these rows, ``key`` and ``value`` as stored."""
+        order = (kept(functions.monotonically_increasing_id),)
+        self._add(Call("replace", table, rows, column("key"), column("value"), order, schema, schema.key))
+
     @property
     def starts(self) -> frozenset[str]:
         """The tables that this version empties first."""

@@ -1,0 +1,118 @@
+"""sink.import_folder: an export of any size as one version, by a Spark job, once, into any kind of store."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tidegate
+from tidegate.cli import app
+from tidegate.errors import ConfigError, CorruptError
+from tidegate.options import Options
+from tidegate.spark import VersionedSink
+from tidegate.testing.example import BATCHES, Example
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The example's three versions, and one row that expires: exported from SQLite."""
+    place = tmp_path_factory.mktemp("exported")
+    wal, store = f"file://{place}/wal", f"sqlite://{place}/store"
+    example = Example(wal, store, options=Options(key_groups=8, ttl={"legs": "7 days"}))
+    for rows in BATCHES:
+        example.write(rows)
+    example.close()
+    words = ["export", f"{place}/folder", "--store", store, "--namespace", "flights"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    return place
+
+
+def content(store, namespace):
+    with tidegate.connect(store, namespace) as gate, gate.snapshot() as snapshot:
+        return {name: dict(snapshot.table(name).scan()) for name in snapshot.tables()}
+
+
+def sink_at(place, namespace="copy", **options):
+    return VersionedSink(
+        namespace=namespace, wal=f"file://{place}/wal", store=f"sqlite://{place}/store", **options
+    )
+
+
+def imported(spark, sink, folder, **named):
+    try:
+        return sink.import_folder(spark, str(folder), **named)
+    finally:
+        sink.close()
+
+
+@pytest.mark.parametrize("key_groups", [None, pytest.param(3, marks=pytest.mark.slow)])
+def test_an_export_becomes_one_version_once(spark, exported, tmp_path, key_groups):
+    given = {} if key_groups is None else {"key_groups": key_groups}
+    folder, store = exported / "folder", f"sqlite://{tmp_path}/store"
+    assert imported(spark, sink_at(tmp_path, **given), folder) == 1
+    assert content(store, "copy") == content(f"sqlite://{exported}/store", "flights")
+    with tidegate.connect(store, "copy") as gate:
+        assert gate.key_groups == (key_groups or 8)
+        assert gate.history()[0].origin.startswith("import ")
+    assert imported(spark, sink_at(tmp_path, **given), folder) == 1, "not doubled"
+    words = [
+        "import",
+        folder,
+        "--yes",
+        "--store",
+        store,
+        "--wal",
+        f"file://{tmp_path}/wal",
+        "--namespace",
+        "copy",
+    ]
+    told = CliRunner().invoke(app, [*map(str, words), "--force"])
+    assert told.exit_code == 0, told.output
+    with tidegate.connect(store, "copy") as gate:
+        assert gate.version() == 1, "the command knows it, too"
+    assert imported(spark, sink_at(tmp_path), folder, token="once more") == 2
+    assert content(store, "copy") == content(f"sqlite://{exported}/store", "flights")
+
+
+@pytest.mark.slow
+def test_rows_keep_their_expiry_and_other_tables_stay(spark, exported, tmp_path):
+    sink = sink_at(tmp_path)
+    sink.load({"own": spark.createDataFrame([(1, "a")], "id int, name string")}, token="t", key="id")
+    assert imported(spark, sink, exported / "folder") == 2
+    store = f"sqlite://{tmp_path}/store"
+    assert content(store, "copy")["own"] == {1: {"name": "a"}}
+    opened = tidegate.sinks.open_store.open_store(store, "copy")
+    entry = opened.catalog(2, 2)[0]
+    assert [name for name, at in sorted(entry.tables.items()) if at.expires] == ["legs"]
+    stored = opened.get_stored_one("legs", b"3:EWR,4:1545,", 2, entry.tables["legs"].start)
+    opened.close()
+    assert stored[:1] == b"e"
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_staged(spark, exported, tmp_path):
+    folder = Path(shutil.copytree(exported / "folder", tmp_path / "folder"))
+    sink = sink_at(tmp_path)
+    rows = spark.createDataFrame([(1, "UA")], "tailnum int, carrier string")
+    sink.load({"aircraft": rows}, token="t", key="tailnum")
+    staged = sorted((tmp_path / "wal").rglob("*.seg"))
+
+    def refused(error, match):
+        with pytest.raises(error, match=match):
+            imported(spark, sink, folder)
+        assert sorted((tmp_path / "wal").rglob("*.seg")) == staged
+        with tidegate.connect(f"sqlite://{tmp_path}/store", "copy") as gate:
+            assert gate.version() == 1
+
+    refused(ConfigError, "aircraft.*key")
+    part = folder / "table=notes" / "part-00000.parquet"
+    part.write_bytes(part.read_bytes()[:-1] + b"?")
+    refused(CorruptError, "part-00000.parquet has .* checksum")
+    part.unlink()
+    refused(CorruptError, "cannot be read.*export again")
+    (folder / "manifest.json").unlink()
+    refused(ConfigError, "no whole export")
