@@ -113,9 +113,10 @@ class FileLog(Log):
             with self._opened() as (fd, _):
                 os.fsync(fd)
         except OSError as error:
+            mend = "make room on this disk" if error.errno in DISK_FULL else "make it writable for this user"
             msg = (
                 f"the log's folder {self.folder} cannot be made or written: {error.strerror or error};"
-                " make it writable for this user, or give another folder in the URL file:///path"
+                f" {mend}, or give another folder in the URL file:///path"
             )
             raise ConfigError(msg) from error
 
