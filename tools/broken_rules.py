@@ -151,8 +151,8 @@ RULES: list[Rule] = [
         "manifest-is-believed",
         "I10: a manifest that cannot be right is refused, though its digest fits",
         "wal/manifest.py",
-        '    for why in _impossible(manifest):\n        msg = f"{where}: ',
-        '    for why in ():\n        msg = f"{where}: ',
+        '    if why := _impossible(manifest):\n        msg = f"{where}: ',
+        '    if why := "":\n        msg = f"{where}: ',
         "tests/unit/test_manifest.py",
     ),
     (

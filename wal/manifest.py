@@ -124,7 +124,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
     TidegateError: it is one that nobody could apply. Nothing is decided from it.
     """
-    for why in _impossible(manifest):
+    if why := _impossible(manifest):
         msg = f"the manifest of version {manifest.version} cannot be right: {why}; nothing was decided"
         raise TidegateError(msg)
     body = _encoder.encode(manifest)
@@ -158,41 +158,40 @@ def decode_manifest(content: bytes, digest: str, where: str) -> Manifest:
     except UNREADABLE as error:
         msg = f"{where}: the manifest cannot be read: {error}; {MEND}"
         raise CorruptError(msg) from error
-    for why in _impossible(manifest):
+    if why := _impossible(manifest):
         msg = f"{where}: the manifest of version {manifest.version} cannot be right: {why}; {MEND}"
         raise CorruptError(msg)
     return manifest
 
 
-def _impossible(manifest: Manifest) -> Iterator[str]:
-    """What no writer puts into a manifest, in words; every question to it, and every apply, needs it."""
+def _impossible(manifest: Manifest) -> str:
+    """Why no writer makes such a manifest, or ''; every question to it, and every apply, needs that."""
     if len(set(manifest.tables)) < len(manifest.tables):
-        yield "it names a table twice"
+        return "it names a table twice"
     for name in manifest.tables:
         at = manifest.table_schemas.get(name)
         if at is None or at.schema_id not in manifest.schemas:
-            yield f"table {name} has no schema"
+            return f"table {name} has no schema"
     for name, at in manifest.table_schemas.items():
         if at.start > manifest.version:
-            yield f"table {name} starts at version {at.start}"
+            return f"table {name} starts at version {at.start}"
     for topology, components in manifest.topology.items():
         for name, component in components.items():
-            if set(component.instances) != set(map(str, range(len(component.instances)))):
-                yield f"component {topology}/{name} has instances that are not numbered from 0 on"
-                return  # their frames cannot be listed
-            if component.parallelism != len(component.instances):
-                yield (
-                    f"component {topology}/{name} has parallelism {component.parallelism} and"
-                    f" {len(component.instances)} instances"
-                )
+            there = len(component.instances)
+            if set(component.instances) != set(map(str, range(there))):
+                return f"component {topology}/{name} has instances that are not numbered from 0 on"
+            if component.parallelism != there:
+                told = component.parallelism
+                return f"component {topology}/{name} has parallelism {told} and {there} instances"
     seen = set()
     for topology, of, instance, frame in manifest.placed():
         why = _impossible_frame(frame, len(manifest.tables), manifest.key_groups)
         if frame.address in seen:
             why = "stands there twice"
         if why:
-            yield f"the frame at {frame.address} of {topology}/{of}/{instance} {why}"
+            return f"the frame at {frame.address} of {topology}/{of}/{instance} {why}"
         seen.add(frame.address)
+    return ""
 
 
 def _impossible_frame(frame: FrameRef, tables: int, key_groups: int) -> str:

@@ -15,7 +15,7 @@ from tidegate.committers.apply import plan, read_manifest
 from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
-from tidegate.errors import CorruptError, TidegateError
+from tidegate.errors import ConfigError, CorruptError, TidegateError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.memory_store import MemoryStore
 from tidegate.sinks.state_chain import links_at
@@ -220,6 +220,17 @@ def test_bytes_that_are_no_manifest_are_refused(content):
             m.decode_manifest(given_content, m.manifest_digest(given_content), "here")
 
 
+def test_a_manifest_of_a_newer_format_and_one_with_a_wrong_checksum():
+    """Both have the digest that was decided."""
+    content = m.encode_manifest(SAMPLE)
+    newer = b"TGM2" + content[4:]
+    with pytest.raises(ConfigError, match="upgrade tidegate"):
+        m.decode_manifest(newer, m.manifest_digest(newer), "here")
+    flipped = content[:-1] + bytes([content[-1] ^ 1])
+    with pytest.raises(CorruptError, match="here: the manifest's checksum does not fit"):
+        m.decode_manifest(flipped, m.manifest_digest(flipped), "here")
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -277,6 +288,9 @@ def test_a_manifest_of_another_version_is_refused():
     for change in ({"version": 2}, {"attempt": "a2"}):
         with pytest.raises(CorruptError, match="it is of version 1, attempt a1"):
             read_manifest(log, msgspec.structs.replace(fact, **change))
+    log.read = lambda _: iter(())
+    with pytest.raises(CorruptError, match="returned nothing"):
+        read_manifest(log, fact)
 
 
 # -- the manifest's questions -------------------------------------------------------------------------
