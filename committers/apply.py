@@ -84,6 +84,20 @@ def chunks_of(work: ApplyWork, log: Log, held: Mapping[str, bytes] = NONE_HELD) 
         yield Chunk(ordinal, [run for run in runs if run.group in work.counts])
 
 
+def gathered(chunks: Iterator[Chunk], at_once_bytes: int) -> Iterator[list[Chunk]]:
+    """Chunks in order, as many together as make up so many bytes; at least one."""
+    some: list[Chunk] = []
+    some_bytes = 0
+    for chunk in chunks:
+        some.append(chunk)
+        some_bytes += sum(run.keys.nbytes + run.values.nbytes for run in chunk.runs)
+        if some_bytes >= at_once_bytes:
+            yield some
+            some, some_bytes = [], 0
+    if some:
+        yield some
+
+
 def do(
     work: ApplyWork,
     log: Log,
@@ -93,13 +107,13 @@ def do(
 ) -> None:
     """Apply and seal one work. On return its key groups are whole and durable; repeatable.
 
-    ``went`` is called after each chunk, and after the seal: a sign of progress, no more. Frames that
-    are ``held`` are durable in the log, too: they only need not be read back.
+    ``went`` is called whenever the store has taken chunks, and after the seal: a sign of progress, no
+    more. Frames that are ``held`` are durable in the log, too: they only need not be read back.
     The store's and the log's errors pass through; IncompleteError: apply again.
     """
-    for chunk in chunks_of(work, log, held):
+    for chunks in gathered(chunks_of(work, log, held), store.apply_bytes):
         failpoints.hit("apply.before_chunk")
-        store.apply(work.stamp, chunk)
+        store.apply(work.stamp, *chunks)
         failpoints.hit("apply.after_chunk")
         went()
     store.seal(work.stamp, work.counts)

@@ -51,17 +51,20 @@ class Rows:
 
     # -- writing -------------------------------------------------------------------------------
 
-    def apply(self, stamp: Stamp, chunk: Chunk) -> None:
+    def apply(self, stamp: Stamp, chunks: Sequence[Chunk]) -> None:
         """Write the changes and, once they are acknowledged, how many there were."""
         if self.is_merged(stamp.version):
             return
-        counted: dict[tuple[int, str], int] = defaultdict(int)
-        for run in chunk.runs:
-            counted[run.group, run.table] += len(run.keys)
-        self._list_tables({run.table for run in chunk.runs})
-        self._send(_in_turns(self._puts(stamp, run) for run in chunk.runs))
-        notes = [(group, table, chunk.ordinal, changes) for (group, table), changes in counted.items()]
-        self._note(stamp, notes)
+        runs = [run for chunk in chunks for run in chunk.runs]
+        self._list_tables({run.table for run in runs})
+        self._send(_in_turns(self._puts(stamp, run) for run in runs))
+        notes: dict[tuple[int, str, int], int] = {}
+        for chunk in chunks:
+            counted: dict[tuple[int, str, int], int] = defaultdict(int)
+            for run in chunk.runs:
+                counted[run.group, run.table, chunk.ordinal] += len(run.keys)
+            notes |= counted  # a chunk that comes again counts once
+        self._note(stamp, [(*of, changes) for of, changes in notes.items()])
 
     def _puts(self, stamp: Stamp, run: Run) -> Iterator[Request]:
         of = self._partition(run.table, run.group)

@@ -45,6 +45,8 @@ class CassandraStore(Store):
     """A namespace in a keyspace. Connects when it is first used. ``options``: ``cassandra_settings.py``."""
 
     can_be_filled = True
+    apply_bytes = 16 * 1024 * 1024
+    """A frame has few partitions, whose writers wait for each other; more of them keep the nodes busy."""
     value_bytes_max = 15 * 1024 * 1024
     """A server takes a write of up to half its commit log's segments, 16 MiB unless set otherwise."""
 
@@ -104,8 +106,8 @@ class CassandraStore(Store):
         for schema in schemas:
             self._space.write("put_schema", space, schema.schema_id, encode(schema).decode())
 
-    def apply(self, stamp: Stamp, chunk: Chunk) -> None:
-        self._rows.apply(stamp, chunk)
+    def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
+        self._rows.apply(stamp, chunks)
 
     def seal(self, stamp: Stamp, counts: Counts) -> None:
         wrong = self._rows.seal(stamp, counts)

@@ -162,7 +162,11 @@ class MemoryStore(Store):
         with space.lock:
             space.schemas.update((schema.schema_id, schema) for schema in schemas)
 
-    def apply(self, stamp: Stamp, chunk: Chunk) -> None:
+    def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
+        for chunk in chunks:
+            self._apply(stamp, chunk)
+
+    def _apply(self, stamp: Stamp, chunk: Chunk) -> None:
         space, version = self._space, stamp.version
         with space.lock:
             counted: dict[tuple[int, str], int] = defaultdict(int)

@@ -126,9 +126,9 @@ class RedisStore(Store):
         args = [part for one in schemas for part in (one.schema_id.encode(), encode(one))]
         self._space.ask("put_schemas", *args)
 
-    def apply(self, stamp: Stamp, chunk: Chunk) -> None:
+    def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
         uuid, calls = self._space.uuid, []
-        for rows in rows_of(chunk.runs):
+        for rows in rows_of([run for chunk in chunks for run in chunk.runs]):
             key = changes_key(self._space.namespace, rows.run.group, rows.run.table, stamp.version, uuid)
             calls.append(Call(key, "", (hset(key, rows),)))
         self._space.calls.run(calls)

@@ -201,8 +201,9 @@ class SqliteStore(Store):
         with self._files.writing(META_FILE, durable=True) as meta:
             meta.executemany("INSERT OR REPLACE INTO schemas VALUES (?, ?)", rows)
 
-    def apply(self, stamp: Stamp, chunk: Chunk) -> None:
-        self._shards.apply(stamp.version, chunk)
+    def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
+        for chunk in chunks:
+            self._shards.apply(stamp.version, chunk)
 
     def seal(self, stamp: Stamp, counts: Counts) -> None:
         wrong = self._shards.seal(stamp.version, counts)

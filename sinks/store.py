@@ -153,6 +153,8 @@ class Store(Fillable, abc.ABC):
     """So many versions stay readable unless ``keep_versions`` says otherwise."""
     value_bytes_max: int | None = None
     """The largest value that the store takes; None: any that the options allow."""
+    apply_bytes = 0
+    """How much of a version ``apply`` is best given at once, as bytes of keys and values; 0: a frame."""
     size_counts = ""
     """Whose bytes ``size`` counts, in words, where they are not this namespace's alone."""
     layers_default = 1_000
@@ -226,11 +228,11 @@ class Store(Fillable, abc.ABC):
         """Keep these schemas under their ids. Durable before a later ``publish``. May be repeated."""
 
     @abc.abstractmethod
-    def apply(self, stamp: Stamp, chunk: Chunk) -> None:
-        """Write a chunk's changes, invisible, under ``stamp.version``.
+    def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
+        """Write the changes of chunks, invisible, under ``stamp.version``.
 
-        May be repeated any number of times, by anyone, at any time later: the same chunk
-        leaves the same rows, and in a key group whose floor is at or above the version nothing
+        May be repeated any number of times, by anyone, at any time later, with others beside it: the
+        same chunk leaves the same rows, and in a key group whose floor is at or above the version nothing
         at all. Durable no later than the seal of its key groups.
         """
 

@@ -12,7 +12,7 @@ RULES: list[Rule] = [
         "flip-before-seal",
         "I1: nothing is visible before every key group is sealed",
         "committers/apply.py",
-        "        store.apply(work.stamp, chunk)\n",
+        "        store.apply(work.stamp, *chunks)\n",
         "        pass\n",
         SIMULATION,
     ),

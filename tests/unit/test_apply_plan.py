@@ -1,10 +1,12 @@
 """A version is cut into works: each key group in one, with all its frames, and no work for nothing."""
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.committers.apply import plan
+from tidegate.committers.apply import gathered, plan
 from tidegate.key_groups import groups_of
+from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.manifest import Component, Manifest
 from tidegate.wal.record import BatchOrigin, FrameRef, TableAt, VersionFact
 
@@ -45,3 +47,20 @@ def test_changes_by_table_are_those_of_all_key_groups(frames):
     manifest = manifest_of(frames)
     by_group = manifest.counts().values()
     assert manifest.changes() == {name: sum(of.get(name, 0) for of in by_group) for name in ("t", "u")}
+
+
+@given(st.lists(st.integers(1, 9), max_size=12), st.integers(0, 30))
+def test_chunks_are_gathered_in_order_up_to_so_many_bytes(sizes, at_once_bytes):
+    value = pa.array([b""], pa.binary())
+    chunks = [Chunk(at, [Run(0, "t", pa.array([b"k" * size]), value)]) for at, size in enumerate(sizes)]
+
+    def bytes_of(some):
+        return sum(run.keys.nbytes + run.values.nbytes for chunk in some for run in chunk.runs)
+
+    found = list(gathered(iter(chunks), at_once_bytes))
+    assert [chunk for some in found for chunk in some] == chunks
+    for some in found[:-1]:
+        assert bytes_of(some) >= at_once_bytes
+    for some in found:
+        assert some
+        assert len(some) == 1 or bytes_of(some[:-1]) < at_once_bytes

@@ -26,7 +26,7 @@ def test_each_batch_goes_to_the_replicas_of_its_own_partition_in_turns(monkeypat
         ),
     )
     runs = runs_of({"t": {b"key-%d" % n: b"value" for n in range(60)}})
-    Rows(space).apply(stamp(1), Chunk(0, runs))
+    Rows(space).apply(stamp(1), [Chunk(0, runs)])
     data, _notes = sent
     partitions = {
         routing_key(parts): bound(*parts)

@@ -81,13 +81,13 @@ class Once:
     def __getattr__(self, name):
         return getattr(self.store, name)
 
-    def apply(self, stamp, chunk):
+    def apply(self, stamp, *chunks):
         if self.hold is not None:
             self.hold.wait(60)
         if self.fails:
             self.fails -= 1
             raise StoreUnavailableError("away")
-        self.store.apply(stamp, chunk)
+        self.store.apply(stamp, *chunks)
 
 
 @pytest.fixture(scope="module")

@@ -182,9 +182,10 @@ class FaultyStore(Store):
         given = list(schemas)
         self._port.call(_writes_store("put_schemas"), lambda: self._inner.put_schemas(given))
 
-    def apply(self, stamp: Stamp, chunk: Chunk) -> None:
-        call = _writes_store("apply", f"v{stamp.version} frame {chunk.ordinal}")
-        self._port.call(call, lambda: self._inner.apply(stamp, chunk))
+    def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
+        frames = ", ".join(str(chunk.ordinal) for chunk in chunks)
+        call = _writes_store("apply", f"v{stamp.version} frame {frames}")
+        self._port.call(call, lambda: self._inner.apply(stamp, *chunks))
 
     def seal(self, stamp: Stamp, counts: Counts) -> None:
         call = _writes_store("seal", f"v{stamp.version} groups {sorted(counts)}")

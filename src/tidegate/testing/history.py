@@ -264,9 +264,10 @@ class WatchedStore(Store):
             self.history.flipped(entry, epoch)
         return flipped
 
-    def apply(self, stamp: Stamp, chunk: Chunk) -> None:
-        self.history.applying(stamp, chunk)
-        super().apply(stamp, chunk)  # type: ignore[safe-super]
+    def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
+        for chunk in chunks:
+            self.history.applying(stamp, chunk)
+        super().apply(stamp, *chunks)  # type: ignore[safe-super]
 
     def seal(self, stamp: Stamp, counts: Counts) -> None:
         self.history.fact(stamp.version, "I5")

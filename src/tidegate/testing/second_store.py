@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from tidegate.clock import Clock
 from tidegate.committers.driver import Driver
 from tidegate.committers.follower import Follower, follower_for
@@ -47,15 +49,15 @@ class SecondStore(MemoryStore):
         self.claimed = after
         return after
 
-    def apply(self, stamp: Stamp, chunk: Chunk) -> None:
+    def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
         """I5: rows of the decided attempt, or what is live at the version that is filled."""
         fact = self.history.fact(stamp.version, "I5")
         staged, rows = self.history.staged[fact.attempt].rows, self.history.rows[stamp.version]
-        for table, key, row in rows_in(chunk):
+        for table, key, row in itertools.chain.from_iterable(map(rows_in, chunks)):
             own = staged.get(table, {}).get(key) == row
             live = value_at(row, fact.decided_at_us) is not None and rows.get(table, {}).get(key) == row
             require("I5", own or live, f"second: {table} {key!r}={row!r} is not of v{stamp.version}")
-        super().apply(stamp, chunk)
+        super().apply(stamp, *chunks)
 
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         before, flipped = self.pointer(), super().publish(entry, epoch)

@@ -57,9 +57,12 @@ class WriteTests(StoreHarness):
         put(store, 1, FIRST)
         chunks = chunks_of(SECOND, rows_max=2)
         calls = chunks * 3
-        random.Random(seed).shuffle(calls)
-        for chunk in calls:
-            store.apply(stamp(2), chunk)
+        rng = random.Random(seed)
+        rng.shuffle(calls)
+        while calls:
+            at_once = rng.randint(1, 4)
+            store.apply(stamp(2), *calls[:at_once])
+            del calls[:at_once]
         store.seal(stamp(2), counts_of(SECOND))
         assert store.publish(entry(2), EPOCH)
         expected = {key: SECOND["t"].get(key, FIRST["t"][key]) for key in KEYS}
