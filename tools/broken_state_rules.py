@@ -113,6 +113,22 @@ RULES: list[Rule] = [
         "tests/unit/test_state_runs.py",
     ),
     (
+        "state-cache-under-anothers-name",
+        "an index counts under the name that it was written under",
+        "sinks/state_cache.py",
+        'xxhash.xxh3_64_digest(path.name.encode() + b"\\n" + body)',
+        "xxhash.xxh3_64_digest(body)",
+        STATE_CACHE,
+    ),
+    (
+        "states-all-at-once",
+        "I11: what a task reads of states is bounded by bytes",
+        "spark/state_read.py",
+        "rows.slice(at, self._rows), 0",
+        "rows.slice(at), 0",
+        "tests/unit/test_staging_memory.py",
+    ),
+    (
         "local-share-begins-too-early",
         "a rescale deals every item of a local state out once",
         "spark/redistribution.py",
