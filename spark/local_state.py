@@ -43,6 +43,8 @@ INSTANCES_SCHEMA = TableSchema(
 )
 ITEMS_MAX = 100_000
 """Items of one instance: its list is held in memory."""
+LIST_BYTES_MAX = 256 * 1024 * 1024
+"""All of them together, as they are stored."""
 READ_AT_ONCE = 5_000
 
 
@@ -284,8 +286,15 @@ def _changes(
     work: LocalWork, held: Held, instance: Instance, counts: Sequence[int], items: list[Any]
 ) -> Iterator[Change]:
     index, after, before = instance.index, instance.parallelism, instance.before
+    total = 0
     for place, item in enumerate(items):
         key, value = item_key(index, place), _encoded(work, instance, place, item)
+        total += len(value)
+        if total > LIST_BYTES_MAX:
+            raise FunctionError(
+                f"{work.shown(instance)}: {place + 1} of its {len(items)} items take {total} bytes,"
+                f" {LIST_BYTES_MAX} are allowed for all; nothing was decided; keep less, or use a keyed table"
+            )
         if held.stored.get(key) != value:
             yield Change(work.table, key, VALUE + value)
     # What is left of old lists: the end of this instance's own, all of the lost instances it stands for.

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tidegate.errors import BadRecordError, ConfigError, CorruptError, FunctionError
 from tidegate.names import LOCAL
 from tidegate.options import Options
+from tidegate.spark import local_state
 from tidegate.spark.deadline import Deadline
 from tidegate.spark.local_state import (
     ITEMS_MAX,
@@ -253,6 +254,14 @@ def test_what_is_no_state_is_refused_with_its_name_instance_and_batch(case):
         changes(Rows(), 1, 3, fn)
     with pytest.raises(refused, match="nothing was decided"):
         changes(Rows(), 1, 3, fn)
+
+
+def test_a_list_that_takes_too_much_memory_is_refused_i11(monkeypatch):
+    monkeypatch.setattr(local_state, "LIST_BYTES_MAX", 150)
+    assert changes(Rows(), 1, 3, lambda *_: [b"x" * 75] * 2)
+    told = "^local state seen, instance 1 of 3, batch 7: 2 of its 3 items take 152 bytes, 150 are allowed"
+    with pytest.raises(FunctionError, match=told):
+        changes(Rows(), 1, 3, lambda *_: [b"x" * 76] * 3)
 
 
 BAD_FUNCTIONS = {
