@@ -50,7 +50,7 @@ import pyarrow as pa
 import xxhash
 
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.local_dir import LocalDir, LocalDirs, local_dirs
+from tidegate.local_dir import MEMORY_PATH, LocalDir, LocalDirs, local_dirs
 from tidegate.wal.buffer_note import EMPTY, Note, Segment, Tier, decode_note
 from tidegate.wal.buffer_owner import Host, enter, host_at, owner_of_this_process
 from tidegate.wal.buffer_unit import HeldUnit
@@ -66,7 +66,6 @@ TRIES = 5
 LOOK_S = 2.0
 """A unit that changes under whoever looks at it, for so long, is looked for in the store."""
 POLL_S = 0.002
-MEMORY_PATH = "/dev/shm"  # noqa: S108 - a folder of our own is made in it, mode 0700
 
 
 class Looked(NamedTuple):

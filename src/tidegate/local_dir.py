@@ -41,6 +41,8 @@ RETRY_S = 60.0
 """A folder that failed is tried again after so long."""
 STALE_S = 7 * 86_400.0
 """A folder of another namespace that no process has opened for so long is removed."""
+MEMORY_PATH = "/dev/shm"  # noqa: S108 - a folder of our own is made in it, mode 0700
+"""The memory file system. It is a folder as any other here, but that nobody chose it."""
 TRIES = 5
 """How often a folder is opened again when another process removes it at the same moment."""
 
@@ -171,9 +173,9 @@ class LocalDir:
         self._told = number
         cause = _CAUSES.get(number, str(error))
         logger.warning(
-            "local_dir %s: %s (%s). The work goes on without it, from the store and in memory; set local_dir"
-            " to another folder of this host's disk, or it is tried again in %.0f s",
-            self.path, cause, error, RETRY_S,
+            "local_dir %s: %s (%s). The work goes on without it, from the store and in memory; %s, or it is"
+            " tried again in %.0f s",
+            self.path, cause, error, _way_out(self.root), RETRY_S,
         )  # fmt: skip
 
     def _open(self) -> None:
@@ -253,6 +255,12 @@ class LocalDir:
                 other.rename(away)  # at once: whoever opens the folder now makes a new one
                 _remove(away)
                 logger.info("removed %s, left over from namespace %s", other, name.decode(errors="replace"))
+
+
+def _way_out(root: Path) -> str:
+    if str(root) == MEMORY_PATH:
+        return "set state_memory_bytes to 0"
+    return "set local_dir to another folder of this host's disk"
 
 
 def _checked(what: str) -> str:

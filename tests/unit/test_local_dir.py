@@ -310,6 +310,14 @@ def test_trouble_that_its_user_met_counts_too(tmp_path, opened, caplog):
     assert local.shared("cache")
 
 
+@pytest.mark.parametrize(
+    "root, told", [("/dev/shm", "state_memory_bytes to 0"), ("/data", "set local_dir to")]
+)
+def test_trouble_is_told_with_the_option_that_leads_out_of_it(opened, caplog, root, told):
+    opened(root).failed(OSError(errno.ENOSPC, "No space left on device"))
+    assert told in caplog.records[0].getMessage()
+
+
 def test_a_folder_that_was_deleted_is_made_anew(tmp_path, opened):
     local = opened(tmp_path)
     cache, spill = local.shared("cache"), local.own("spill")
