@@ -40,12 +40,7 @@ def batch_context(batch_df: DataFrame, batch_id: int) -> BatchContext:
     ConfigError: this is not a call from foreachBatch, or the session is a Spark Connect one.
     """
     session: Any = batch_df.sparkSession
-    if not hasattr(session, "_jsparkSession"):
-        msg = (
-            "this DataFrame is not one of a classic Spark session; Spark Connect does not run foreachBatch in"
-            " the driver's process: start the session with SparkSession.builder.master(...)"
-        )
-        raise ConfigError(msg)
+    refuse_connect(session)
     query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
     if query_id is None:
         msg = "no streaming query runs in this thread: pass the sink to df.writeStream.foreachBatch(sink)"
@@ -64,6 +59,17 @@ def batch_context(batch_df: DataFrame, batch_id: int) -> BatchContext:
         raise ConfigError(msg) from error
     fingerprint = hashlib.blake2b("\n".join([text, *files]).encode(), digest_size=16).hexdigest()
     return BatchContext(query_id, run_id, batch_id, text, fingerprint)
+
+
+def refuse_connect(session: object) -> None:
+    """ConfigError: it is a Spark Connect session, which has no driver in this process."""
+    if not hasattr(session, "_jsparkSession"):
+        msg = (
+            "this DataFrame is not one of a classic Spark session; Spark Connect does not run foreachBatch in"
+            " the driver's process, nor can a sink run jobs through it: start the session with"
+            " SparkSession.builder.master(...)"
+        )
+        raise ConfigError(msg)
 
 
 def _files_behind(session: Any, query: Any, offsets: str) -> Iterator[str]:

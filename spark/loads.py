@@ -16,6 +16,7 @@ from tidegate.committers.pipeline_thread import PipelineThread
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
+from tidegate.spark.batch import refuse_connect
 from tidegate.spark.exported import check_files, frame_of, read_manifest
 from tidegate.spark.transaction import Names, Transaction
 from tidegate.wal.fold import decided_for, once_key
@@ -85,6 +86,7 @@ class Loads(abc.ABC):
         ConfigError: there is no export, or a table has another key than the namespace's. CorruptError: a file
         is missing, or is not what was exported. Either way nothing was staged.
         """
+        refuse_connect(spark)
         manifest, digest = read_manifest(spark, folder)
         check_files(spark, folder, manifest)
         frames = {name: frame_of(spark, folder, name, table) for name, table in manifest.tables.items()}
@@ -110,6 +112,7 @@ class Loads(abc.ABC):
     def _once(
         self, rows: DataFrame, origin: Origin, write: Write, expiring: frozenset[str] = frozenset()
     ) -> int | None:
+        refuse_connect(rows.sparkSession)
         with self._lock:
             streaming = self._background is not None and not self._background.ended
             try:
