@@ -104,7 +104,7 @@ def _tell(done: Restored, to: int) -> None:
         print(
             f"batch {last} (remove what is above {last} in its folders offsets and commits, hidden files too),"
         )
-        print("and start it")
+        print("too), and start it")
     elif done.generation is not None:
         print("all batches may be replayed: which one is the last that it holds is no longer known")
     sys.stdout.flush()
