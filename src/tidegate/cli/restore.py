@@ -101,9 +101,7 @@ def _tell(done: Restored, to: int) -> None:
         print(
             f"batches above {last} may be replayed: set the checkpoint of query {done.kept.lineage} back to"
         )
-        print(
-            f"batch {last} (remove what is above {last} in its folders offsets and commits, hidden files too),"
-        )
+        print(f"batch {last} (remove what is above {last} in its folders offsets and commits, hidden files")
         print("too), and start it")
     elif done.generation is not None:
         print("all batches may be replayed: which one is the last that it holds is no longer known")
