@@ -10,7 +10,7 @@ from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
 from tidegate.committers.restore import restore
-from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, WalGapError
+from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError, WalGapError
 from tidegate.options import Endpoints, Options, StoreAt
 from tidegate.sinks.memory_store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
@@ -104,6 +104,11 @@ def appended_nothing(driver, call, error, words):
     with pytest.raises(error, match=words):
         call()
     assert [entry.content for entry in driver.log.decisions()] == before
+
+
+def test_a_driver_without_a_log_says_how_to_make_one():
+    with pytest.raises(TidegateError, match=r"namespace n has no log yet at .*tidegate init"):
+        _ = driver_at(uuid.uuid4().hex).folded
 
 
 def test_a_store_that_is_there_already_is_not_added(driver):
