@@ -80,8 +80,8 @@ class Driver:
         """The state of the log as far as it was folded."""
         if self.view.state is None:
             msg = (
-                f"namespace {self.endpoints.namespace} has no log yet at {self.log.where}: start the query, or run"
-                " `tidegate init`"
+                f"namespace {self.endpoints.namespace} has no log yet at {self.log.where}: start the query,"
+                " or run `tidegate init`"
             )
             raise TidegateError(msg)
         return self.view.state
