@@ -30,7 +30,7 @@ DEMO_WAL = $(if $(filter kafka,$(WAL)),--wal '{kafka}' --allow-unsafe,$(if $(WAL
 STORE_URL = $(if $(REDIS),{redis},$(if $(CASSANDRA),{cassandra},$(STORE)))
 DEMO_STORE = $(if $(STORE),--store '$(STORE_URL)')
 
-.PHONY: help setup demo test full lint format types docs simulate sweep torture mutants clean
+.PHONY: help setup demo test full oldest lint format types docs simulate sweep torture mutants clean
 
 help: ## Say what there is to run
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -52,6 +52,11 @@ full: setup ## Run all tests, the slow ones too
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not spark" $(SERVICES) $(PYTEST_ARGS) $(OR_NONE)
 	$(RUN) pytest -m spark $(SPARK) $(SERVICES) $(PYTEST_ARGS) $(OR_NONE)
 	$(RUN) pytest -m spark $(SPARK) --log kafka $(PYTEST_ARGS) $(OR_NONE)
+
+oldest: setup ## Run plain tests with the oldest libraries that pyproject.toml admits (in .venv-oldest)
+	$(RUN) python tools/oldest.py .venv-oldest
+	@cp .venv/java-home .venv-oldest/ 2>/dev/null || true
+	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance $(PYTEST_ARGS)
 
 lint: setup ## Check style and format
 	$(RUN) ruff check $(CODE)
@@ -87,6 +92,6 @@ mutants: setup ## Break the protocol on purpose, rule by rule, and see a test no
 	$(RUN) python tools/mutants.py
 
 clean: ## Remove what the other targets made, .venv too
-	rm -rf .venv .types build dist *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .types build dist *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -rf .services artifacts derby.log metastore_db spark-warehouse
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

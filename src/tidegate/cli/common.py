@@ -180,7 +180,8 @@ def no_namespace(namespace: str, *urls: str) -> ConfigError:
     """The error for a command that has nothing to work on."""
     return ConfigError(
         f"there is no namespace {namespace!r} in {' nor in '.join(map(redact, urls))}: check URLs and name; a"
-        " query's first batch makes it, and so does `tidegate init`"
+        " query's first batch makes it, and so does `tidegate init`; an alias (`tidegate alias list`) is for"
+        " readers alone"
     )
 
 
