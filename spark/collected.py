@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, functions, types
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.key_groups import HASH_SEED, key_group
+from tidegate.spark.arrow_schema import arrow_schema_of
 from tidegate.spark.encoding import column
 from tidegate.spark.jvm import arrow_batches
 from tidegate.spark.kept_columns import kept
@@ -57,7 +57,7 @@ def collect(calls: Sequence[Call], small: SmallBatches) -> Any | None:
         rows = _texts_cut(_rows(calls, small.quota()))
         batches = arrow_batches(rows, BATCH_ROWS)
         small.fits(batches.getNumPartitions())
-    schema = to_arrow_schema(rows.schema, timezone="UTC")
+    schema = arrow_schema_of(rows.schema)
     found = [pa.ipc.read_record_batch(pa.py_buffer(one), schema) for one in batches.collect()]
     table = pa.Table.from_batches(found, schema)
     if _is_cut(table, small.quota()):

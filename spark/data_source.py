@@ -21,12 +21,12 @@ from pyspark.sql.datasource import (
     In,
     InputPartition,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.errors import BadRecordError, ConfigError
 from tidegate.key_groups import groups_of
 from tidegate.spark.arrow_rows import ddl_of
+from tidegate.spark.arrow_schema import arrow_schema_of
 from tidegate.spark.feed_source import FeedReader, feed_ddl
 from tidegate.spark.pinned import Pinned, pin
 from tidegate.spark.source_options import SourceOptions
@@ -119,7 +119,7 @@ class TidegateReader(DataSourceReader):
 
     def __init__(self, pinned: Pinned, schema: StructType, parallelism: int) -> None:
         self._pinned, self._parallelism = pinned, min(parallelism, pinned.key_groups)
-        self._arrow = to_arrow_schema(schema, timezone="UTC")
+        self._arrow = arrow_schema_of(schema)
         self._keys: list[bytes] | None = None
         there = [field.name for field in pinned.values.arrow_schema]
         wrong = [name for name in schema.names if name not in there]

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.key_groups import groups_of
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.arrow_rows import ddl_of
+from tidegate.spark.arrow_schema import arrow_schema_of
 from tidegate.spark.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
 from tidegate.spark.pinned import Pinned, pin
 from tidegate.spark.source_options import SourceOptions
@@ -62,7 +62,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         self._options = options
         self._feed = Feed(pinned, options.wal, options.wal_options, options.exact)
-        self._arrow = to_arrow_schema(schema, timezone="UTC")
+        self._arrow = arrow_schema_of(schema)
         self._limit = options.versions_max or VERSIONS_MAX
         self._target: int | None = None
         self._planner: FeedPlanner | None = None

@@ -25,7 +25,6 @@ import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession, types
-from pyspark.sql.pandas.types import to_arrow_schema
 
 sys.path.append(str(Path(__file__).parent))  # tools/run keeps it off
 
@@ -37,6 +36,7 @@ from foreign_kafka import foreign_kafka
 from kafka_server import KafkaCluster
 from tidegate import failpoints
 from tidegate.spark import VersionedSink
+from tidegate.spark.arrow_schema import arrow_schema_of
 from tidegate.wal.fold import View, fold_all
 
 DEADLINE_S = 300.0
@@ -189,7 +189,7 @@ class Stream:
 
     def add(self, *batches: Batch) -> None:
         """One file for each batch, older first by modification time."""
-        schema = to_arrow_schema(self._spark_schema(), timezone="UTC")
+        schema = arrow_schema_of(self._spark_schema())
         for rows in batches:
             self.files += 1
             path = self.input / f"{self.files:04}.parquet"
