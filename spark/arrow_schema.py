@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-# Before 4.3 it has no time zone to choose: times are UTC.
+# That of 4.1 has no time zone to choose: times are UTC.
 UTC = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
 
 
