@@ -141,7 +141,16 @@ def test_a_replay_gives_every_instance_the_same_rows_in_the_same_order_t14_i2(st
     assert all(len(found) == 1 for found in homes.values()), "rows of one k are one instance's"
 
 
-@pytest.mark.parametrize("place", ["manifest.after_write", "decide.after_append", "apply.after_chunk"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "decide.after_append",
+        *(
+            pytest.param(place, marks=pytest.mark.slow)
+            for place in ("manifest.after_write", "apply.after_chunk")
+        ),
+    ],
+)
 def test_a_rescale_in_the_middle_of_a_batch_that_failed_i2_i4(stream, place):
     """What was decided is recovered at its own parallelism; then, or else, the new one takes over."""
     flights = stream(SCHEMA)

@@ -133,6 +133,7 @@ def test_rows_of_a_stage_in_the_middle_are_each_there_once_by_task(spark):
         assert ids == sorted(ids), "a task's rows keep their order"
 
 
+@pytest.mark.slow
 def test_an_update_beside_other_calls_is_the_same_when_it_is_placed(stream, monkeypatch, tmp_path):
     """Its first stage knows its task by its rows: partitions are in another order, behind another call's."""
     flights = stream("k string, n bigint")

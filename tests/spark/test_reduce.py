@@ -97,7 +97,7 @@ def write(txn, rows):
 
 
 @pytest.mark.both_ways
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_random_batches_are_reduced_with_the_state_as_a_dictionary_would_i1(stream, seed):
     chance = random.Random(seed)
     batches = [random_batch(chance, size, 1000 * n) for n, size in enumerate((30, 1, 12))]
@@ -125,7 +125,7 @@ def test_first_and_last_with_equal_order_by_do_not_depend_on_the_rows_order_t44(
     assert flights.rows("lasts") == {"a": {"s": "c"}}
 
 
-@pytest.mark.parametrize("ansi", [True, False])
+@pytest.mark.parametrize("ansi", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_sum_that_overflows_is_a_bad_record_and_nothing_is_decided(stream, conf, ansi):
     """In the batch itself, and of state and batch; ANSI must not make a difference."""
     conf("spark.sql.ansi.enabled", str(ansi).lower())

@@ -130,7 +130,7 @@ def test_a_crash_after_the_decision_is_rolled_forward_and_not_run_again_i2_i4_t6
     assert flights.rows("sums", 2) == {"a": {"n": 11}, "b": {"n": 2}}
 
 
-@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.parametrize("adaptive", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_empty_batches_make_versions_t7_t14(stream, adaptive):
     """No rows, no rows after a filter, an empty relation, and no call at all; AQE on and off."""
     flights, schema = stream(SCHEMA), SCHEMA

@@ -102,6 +102,7 @@ def raises_not(key, rows, state, emit):
     return {"n": sum(1 for _ in rows)}
 
 
+@pytest.mark.slow
 def test_a_function_that_fails_early_in_a_large_batch_ends_it_and_the_query_stops_i5(stream):
     """Most rows are not read any more; the next run of the query makes the version."""
     flights = stream(SCHEMA)
