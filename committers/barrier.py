@@ -27,7 +27,8 @@ class Barrier(Protocol):
     """One batch on its way in: where it comes from, what it writes, and how its tasks stage it.
 
     ``tables`` in index order, ``schemas`` by table. ``starts`` are the tables that this
-    version empties first. ``parallelism`` is the number of tasks, one ack each.
+    version empties first, ``expiring`` those whose rows, given as they are stored, may have an end.
+    ``parallelism`` is the number of tasks, one ack each.
     """
 
     @property
@@ -40,6 +41,8 @@ class Barrier(Protocol):
     def schemas(self) -> dict[str, TableSchema]: ...
     @property
     def starts(self) -> frozenset[str]: ...
+    @property
+    def expiring(self) -> frozenset[str]: ...
     @property
     def parallelism(self) -> int: ...
     @property
@@ -77,7 +80,7 @@ def manifest_of(driver: Driver, barrier: Barrier, attempt: str, acks: Sequence[A
     for name in barrier.tables:
         before = tables.get(name, TableAt(""))
         start = version if name in barrier.starts else before.start
-        brought = name in getattr(barrier, "expiring", ())  # a barrier of rows as they are stored
+        brought = name in barrier.expiring
         expires = True if driver.options.ttl_us(name) or brought else before.expires
         tables[name] = TableAt(barrier.schemas[name].schema_id, start, expires)
     return Manifest(

@@ -163,24 +163,21 @@ class MemoryStore(Store):
             space.schemas.update((schema.schema_id, schema) for schema in schemas)
 
     def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
-        for chunk in chunks:
-            self._apply(stamp, chunk)
-
-    def _apply(self, stamp: Stamp, chunk: Chunk) -> None:
         space, version = self._space, stamp.version
         with space.lock:
-            counted: dict[tuple[int, str], int] = defaultdict(int)
-            for run in chunk.runs:
-                if space.floors.get(run.group, 0) >= version:
-                    continue  # a late zombie: what it brings was merged, or replaced and dropped
-                rows = space.rows[run.table, run.group]
-                for key, value in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
-                    rows.setdefault(key, {})[version] = value
-                counted[run.group, run.table] += len(run.keys)
-            for (group, table), count in counted.items():
-                # Set, not added: a chunk that comes again counts once.
-                of_group = space.applied.setdefault((group, version), {})
-                of_group.setdefault(table, {})[chunk.ordinal] = count
+            for chunk in chunks:
+                counted: dict[tuple[int, str], int] = defaultdict(int)
+                for run in chunk.runs:
+                    if space.floors.get(run.group, 0) >= version:
+                        continue  # a late zombie: what it brings was merged, or replaced and dropped
+                    rows = space.rows[run.table, run.group]
+                    for key, value in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
+                        rows.setdefault(key, {})[version] = value
+                    counted[run.group, run.table] += len(run.keys)
+                for (group, table), count in counted.items():
+                    # Set, not added: a chunk that comes again counts once.
+                    of_group = space.applied.setdefault((group, version), {})
+                    of_group.setdefault(table, {})[chunk.ordinal] = count
 
     def seal(self, stamp: Stamp, counts: Counts) -> None:
         space, version = self._space, stamp.version

@@ -86,9 +86,8 @@ class Receipts:
     def _poll(self, wait_s: float) -> None:
         try:
             self._producer.poll(wait_s)
-        except (
-            KafkaException
-        ) as error:  # the client itself gave up: who may write nothing gets no producer id
+        except KafkaException as error:
+            # The client itself gave up: who may write nothing gets no producer id.
             self._clients.unavailable(f"writing to {self._topic}", error.args[0], error)
 
     def _refuse_error(self) -> None:

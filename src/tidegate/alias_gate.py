@@ -9,48 +9,28 @@ remembers (I9), between two namespaces they say nothing. Why so: docs/decisions/
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import functools
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tidegate import reading
+from tidegate.alias_spaces import Opened, let_go
 from tidegate.client import Gate
 from tidegate.deadline import one_call
 from tidegate.diff import Diff
 from tidegate.errors import ConfigError, SnapshotExpiredError, WaitTimeoutError
 from tidegate.reading import LEASE_S, TRIES, VersionInfo
 from tidegate.sinks.aliases import Target
-from tidegate.sinks.store import Pointer, Store
+from tidegate.sinks.store import Store
 from tidegate.snapshot import Held, Result, Snapshot
 from tidegate.source_offsets import Offsets
 
 LOOK_S = 1.0
 """While it waits for offsets a gate looks at the alias about so often."""
-SPACES_MAX = 100
-"""Of so many namespaces that were read a gate remembers what it has seen."""
 
 Answer = TypeVar("Answer")
-
-
-@dataclasses.dataclass
-class _Open:
-    """A namespace that this gate has read: its gate, calls that are in it, what was taken and may be open.
-
-    Without its gate, closed when nobody was in it any more, it is what was seen there.
-    """
-
-    gate: Gate | None = None
-    seen: Pointer = dataclasses.field(default_factory=Pointer)
-    calls: int = 0
-    taken: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
-
-    @property
-    def idle(self) -> bool:
-        return not self.calls and all(one.closed for one in self.taken)
 
 
 class AliasGate(Gate):
@@ -73,7 +53,7 @@ class AliasGate(Gate):
         self._store, self._open_gate = store, open_gate
         self._aliases = store.aliases()
         self._lock = threading.Lock()
-        self._spaces: dict[Target, _Open] = {}
+        self._spaces: dict[Target, Opened[Gate]] = {}
         self._now: Target | None = None
         self._closed = False
         try:
@@ -112,11 +92,11 @@ class AliasGate(Gate):
             return answer
 
     @contextlib.contextmanager
-    def _inside(self, target: Target) -> Iterator[_Open]:
+    def _inside(self, target: Target) -> Iterator[Opened[Gate]]:
         with self._lock:
             if self._closed:
                 raise reading.gate_closed(self._store.where)
-            space = self._spaces.setdefault(target, _Open())
+            space = self._spaces.setdefault(target, Opened())
             if space.gate is None:
                 with one_call():
                     space.gate = self._open_gate(target)
@@ -128,22 +108,9 @@ class AliasGate(Gate):
         finally:
             with self._lock:
                 space.calls -= 1
-                left = [] if len(self._spaces) == 1 else self._let_go()
+                left = [] if len(self._spaces) == 1 else let_go(self._spaces, self._now)
             for gate in left:
                 gate.close()
-
-    def _let_go(self) -> list[Gate]:
-        """The gates of namespaces where nobody reads any more, to be closed."""
-        gates = []
-        for target, space in list(self._spaces.items()):
-            if target == self._now or not space.idle:
-                continue
-            if space.gate is not None:
-                gates.append(space.gate)
-                space.seen, space.gate = space.gate.seen, None
-            if len(self._spaces) > SPACES_MAX:
-                del self._spaces[target]
-        return gates
 
     # -- what a gate answers ---------------------------------------------------------------------
 

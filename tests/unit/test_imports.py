@@ -45,6 +45,7 @@ IN_SRC = {
             *(
                 "client",
                 "alias_gate",
+                "alias_spaces",
                 "aio",
                 "diff",
                 "reading",

@@ -4,40 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import datetime
 import functools
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tidegate import reading
 from tidegate.aio.gate import Gate
 from tidegate.aio.snapshot import Held, Result, Snapshot, SnapshotContext
-from tidegate.alias_gate import LOOK_S, SPACES_MAX
+from tidegate.alias_gate import LOOK_S
+from tidegate.alias_spaces import Opened, let_go
 from tidegate.deadline import one_call
 from tidegate.errors import ConfigError, SnapshotExpiredError, WaitTimeoutError
 from tidegate.reading import LEASE_S, TRIES, VersionInfo
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.async_store import AsyncStore
-from tidegate.sinks.store import Pointer
 from tidegate.source_offsets import Offsets
 
 Answer = TypeVar("Answer")
-
-
-@dataclasses.dataclass
-class _Open:
-    """A namespace that this gate has read: as ``tidegate.alias_gate`` has it."""
-
-    gate: Gate | None = None
-    seen: Pointer = dataclasses.field(default_factory=Pointer)
-    calls: int = 0
-    taken: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
-
-    @property
-    def idle(self) -> bool:
-        return not self.calls and all(one.closed for one in self.taken)
 
 
 async def by_alias(
@@ -64,7 +48,7 @@ class AliasGate(Gate):
         self.alias = alias
         self._store, self._open_gate = store, open_gate
         self._opening = asyncio.Lock()
-        self._spaces: dict[Target, _Open] = {}
+        self._spaces: dict[Target, Opened[Gate]] = {}
         self._now: Target | None = None
         self._closed = False
 
@@ -99,8 +83,8 @@ class AliasGate(Gate):
             return answer
 
     @contextlib.asynccontextmanager
-    async def _inside(self, target: Target) -> AsyncIterator[_Open]:
-        space = self._spaces.setdefault(target, _Open())
+    async def _inside(self, target: Target) -> AsyncIterator[Opened[Gate]]:
+        space = self._spaces.setdefault(target, Opened())
         space.calls += 1
         try:
             if space.gate is None:
@@ -110,10 +94,10 @@ class AliasGate(Gate):
             yield space
         finally:
             space.calls -= 1
-            for gate in self._let_go():
+            for gate in let_go(self._spaces, self._now):
                 await gate.close()
 
-    async def _open(self, space: _Open, target: Target) -> None:
+    async def _open(self, space: Opened[Gate], target: Target) -> None:
         if space.gate is not None:
             return
         with one_call():
@@ -123,19 +107,6 @@ class AliasGate(Gate):
             raise reading.gate_closed(self._store.where)
         gate.remember(space.seen)
         space.gate = gate
-
-    def _let_go(self) -> list[Gate]:
-        """The gates of namespaces where nobody reads any more, to be closed."""
-        gates = []
-        for target, space in list(self._spaces.items()):
-            if target == self._now or not space.idle:
-                continue
-            if space.gate is not None:
-                gates.append(space.gate)
-                space.seen, space.gate = space.gate.seen, None
-            if len(self._spaces) > SPACES_MAX:
-                del self._spaces[target]
-        return gates
 
     # -- what a gate answers ---------------------------------------------------------------------
 

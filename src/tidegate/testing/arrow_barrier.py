@@ -39,6 +39,7 @@ class ArrowBarrier:
     parallelism: int = 2
     source_offsets: str = ""
     starts: frozenset[str] = frozenset()
+    expiring: frozenset[str] = frozenset()
     batch_rows: int = 1000
     reads_state: bool = False
     clock: Clock = dataclasses.field(default_factory=Clock)
