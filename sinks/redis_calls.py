@@ -56,6 +56,7 @@ class _Exchange:
 
     node: Node
     calls: list[int]
+    flight: int
     connection: Any = None
     fresh: bool = True
     sent: int = 0
@@ -98,10 +99,12 @@ class Calls:
             pass  # asked again, and dealt with, below
         return self.run([call])[0]
 
-    def run(self, calls: Sequence[Call], *, once: bool = False) -> list[Any]:
+    def run(self, calls: Sequence[Call], *, once: bool = False, flight: int = FLIGHT_CALLS) -> list[Any]:
         """The replies, in order. Calls of one server are answered in order.
 
-        ``once``: a call that may have reached its server is not sent again. StoreUnavailableError:
+        ``once``: a call that may have reached its server is not sent again. ``flight``: so many calls go to
+        a server together, and ``AHEAD`` times as many wait there at most; a server does all that wait before
+        it turns to anybody else. StoreUnavailableError:
         no answer within ``timeout_s``; which of the calls took effect is unknown.
         StoreNotVerifiedError: a server answered that is not listed. ConfigError: the servers
         refuse us.
@@ -110,7 +113,7 @@ class Calls:
         left = list(range(len(calls)))
         for attempt in self.retrying():
             with attempt:
-                left, why = self._round(calls, left, replies, once=once)
+                left, why = self._round(calls, left, replies, once=once, flight=flight)
                 if left:
                     raise Later(why)
         return replies
@@ -229,7 +232,7 @@ class Calls:
         return reply
 
     def _round(
-        self, calls: Sequence[Call], left: list[int], replies: list[Any], *, once: bool
+        self, calls: Sequence[Call], left: list[int], replies: list[Any], *, once: bool, flight: int
     ) -> tuple[list[int], str]:
         """Ask each server for what is left of its calls; those without an answer, and why."""
         why = ""
@@ -239,7 +242,7 @@ class Calls:
         for at in left:
             try:
                 node = self.servers.node_of(calls[at].key)
-                exchanges.setdefault(id(node), _Exchange(node, [])).calls.append(at)
+                exchanges.setdefault(id(node), _Exchange(node, [], flight)).calls.append(at)
                 asked[at] = node
             except DENIED as error:
                 raise denied(self.where, error) from error
@@ -298,10 +301,11 @@ class Calls:
 
     def _send(self, exchange: _Exchange, calls: Sequence[Call]) -> None:
         """Flights, until ``AHEAD`` of them wait for their replies or all is sent."""
-        while exchange.sent < len(exchange.calls) and exchange.sent - exchange.read < AHEAD * FLIGHT_CALLS:
+        while exchange.sent < len(exchange.calls) and exchange.sent - exchange.read < AHEAD * exchange.flight:
             flight: list[bytes] = []
             size = 0
-            while exchange.sent < len(exchange.calls) and len(flight) < FLIGHT_CALLS and size < FLIGHT_BYTES:
+            room = exchange.flight
+            while exchange.sent < len(exchange.calls) and len(flight) < room and size < FLIGHT_BYTES:
                 content = self._encoded(calls[exchange.calls[exchange.sent]], exchange.node)
                 flight.append(content)
                 size += len(content)
@@ -316,7 +320,7 @@ class Calls:
         """The replies to the oldest flight."""
         if exchange.failed:
             return
-        for _ in range(min(FLIGHT_CALLS, exchange.sent - exchange.read)):
+        for _ in range(min(exchange.flight, exchange.sent - exchange.read)):
             at = exchange.calls[exchange.read]
             try:
                 if exchange.read:  # some time went by since it was taken

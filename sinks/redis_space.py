@@ -12,7 +12,7 @@ from tidegate.errors import StoreNotVerifiedError, TidegateError
 from tidegate.names import check_name
 from tidegate.options import redact
 from tidegate.sinks.reads import decode, encode, nothing_here
-from tidegate.sinks.redis_answers import Call, Later, Refused
+from tidegate.sinks.redis_answers import FLIGHT_CALLS, Call, Later, Refused
 from tidegate.sinks.redis_calls import Calls
 from tidegate.sinks.redis_keys import header_key, meta_key, patterns
 from tidegate.sinks.redis_reads import (
@@ -64,9 +64,11 @@ class Space:
     def of_group(self, group: int, name: str, *args: bytes) -> Call:
         return of_group(self.namespace, self.uuid, group, name, *args)
 
-    def asked(self, calls: Sequence[Call]) -> list[Any]:
-        """The replies. AnotherServerError: a call names a server, and met another."""
-        replies = self.calls.run(calls)
+    def asked(self, calls: Sequence[Call], *, flight: int = FLIGHT_CALLS) -> list[Any]:
+        """The replies; ``flight`` as in ``Calls.run``. AnotherServerError: a call names a server, and met
+        another.
+        """
+        replies = self.calls.run(calls, flight=flight)
         for reply in replies:
             if isinstance(reply, Refused):
                 if reply.code == "TGSERVER":
