@@ -11,7 +11,6 @@ from tidegate.errors import (
     FencedError,
     OutcomeUnknownError,
     TidegateError,
-    WalUnavailableError,
 )
 from tidegate.wal.log import Appended
 from tidegate.wal.record import Decided, VersionFact
@@ -21,9 +20,11 @@ def decide(driver: Driver, machine: Machine, record: Decided) -> VersionFact:
     """Append Decided until the fold says which attempt won (append rules 2 to 5).
 
     The same bytes are sent each time, so a late copy of an earlier try is void. When the
-    deadline passes a fencing Open settles it: behind it, this attempt can never be decided.
+    deadline passes, or the log says that it refuses this user, a fencing Open settles it: behind it, this
+    attempt can never be decided.
     ConflictError, FencedError: as proven. OutcomeUnknownError: even the fence's fate is unknown.
     """
+    driver.all_is_settled()
     patience = driver.patience(driver.options.decide_deadline_s)
     appended: Appended | None = None
     while True:
@@ -35,7 +36,7 @@ def decide(driver: Driver, machine: Machine, record: Decided) -> VersionFact:
                 machine.on(Event.APPEND_LOST if appended is None else Event.APPENDED)
             case Action.FOLD:
                 event, fact = _fold(driver, appended, record)
-                if event in (Event.NOT_THERE, Event.LOG_SILENT) and patience.over:
+                if event in (Event.NOT_THERE, Event.LOG_SILENT) and driver.gives_up(patience):
                     event, patience = Event.DEADLINE, driver.patience(driver.options.decide_deadline_s)
                 elif event in (Event.NOT_THERE, Event.LOG_SILENT):
                     patience.pause()
@@ -44,7 +45,7 @@ def decide(driver: Driver, machine: Machine, record: Decided) -> VersionFact:
                 appended = take_epoch(driver, driver.folded.lineage)
                 event, fact = _fold(driver, appended, record)
                 if event in (Event.NOT_THERE, Event.LOG_SILENT):
-                    event = Event.DEADLINE if patience.over else event
+                    event = Event.DEADLINE if driver.gives_up(patience) else event
                     patience.pause()
                 machine.on(event)
             case Action.APPLY if fact is not None:
@@ -56,9 +57,8 @@ def decide(driver: Driver, machine: Machine, record: Decided) -> VersionFact:
 
 
 def _fold(driver: Driver, appended: Appended | None, record: Decided) -> tuple[Event, VersionFact | None]:
-    try:
-        state = driver.fold_through(appended)
-    except WalUnavailableError:
+    state = driver.fold_behind(appended)
+    if state is None:
         return Event.LOG_SILENT, None
     if (state.epoch, state.writer) == (driver.tried_epoch, driver.writer):
         driver.epoch = state.epoch  # our fencing Open is the last valid one: its epoch is ours
@@ -69,9 +69,8 @@ def _undecided(driver: Driver, machine: Machine, record: Decided) -> TidegateErr
     match machine.action:
         case Action.RAISE_CONFLICT:
             return ConflictError(
-                f"version {record.version} was not decided: the log did not take its decision within"
-                f" {driver.options.decide_deadline_s} s, and a fencing record now stands before any late"
-                " copy of it; run the batch again"
+                f"version {record.version} was not decided: the log did not take its decision, and a fencing"
+                " record now stands before any late copy of it; run the batch again"
             )
         case Action.RAISE_FENCED:
             return FencedError(
@@ -82,6 +81,6 @@ def _undecided(driver: Driver, machine: Machine, record: Decided) -> TidegateErr
         case _:
             return OutcomeUnknownError(
                 f"whether version {record.version} was decided is unknown: {driver.log.where} did not prove"
-                f" it for {2 * driver.options.decide_deadline_s} s{driver.last_said()};"
+                f" it{driver.last_said(2 * driver.options.decide_deadline_s)};"
                 " restart the query or run `tidegate recover`"
             )

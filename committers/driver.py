@@ -10,7 +10,7 @@ from tidegate.clock import Clock
 from tidegate.committers.apply import ApplyWork
 from tidegate.committers.phases import Phases
 from tidegate.committers.states import Watch
-from tidegate.errors import OutcomeUnknownError, TidegateError, WalUnavailableError
+from tidegate.errors import ConfigError, OutcomeUnknownError, TidegateError, WalUnavailableError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import catch_up
@@ -71,6 +71,8 @@ class Driver:
     """Frames that it staged itself for the barrier on its way, by address: they need not be read back."""
     unproven: str = ""
     """What the log said of the last append, when that proved nothing."""
+    refused: bool = False
+    """Whether it said that it refuses this user, and will again: nobody waits for that to change."""
 
     def __post_init__(self) -> None:
         self.writer = self.writer or self.clock.new_id()
@@ -104,25 +106,54 @@ class Driver:
     def append(self, record: AnyRecord) -> Appended | None:
         """Append one record; None when nothing is proven (it may be there, or land later).
 
-        A record that landed just behind what was folded is folded at once, without a read.
+        A record that landed just behind what was folded is folded at once, without a read. ConfigError:
+        nothing was written, by this try nor by an earlier one since ``all_is_settled``.
         """
         content = encode_record(record)
         try:
             appended = self.log.append_decision(content)
-        except (OutcomeUnknownError, WalUnavailableError) as error:
+        except (OutcomeUnknownError, WalUnavailableError, ConfigError) as error:
+            refused = isinstance(error, ConfigError)
+            if refused and not self.unproven:
+                raise
             logger.warning("an append is not proven, the fold will tell: %s", error)
             self.waits_for(f"{type(error).__name__}: {error}")
-            self.unproven = str(error)
+            self.unproven, self.refused = str(error), refused or isinstance(error.__cause__, ConfigError)
             return None
-        self.unproven = ""
+        self.unproven, self.refused = "", False
         if appended.position == self.view.position:
             entry = Entry(appended.position, appended.next_position, content)
             self.view = fold_all(self.view, [entry], self.log.where)
         return appended
 
-    def last_said(self) -> str:
-        """What the log said of the last append, when that proved nothing; for the end of an error's cause."""
-        return f"; it last said: {self.unproven}" if self.unproven else ""
+    def all_is_settled(self) -> None:
+        """What was appended before is of no more interest: what is appended from now on is the caller's."""
+        self.unproven, self.refused = "", False
+
+    def fold_behind(self, appended: Appended | None) -> Folded | None:
+        """As ``fold_through``, behind an append: None when the log does not answer, or does not let this user
+        read any more. What was appended may be there all the same.
+        """
+        try:
+            return self.fold_through(appended)
+        except WalUnavailableError:
+            return None
+        except ConfigError as error:
+            self.unproven, self.refused = str(error), True
+            return None
+
+    def gives_up(self, patience: Patience) -> bool:
+        """Whether an append that is not proven is not to be tried again: the deadline passed, or the log
+        refuses this user.
+        """
+        return patience.over or self.refused
+
+    def last_said(self, waited_s: float) -> str:
+        """How long the log was asked in vain, and what it said of the last append when that proved nothing;
+        for the end of an error's cause.
+        """
+        asked = "" if self.refused else f" for {waited_s} s"
+        return asked + (f"; it last said: {self.unproven}" if self.unproven else "")
 
     def fold_through(self, appended: Appended | None) -> Folded:
         """The state with everything up to the appended record in it (append rule 2)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidegate.committers.driver import Driver
-from tidegate.errors import FencedError, OutcomeUnknownError, WalUnavailableError
+from tidegate.errors import FencedError, OutcomeUnknownError
 from tidegate.wal.record import AnyRecord, Folded
 
 
@@ -16,23 +16,21 @@ def append_until_folded(
 
     ``what`` is what the record makes true, ``again`` the command to run next time. FencedError:
     another driver opened meanwhile, the record will never count. OutcomeUnknownError: the log did
-    not answer in ``decide_deadline_s``.
+    not answer in ``decide_deadline_s``, or refuses this user.
     """
+    driver.all_is_settled()
     patience = driver.patience(driver.options.decide_deadline_s)
     while True:
         appended = driver.append(record)
-        try:
-            state = driver.fold_through(appended)
-        except WalUnavailableError:
-            pass  # asked again below, until the deadline
-        else:
+        state = driver.fold_behind(appended)
+        if state is not None:  # else asked again below, until the deadline
             if shown(state):
                 return
             _refuse_if_fenced(driver, state, what, again)
-        if patience.over:
+        if driver.gives_up(patience):
             msg = (
                 f"whether {what} now is unknown: {driver.log.where} did not prove it"
-                f" for {driver.options.decide_deadline_s} s{driver.last_said()};"
+                f"{driver.last_said(driver.options.decide_deadline_s)};"
                 f" run `tidegate status`, then `{again}` again if it is not so"
             )
             raise OutcomeUnknownError(msg)

@@ -57,8 +57,9 @@ def take_over(
 
     ConfigError, LineageError, WalGapError: refused, nothing appended. FencedError: another
     driver opened at the same time and won. OutcomeUnknownError: the Open's fate is unknown;
-    open again.
+    open again. A log that refuses this user is not asked until the deadline.
     """
+    driver.all_is_settled()
     ensure_made(driver)
 
     def refuse(pointer: Pointer) -> str | None:
@@ -84,11 +85,11 @@ def take_over(
         pointer = driver.store.pointer()
         if _owned(driver, appended):
             break
-        if patience.over:
+        if driver.gives_up(patience):
             msg = (
                 f"whether this driver opened namespace {driver.endpoints.namespace} is unknown:"
-                f" {driver.log.where} did not answer, or others kept opening it, for"
-                f" {driver.options.decide_deadline_s} s{driver.last_said()}; restart the query"
+                f" {driver.log.where} did not answer, or others kept opening it"
+                f"{driver.last_said(driver.options.decide_deadline_s)}; restart the query"
             )
             raise OutcomeUnknownError(msg)
         patience.pause()
@@ -101,10 +102,7 @@ def take_over(
 
 def _owned(driver: Driver, appended: Appended | None) -> bool:
     """Whether the fold, read through our Open, says that the epoch is ours."""
-    try:
-        state = driver.fold_on()
-    except WalUnavailableError:
-        return False
+    state = driver.fold_behind(None)
     if state is not None and (state.epoch, state.writer) == (driver.tried_epoch, driver.writer):
         driver.epoch = driver.tried_epoch
         return True
@@ -167,9 +165,9 @@ def _append_genesis(driver: Driver) -> Folded:
     patience = driver.patience(driver.options.decide_deadline_s)
     tried = False
     while (state := driver.fold_on()) is None:
-        if tried and patience.over:
-            what = f"the first record of namespace {genesis.name}{driver.last_said()}"
-            msg = f"{driver.log.where} did not take {what}"
+        if tried and driver.gives_up(patience):
+            said = driver.last_said(driver.options.decide_deadline_s)
+            msg = f"{driver.log.where} did not take the first record of namespace {genesis.name}{said}"
             raise WalUnavailableError(msg)
         driver.append(genesis)  # a second copy, or another's, is void behind the first
         if driver.view.state is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from tidegate.checks import Check
 from tidegate.wal.kafka_settings import PIECE_BYTES_MAX
@@ -19,7 +19,11 @@ NEEDED = {"READ": "fail", "WRITE": "fail", "DELETE": "warn"}
 TopicSettings = Mapping[str, Mapping[str, str]]
 
 
-def checks(names: Names, topics: Mapping[str, Topic], settings: TopicSettings) -> list[Check]:
+Grant = Callable[[str, str], str]
+"""The command that gives the user a right (as ``kafka-acls`` names it) on a topic."""
+
+
+def checks(names: Names, topics: Mapping[str, Topic], settings: TopicSettings, grant: Grant) -> list[Check]:
     """A line for each thing looked at; a topic that is missing is one, too."""
     found: list[Check] = []
     for name in names:
@@ -31,7 +35,12 @@ def checks(names: Names, topics: Mapping[str, Topic], settings: TopicSettings) -
         of = settings[name]
         found += [
             check._replace(check=f"{_short(names, name)}: {check.check}", at=f"topic {name}")
-            for check in (*_copies(topic, of), *_keeping(names, topic, of), *_rest(names, topic, of))
+            for check in (
+                *_copies(topic, of),
+                *_keeping(names, topic, of),
+                *_rest(names, topic, of),
+                _rights(topic, grant),
+            )
         ]
     return found
 
@@ -112,14 +121,22 @@ def _rest(names: Names, topic: Topic, of: Mapping[str, str]) -> Iterator[Check]:
         order = f"{topic.partitions} partitions: only the first is used; the topic was not made by tidegate"
         one = topic.partitions == 1
         yield Check("partitions", "pass" if one else "warn", "1" if one else order, "one order of decisions")
-    yield _rights(topic)
 
 
-def _rights(topic: Topic) -> Check:
+def _rights(topic: Topic, grant: Grant) -> Check:
     missing = [name for name in NEEDED if name not in topic.may]
     if not missing or not topic.may:
         known = "read, write, trim" if topic.may else "the brokers do not say"
         return Check("rights", "pass", known, "the writer can write")
-    worst = "fail" if any(NEEDED[name] == "fail" for name in missing) else "warn"
-    lack = f"this user lacks {', '.join(missing)} on the topic"
-    return Check("rights", "fail" if worst == "fail" else "warn", lack, "the writer can write, and trim")
+    fails = any(NEEDED[name] == "fail" for name in missing)
+    rights = [name.capitalize() for name in missing]
+    commands = ", ".join(grant(right, topic.name) for right in rights)
+    lack = f"this user lacks the right {' and '.join(rights)} on the topic; grant it: {commands}"
+    # Whoever may not write decides nothing, whatever is allowed; it would only wait for that.
+    return Check(
+        "rights",
+        "fail" if fails else "warn",
+        lack,
+        "the writer can write, and trim",
+        may_be_allowed=not fails,
+    )

@@ -270,12 +270,7 @@ class Clients:
         shown = [one for one in (error, noted) if one is not None]
         said = self.settings.hide("; ".join(dict.fromkeys(one.str() for one in shown)))
         if any(one.code() in DENIED for one in shown):
-            right = next((right for begin, right in RIGHTS.items() if what.startswith(begin)), "for it")
-            msg = (
-                f"{self.where}: {what}: {said}; this user lacks the right {right} on the log's topics:"
-                " docs/operations.md has the rights of a writer and a reader, `kafka-acls --add` grants them"
-            )
-            raise ConfigError(msg) from cause
+            raise ConfigError(f"{self.where}: {what}: {said}; {self._lacks(what)}") from cause
         if renew := over_its_time(said, self.settings.client.get("ssl.certificate.location")):
             raise ConfigError(f"{self.where}: {what}: {said}; {renew}") from cause
         if any(map(self._is_refused, shown)):
@@ -294,6 +289,17 @@ class Clients:
         silent = f"no answer within {self.settings.timeout_s:g} s"
         msg = f"{self.where}: {what}: {said or silent}; look whether the brokers run and can be reached"
         raise WalUnavailableError(msg) from cause
+
+    def _lacks(self, what: str) -> str:
+        """Which right the user lacks, and what grants it."""
+        right = next((right for begin, right in RIGHTS.items() if what.startswith(begin)), None)
+        prefix = f"{self.settings.topic_prefix}."
+        topic = next((word.rstrip(",") for word in what.split() if word.startswith(prefix)), None)
+        grants = self.settings.grant(right, topic) if right and topic else "`kafka-acls --add`"
+        return (
+            f"this user lacks the right {right or 'for it'} on {f'topic {topic}' if topic else 'its topics'}:"
+            f" {grants} grants it; docs/operations.md has the rights of a writer and a reader"
+        )
 
 
 def _after_fork() -> None:

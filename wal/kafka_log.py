@@ -83,7 +83,9 @@ class KafkaLog(Log):
         found = self._topics.look(*self._topics.names, rights=True)
         if not found:
             return []
-        return kafka_checks.checks(self._topics.names, found, self._topics.settings_of(*found))
+        return kafka_checks.checks(
+            self._topics.names, found, self._topics.settings_of(*found), self._settings.grant
+        )
 
     def retention_s(self) -> float | None:
         found = self._topics.look(*self._topics.names)

@@ -80,6 +80,11 @@ class KafkaSettings:
         """How long one request may take before it is sent again, or the refusal behind it is noticed."""
         return min(self.timeout_s, REQUEST_S)
 
+    def grant(self, right: str, topic: str) -> str:
+        """The command that gives this user a right on a topic."""
+        principal = f"User:{self.client.get('sasl.username') or '<this user>'}"
+        return f"`kafka-acls --add --allow-principal {principal} --operation {right} --topic {topic}`"
+
     # -- what each kind of client is given ------------------------------------------------------------
 
     def for_admin(self) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Log(abc.ABC):
 
         WalUnavailableError proves that this call wrote nothing (no answer, no room, or the log
         was not created). OutcomeUnknownError proves nothing: the record may be there, or may
-        land later.
+        land later; one whose cause is a ConfigError says that this user is refused, and will be again.
         """
 
     @abc.abstractmethod
