@@ -198,6 +198,18 @@ def test_who_is_taken_over_from_decides_with_its_clock_and_dies(struck, monkeypa
     assert died == [DIES_AFTER - 1]
 
 
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_who_has_fewer_writes_left_dies_when_it_is_through(struck, monkeypatch, taken_over):
+    calls, disturber = struck("clock-back", taken_over=taken_over)
+    died = []
+    monkeypatch.setattr(faults, "kill", lambda: died.append(len(calls.made)))
+    disturber.is_through()
+    come_by(disturber)
+    calls.apply("stamp", 1)
+    disturber.is_through()
+    assert died == [1] * taken_over
+
+
 def test_the_network_is_cut_at_the_failpoint(struck):
     cut = threading.Event()
     _, disturber = struck("net-lost", cut=cut.set)

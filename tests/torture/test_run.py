@@ -265,3 +265,10 @@ def test_an_interrupted_run_cleans_up_and_says_what_it_has(tmp_path, number):
     assert [
         path for name in ("wal", "store") for path in (tmp_path / name).rglob("*") if path.is_file()
     ] == []
+
+
+def test_a_clock_that_steps_when_all_is_decided(urls, tmp_path):
+    """With this seed too few writes are left for the driver: it has to die when it is through."""
+    cell = "pipeline.after_complete:clock-back:claimed"
+    found = torture(*urls, seed=40, only=[cell], folder=tmp_path, cell_s=120)
+    assert found.all_proven, verdict_of(found)

@@ -142,6 +142,7 @@ class Torture:
             try:
                 with self._driver() as driver:
                     self._live(driver, f"{plan.name}.{life}")
+                    self._disturber.is_through()
                 code = 0
                 break
             except (FailpointError, TidegateError) as error:

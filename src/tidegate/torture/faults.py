@@ -52,7 +52,8 @@ AT_A_CALL = ("twice", "lost", "late", "io", "forgotten")
 CLOCK_STEPS_S = {"clock-back": -1_800.0, "clock-ahead": 1_800.0}
 """Less than the hour by which a decision may be ahead of other clocks."""
 DIES_AFTER = 6
-"""A driver whose clock stepped, and who is taken over from, dies so many writes later: it decides first."""
+"""A driver whose clock stepped, and who is taken over from, dies so many writes later: it decides first.
+Where fewer are left for it to do, it dies when it is through (``Disturber.is_through``)."""
 FULL_FOR = 3
 """So many writes fail for want of room; the first one half-way, if it makes the longest file longer."""
 LATER_BY = 2
@@ -249,6 +250,11 @@ class Disturber:
     def _die_if_due(self) -> None:
         self._dies_after -= 1
         if self._dies_after == 0:
+            kill()
+
+    def is_through(self) -> None:
+        """The driver has done all it had to do: who is to be taken over from, and lives, dies now."""
+        if self._dies_after > 0:
             kill()
 
     def do_late(self) -> None:
