@@ -43,7 +43,11 @@ def served():
     opened = []
 
     def serve(wal, *stores, metrics_url=None):
-        ats = tuple(StoreAt(f"s{number}", url) for number, url in enumerate(stores))
+        soon = {"timeout_s": 1}
+        ats = tuple(
+            StoreAt(f"s{number}", url, soon if url.startswith("redis:") else {})
+            for number, url in enumerate(stores)
+        )
         facts = Facts("flights", ats, wal, None, metrics_url)
         server = Server(facts, "127.0.0.1", 0)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -155,17 +159,20 @@ def test_a_namespace_without_a_version_and_one_that_is_not_there(tmp_path, serve
 def test_a_store_that_is_down_is_told_and_keeps_nothing_else_waiting(tmp_path, served):
     wal, store = example(tmp_path)
     ask = served(wal, store, "redis://127.0.0.1:6")
-    facts = look(ask, lambda facts: len(facts["stores"]) == 2)
+    facts = look(ask, lambda facts: "StoreUnavailableError" in facts["stores"][-1]["stands"])
     assert facts["visible"] == 3
     assert facts["stores"][1]["visible"] is None
-    assert "StoreUnavailableError" in facts["stores"][1]["stands"]
+    assert "no answer since" in facts["stores"][1]["stands"]
 
 
 def test_a_primary_that_is_down_is_a_problem_and_the_log_is_shown(tmp_path, served):
     wal, _ = example(tmp_path)
-    facts = look(served(wal, "redis://127.0.0.1:6"), lambda facts: facts["problems"])
+    ask = served(wal, "redis://127.0.0.1:6")
+    facts = look(ask, lambda facts: "StoreUnavailableError" in str(facts["problems"]))
     assert facts["decided"] == 3
+    assert "visible" not in facts
     assert facts["problems"][0].startswith("store: StoreUnavailableError")
+    assert "; no answer since 20" in facts["problems"][0]
 
 
 def test_only_its_own_name_is_answered_and_nothing_but_get(tmp_path, served):

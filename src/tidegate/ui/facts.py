@@ -6,46 +6,71 @@ However many pages are open, there is one look in ``LOOK_EVERY_S``.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import threading
 import time
 import urllib.request
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
 
 from tidegate.cli import retention
 from tidegate.cli.fit import misfit
 from tidegate.cli.read import parse_key
-from tidegate.cli.rows import StoreRow, look_at_stores, problems_of, with_log
+from tidegate.cli.rows import StoreRow, problems_of, with_log
 from tidegate.clock import Clock
-from tidegate.errors import ConfigError, TidegateError
+from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.options import StoreAt, redact
 from tidegate.reading import info_of, view_of
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import CatalogEntry, Identity, Pointer, Store
 from tidegate.snapshot import Held
+from tidegate.ui.asked import Asked, within
 from tidegate.values import described
 from tidegate.wal.fold import View, fold_all, why_void
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Adopted, Open, Rewound, StoreAdded, StoreRemoved, decode_record
 
-LOOK_EVERY_S = 1.0
+LOOK_EVERY_S, LOOK_S = 1.0, 2.0
+"""There is a look so often at most, and it waits so long for answers."""
 STORES_EVERY_S, SLOW_EVERY_S = 5.0, 10.0
-"""All stores are asked, and the log's size and its retention, so often."""
+"""The other stores are asked, and the log's size and its retention, so often."""
 VERSIONS_MAX = 1_000
-KEY_VERSIONS_MAX, KEY_S = 100, 5.0
-"""A key is looked for at so many versions, and for so long, at most."""
+KEY_VERSIONS_MAX, KEY_S, KEY_WAIT_S = 100, 5.0, 8.0
+"""A key is looked for at so many versions, and for so long, at most; then for so long waited."""
 EVENTS_MAX = 50
 METRICS_BYTES_MAX, METRICS_S = 4 * 1024 * 1024, 2.0
 
 
-class Facts:
-    """How one namespace stands. For any thread; nothing raises but ``key`` for what a user typed wrong.
+class InStore(NamedTuple):
+    """What a store says of itself; ``facts`` is for the page."""
 
-    ``metrics_url`` is a driver's ``/metrics``: phases by version come from ``/commits`` beside it.
+    identity: Identity | None
+    pointer: Pointer
+    facts: dict[str, Any]
+
+
+class InLog(NamedTuple):
+    """What the log says; ``events`` are the newest first."""
+
+    view: View
+    events: list[dict[str, Any]]
+    kept: retention.LogFacts
+
+
+class Facts:
+    """How one namespace stands. For any thread; nothing raises but ``key``, for what a user typed wrong and
+    for a store that does not answer.
+
+    Each place is asked in a thread of its own, so that no page waits longer than ``LOOK_S`` for a server
+    that says nothing. ``metrics_url`` is a driver's ``/metrics``: phases by version come from ``/commits``
+    beside it.
     """
 
     def __init__(
@@ -59,114 +84,106 @@ class Facts:
         self.namespace, self._stores, self._metrics_url = namespace, stores, metrics_url
         self._wal, self._wal_options = wal, wal_options or {}
         self._lock = threading.Lock()
-        self._log: Log | None = None
-        self._store: Store | None = None
         self._clock = Clock()
+        self._log: Log | None = None
         self._view = View()
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
         self._slow: tuple[float, retention.LogFacts] | None = None
         self._known: tuple[float, dict[str, Any]] | None = None
         self._commits: dict[int, dict[str, Any]] = {}
-        self._rows: list[StoreRow] = []
-        self._rows_at = 0.0
-        self._looking: threading.Thread | None = None
+        first, *others = (_Open(at, namespace) for at in stores)
+        self._in_store = Asked(lambda: _in_store(first.store()), first.close)
+        self._others = [Asked(partial(_stands, one), one.close, STORES_EVERY_S) for one in others]
+        self._in_log = Asked(self._read_log, self._forget_log)
+        self._metrics = Asked(self._read_commits, lambda: None)
+        self._looked_up = _Open(stores[0], namespace)
+        self._looking_up = threading.Lock()
 
     def close(self) -> None:
-        """Release log and store."""
-        with self._lock:
-            self._forget()
+        """Release log and stores; what still waits for an answer is released when it comes."""
+        end = time.monotonic() + LOOK_S
+        places: list[Asked[Any]] = [self._in_store, self._in_log, self._metrics, *self._others]
+        for asked in places:
+            asked.close(end)
+        if self._looking_up.acquire(timeout=max(0.0, end - time.monotonic())):
+            self._looked_up.close()
+            self._looking_up.release()
 
     def look(self) -> dict[str, Any]:
-        """Everything but keys; not older than ``LOOK_EVERY_S``. What does not answer is told in it."""
+        """Everything but keys, within ``LOOK_S``; not older than ``LOOK_EVERY_S``, but for what does not
+        answer, which is told in it.
+        """
         with self._lock:
             now = time.monotonic()
             if self._known is None or now - self._known[0] >= LOOK_EVERY_S:
-                found = self._look()
+                found = self._look(now + LOOK_S)
                 self._known = time.monotonic(), found
             return self._known[1]
 
-    def _look(self) -> dict[str, Any]:
-        problems: list[str] = []
-        facts: dict[str, Any] = {"namespace": self.namespace, "at": self._clock.now_us() / 1e6}
-
-        def part(what: str, read: Callable[[], dict[str, Any]]) -> None:
-            try:
-                facts.update(read())
-            except (TidegateError, OSError) as error:
-                problems.append(f"{what}: {type(error).__name__}: {error}")
-                self._forget()
-
-        part("store", self._in_store)  # before the log: what is visible was decided before
-        if self._wal is not None:
-            part("log", lambda: self._in_log(facts.get("pointer")))
-        part("stores", lambda: self._standings(problems))
+    def _look(self, end: float) -> dict[str, Any]:
+        asked: dict[str, Asked[Any]] = {"store": self._in_store}
+        self._in_store.begin()
+        for other in self._others:
+            other.begin()
         if self._metrics_url is not None:
-            part("metrics", self._read_commits)
-        identity, pointer = facts.pop("identity", None), facts.pop("pointer", None)
-        if self._wal is not None and pointer is not None:
-            wrong = misfit(self._view.state, identity, pointer)
-            problems += [wrong] if wrong and wrong not in problems else []
-        for version in facts.get("versions", ()):
-            version["phases"] = self._commits.get(version["version"], {}).get("phases")
+            asked["metrics"] = self._metrics
+            self._metrics.begin()
+        self._in_store.wait(end)  # before the log: what is visible was decided before
+        if self._wal is not None:
+            asked["log"] = self._in_log
+            self._in_log.begin()
+        for one in (*asked.values(), *self._others):
+            one.wait(end)
+        problems = [f"{what}: {why}" for what, one in asked.items() if (why := one.problem())]
+        facts: dict[str, Any] = {"namespace": self.namespace, "at": self._clock.now_us() / 1e6}
+        in_store, in_log = self._in_store.answer(), self._in_log.answer()
+        facts |= in_store.facts if in_store else {}
+        facts |= self._of_log(in_log, in_store) if in_log else {}
+        state = in_log.view.state if in_log else None
+        rows = with_log(list(self._rows()), state)
+        problems += problems_of(rows) if in_store or in_log else []
+        wrong = self._misfit(in_log, in_store)
+        problems += [wrong] if wrong and wrong not in problems else []
+        facts["stores"] = [row.as_json() | {"stands": row.cells()[4]} for row in rows]
+        if in_store is not None:  # not known is not none
+            facts["versions"] = [one | self._phases(one["version"]) for one in in_store.facts["versions"]]
         return facts | {"problems": problems, "has_phases": self._metrics_url is not None}
 
-    # -- the store ----------------------------------------------------------------------------------
+    def _phases(self, version: int) -> dict[str, Any]:
+        return {"phases": self._commits.get(version, {}).get("phases")}
 
-    def _opened(self) -> Store:
-        if self._store is None:
-            at = self._stores[0]
-            self._store = open_store(at.url, self.namespace, at.options)
-        return self._store
+    def _rows(self) -> Iterator[StoreRow]:
+        """A row for each store that has answered, or is late."""
+        for at, asked in zip(self._stores, (self._in_store, *self._others), strict=True):
+            row, found, problem = StoreRow(at.name, redact(at.url)), asked.answer(), asked.problem()
+            if problem is not None:
+                yield msgspec.structs.replace(row, error=problem)
+            elif found is not None:
+                yield msgspec.structs.replace(row, identity=found.identity, pointer=found.pointer)
 
-    def _in_store(self) -> dict[str, Any]:
-        store = self._opened()
-        identity = store.identity()
-        if identity is None:
-            return {"identity": None, "pointer": Pointer(), "visible": 0, "versions": [], "tables": []}
-        pointer = store.pointer()
-        oldest = max(pointer.horizon, pointer.visible - VERSIONS_MAX + 1)
-        entries = store.catalog(oldest, pointer.visible) if pointer.visible else []
-        leases = [
-            {"version": one.version, "age_s": one.age_s, "expires_in_s": one.expires_in_s}
-            for one in sorted(store.leases(), key=lambda one: one.version)
-        ]
-        return {
-            "identity": identity,
-            "pointer": pointer,
-            "key_groups": identity.key_groups,
-            "visible": pointer.visible,
-            "horizon": pointer.horizon,
-            "epoch": pointer.epoch,
-            "writer": pointer.writer,
-            "heartbeat_age_s": pointer.heartbeat_age_s,
-            "unverified": store.unverified(),
-            "leases": leases[:EVENTS_MAX],
-            "lease_count": len(leases),
-            "versions": [_shown(entry) for entry in reversed(entries)],
-            "tables": _tables(store, entries[-1]) if entries else [],
-        }
-
-    def _standings(self, problems: list[str]) -> dict[str, Any]:
-        """A store that is down takes its time to say so: the others are not kept waiting."""
-        if self._looking is None and time.monotonic() - self._rows_at >= STORES_EVERY_S:
-            looking = threading.Thread(target=self._ask_stores, name="tidegate-ui-stores", daemon=True)
-            self._looking = looking
-            looking.start()
-            looking.join(LOOK_EVERY_S)
-        rows = with_log(self._rows, self._view.state) if self._rows else []
-        problems += problems_of(rows) if rows else []
-        return {"stores": [row.as_json() | {"stands": row.cells()[4]} for row in rows]}
-
-    def _ask_stores(self) -> None:
-        try:
-            self._rows = look_at_stores(self._stores, self.namespace)[1]
-        except (TidegateError, OSError) as error:
-            self._rows = [StoreRow(at.name, redact(at.url), error=str(error)) for at in self._stores]
-        self._rows_at, self._looking = time.monotonic(), None
+    def _misfit(self, in_log: InLog | None, in_store: InStore | None) -> str | None:
+        """What does not fit: of a log that was read behind the store only."""
+        if in_log is None or in_store is None or not self._in_log.was_asked_behind(self._in_store):
+            return None
+        return misfit(in_log.view.state, in_store.identity, in_store.pointer)
 
     # -- the log ------------------------------------------------------------------------------------
 
-    def _in_log(self, pointer: Pointer | None) -> dict[str, Any]:
+    def _of_log(self, in_log: InLog, in_store: InStore | None) -> dict[str, Any]:
+        state = in_log.view.state
+        decided = state.last_version if state else 0
+        visible = in_store.pointer.visible if in_store else decided
+        deadline = retention.deadline_of(in_log.kept, state, visible, self._clock.now_us())
+        return {
+            "decided": decided,
+            "lag": max(0, decided - visible) if in_store else None,
+            "lineage": state and state.lineage,
+            "void_records": in_log.view.void,
+            "events": in_log.events,
+            "log": dict(retention.as_pairs(in_log.kept, deadline)),
+        }
+
+    def _read_log(self) -> InLog:
         if self._log is None:
             self._log = open_log(str(self._wal), self.namespace, self._wal_options)
             self._view = View()
@@ -175,18 +192,7 @@ class Facts:
         now = time.monotonic()
         if self._slow is None or now - self._slow[0] >= SLOW_EVERY_S:
             self._slow = now, retention.look_at(self._log)
-        state, facts = self._view.state, self._slow[1]
-        decided = state.last_version if state else 0
-        visible = decided if pointer is None else pointer.visible
-        deadline = retention.deadline_of(facts, state, visible, self._clock.now_us())
-        return {
-            "decided": decided,
-            "lag": None if pointer is None else max(0, decided - visible),
-            "lineage": state and state.lineage,
-            "void_records": self._view.void,
-            "events": list(reversed(self._events)),
-            "log": dict(retention.as_pairs(facts, deadline)),
-        }
+        return InLog(self._view, list(reversed(self._events)), self._slow[1])
 
     def _fold_on(self, log: Log) -> None:
         start = self._view.position if self._view.state else None
@@ -198,9 +204,15 @@ class Facts:
                 self._events.append({"position": entry.position, "what": event, "fault": bool(reason)})
             self._view = fold_all(self._view, [entry], log.where)
 
+    def _forget_log(self) -> None:
+        log, self._log = self._log, None
+        if log is not None:
+            with contextlib.suppress(TidegateError, OSError):
+                log.close()
+
     # -- the driver's metrics -----------------------------------------------------------------------
 
-    def _read_commits(self) -> dict[str, Any]:
+    def _read_commits(self) -> None:
         url = str(self._metrics_url).removesuffix("/metrics").rstrip("/") + "/commits"
         with contextlib.closing(urllib.request.urlopen(url, timeout=METRICS_S)) as answer:  # noqa: S310
             content = answer.read(METRICS_BYTES_MAX + 1)
@@ -211,7 +223,6 @@ class Facts:
             self._commits = {one["version"]: one for one in mine}
         except (ValueError, TypeError, KeyError) as error:
             raise OSError(f"{url}: not what a driver's metrics_port serves") from error
-        return {}
 
     # -- one key ------------------------------------------------------------------------------------
 
@@ -219,10 +230,21 @@ class Facts:
         """A key's values at the versions that can be read, newest first: those at which it changed.
 
         ``texts`` are the key's columns as ``tidegate get`` takes them. No lease is taken: a version that is
-        retired meanwhile is left out. Errors pass through.
+        retired meanwhile is left out. StoreUnavailableError: not answered within ``KEY_WAIT_S``. Other
+        errors pass through.
         """
-        with self._lock:
-            store = self._opened()
+        end = time.monotonic() + KEY_WAIT_S
+        if not self._looking_up.acquire(timeout=KEY_WAIT_S):
+            raise self._silent()
+        try:
+            return within(end - time.monotonic(), lambda: self._look_up(table, texts))
+        except concurrent.futures.TimeoutError:
+            raise self._silent() from None
+
+    def _look_up(self, table: str, texts: list[str]) -> dict[str, Any]:
+        """One at a time: whoever calls it holds ``_looking_up``, which it gives back."""
+        try:
+            store = self._looked_up.store()
             identity = store.identity()
             if identity is None:
                 raise ConfigError(f"namespace {self.namespace} has no version yet")
@@ -230,13 +252,71 @@ class Facts:
             oldest = max(pointer.horizon, pointer.visible - VERSIONS_MAX + 1)
             entries = store.catalog(oldest, pointer.visible) if pointer.visible else []
             return _key_history(store, identity, table, texts, entries)
+        except ConfigError:
+            raise
+        except BaseException:
+            self._looked_up.close()
+            raise
+        finally:
+            self._looking_up.release()
 
-    def _forget(self) -> None:
-        for opened in (self._log, self._store):
-            if opened is not None:
-                with contextlib.suppress(TidegateError, OSError):
-                    opened.close()
-        self._log = self._store = None
+    def _silent(self) -> StoreUnavailableError:
+        where, told = redact(self._stores[0].url), self._in_store.problem()
+        return StoreUnavailableError(
+            f"{where}: no answer within {KEY_WAIT_S:g} s{f' ({told})' if told else ''}; look the key up again"
+        )
+
+
+class _Open:
+    """A store that stays open from one call to the next. For one thread at a time."""
+
+    def __init__(self, at: StoreAt, namespace: str) -> None:
+        self.at, self._namespace = at, namespace
+        self._store: Store | None = None
+
+    def store(self) -> Store:
+        if self._store is None:
+            self._store = open_store(self.at.url, self._namespace, self.at.options)
+        return self._store
+
+    def close(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            with contextlib.suppress(TidegateError, OSError):
+                store.close()
+
+
+def _stands(opened: _Open) -> InStore:
+    store = opened.store()
+    identity = store.identity()
+    return InStore(identity, Pointer() if identity is None else store.pointer(), {})
+
+
+def _in_store(store: Store) -> InStore:
+    identity = store.identity()
+    if identity is None:
+        return InStore(None, Pointer(), {"visible": 0, "versions": [], "tables": []})
+    pointer = store.pointer()
+    oldest = max(pointer.horizon, pointer.visible - VERSIONS_MAX + 1)
+    entries = store.catalog(oldest, pointer.visible) if pointer.visible else []
+    leases = [
+        {"version": one.version, "age_s": one.age_s, "expires_in_s": one.expires_in_s}
+        for one in sorted(store.leases(), key=lambda one: one.version)
+    ]
+    facts = {
+        "key_groups": identity.key_groups,
+        "visible": pointer.visible,
+        "horizon": pointer.horizon,
+        "epoch": pointer.epoch,
+        "writer": pointer.writer,
+        "heartbeat_age_s": pointer.heartbeat_age_s,
+        "unverified": store.unverified(),
+        "leases": leases[:EVENTS_MAX],
+        "lease_count": len(leases),
+        "versions": [_shown(entry) for entry in reversed(entries)],
+        "tables": _tables(store, entries[-1]) if entries else [],
+    }
+    return InStore(identity, pointer, facts)
 
 
 def _shown(entry: CatalogEntry) -> dict[str, Any]:
