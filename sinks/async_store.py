@@ -66,6 +66,15 @@ class AsyncStore(abc.ABC):
     async def close(self) -> None: ...
 
 
+class AsyncLookingStore(AsyncStore):
+    """A store that gives rows and the pointer in one round trip: ``LookingStore``; see there."""
+
+    @abc.abstractmethod
+    async def get_many_and_look(
+        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+    ) -> tuple[Any, Pointer]: ...
+
+
 def open_async_store(
     url: str, namespace: str, options: Mapping[str, Any] | None, clock: Clock | None
 ) -> AsyncStore:

@@ -21,6 +21,7 @@ from tidegate.names import check_name
 from tidegate.sinks import memory_aliases
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.expired import Looked, Sweep, is_hidden
+from tidegate.sinks.looking_store import LookingStore
 from tidegate.sinks.memory_aliases import MemoryAliases
 from tidegate.sinks.memory_rows import KeptLease, drop_replaced, drop_up_to, newest_of, without_zeros
 from tidegate.sinks.reads import (
@@ -41,7 +42,6 @@ from tidegate.sinks.store import (
     Pointer,
     Stamp,
     Stopped,
-    Store,
     Vacuumed,
     never,
 )
@@ -85,7 +85,7 @@ def forget(name: str) -> None:
             del _spaces[at]
 
 
-class MemoryStore(Store):
+class MemoryStore(LookingStore):
     """A namespace in this process's memory, shared by all instances of the same name."""
 
     can_be_filled = True

@@ -15,6 +15,8 @@ from tidegate.sinks.redis_resp import pack
 
 FLIGHT_BYTES = 256 * 1024
 FLIGHT_CALLS = 500
+FEW_CALLS = 2  # the first and the last of so many are all of them
+"""So many calls are sent without what larger numbers need: a look at the pointer with one for rows."""
 
 NOT_NOW = (
     exceptions.MovedError,

@@ -18,6 +18,7 @@ from tidegate.deadline import end_of, over_at
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis_answers import (
     DENIED,
+    FEW_CALLS,
     FLIGHT_BYTES,
     FLIGHT_CALLS,
     LOST,
@@ -62,17 +63,23 @@ class AsyncCalls:
 
     async def one(self, call: Call, listed: Listed) -> Any:
         """The reply to one call: no detour when all is well. Errors as ``run``."""
+        return (await self.few((call,), listed))[0]
+
+    async def few(self, calls: Sequence[Call], listed: Listed) -> list[Any]:
+        """The replies: no detour when there are few, one server has them all, and all is well. Errors as
+        ``run``.
+        """
         view = self.servers.known
-        if view is not None:
+        if view is not None and 0 < len(calls) <= FEW_CALLS:
             try:
-                node = view.node_of(call.key)
-                if node.ready:
-                    (reply,) = await node.ask((self._encoded(call, node, listed),))
-                    if not isinstance(reply, Exception):
-                        return reply
+                node = view.node_of(calls[0].key)
+                if node.ready and view.node_of(calls[-1].key) is node:
+                    replies = await node.ask([self._encoded(call, node, listed) for call in calls])
+                    if not any(isinstance(reply, Exception) for reply in replies):
+                        return replies
             except (redis.RedisError, OSError):
                 pass  # asked again, and dealt with, below
-        return (await self.run([call], listed))[0]
+        return await self.run(calls, listed)
 
     async def run(self, calls: Sequence[Call], listed: Listed) -> list[Any]:
         """The replies, in order; what a function refused is ``Refused``. All calls may be repeated.

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-import pyarrow as pa
 import redis
 
 from tidegate.deadline import one_call
@@ -19,7 +18,7 @@ from tidegate.key_groups import key_group
 from tidegate.names import check_name
 from tidegate.options import redact
 from tidegate.sinks.aliases import Target
-from tidegate.sinks.async_store import AsyncStore
+from tidegate.sinks.async_store import AsyncLookingStore
 from tidegate.sinks.layout import payloads
 from tidegate.sinks.reads import by_group, check_kept, check_visible, live_rows, nothing_here
 from tidegate.sinks.redis_aliases import alias_call, target_in
@@ -62,7 +61,7 @@ def _none_listed() -> frozenset[bytes]:
     return frozenset()
 
 
-class AsyncRedisStore(AsyncStore):
+class AsyncRedisStore(AsyncLookingStore):
     """A namespace on the servers that a URL names. Connects when it is first used."""
 
     def __init__(self, url: str, namespace: str, options: dict[str, Any]) -> None:
@@ -118,22 +117,33 @@ class AsyncRedisStore(AsyncStore):
     async def get_many(
         self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
     ) -> Any:
+        asked, calls = await self._reads(table, keys, version, start)
+        return payloads(in_places(asked, await self._asked(calls, version), len(keys)), at_us)
+
+    async def get_many_and_look(
+        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+    ) -> tuple[Any, Pointer]:
+        asked, calls = await self._reads(table, keys, version, start)
+        look = Call(self._meta, "pointer", ((await self._made()).uuid.encode(),))
+        found, *replies = await self._asked([look, *calls], version)
+        known = self._looked(found)
+        return payloads(in_places(asked, replies, len(keys)), at_us), known.pointer
+
+    async def _reads(
+        self, table: str, keys: Sequence[bytes], version: int, start: int
+    ) -> tuple[list[tuple[int, list[int]]], list[Call]]:
+        """Places of the keys by key group, and a call for each."""
         made = self._identity or await self._made()
-        uuid, head = made.uuid.encode(), head_of(table, version, start)
         await self._check_readable(version)
-        if len(keys) == 1:
-            group = key_group(keys[0], made.key_groups)
-            call = of_group(self.namespace, uuid, group, "read", *head, keys[0])
-            reply = await self._calls.one(call, self._listed_for(version))
-            if isinstance(reply, Refused):
-                raise await self._refused(reply)
-            return payloads(pa.array(reply, pa.binary()), at_us)
-        asked = by_group(keys, made.key_groups, KEYS_AT_ONCE)
-        calls = [
+        if len(keys) == 1:  # nothing that is made for many
+            asked = [(key_group(keys[0], made.key_groups), [0])]
+        else:
+            asked = by_group(keys, made.key_groups, KEYS_AT_ONCE)
+        uuid, head = made.uuid.encode(), head_of(table, version, start)
+        return asked, [
             of_group(self.namespace, uuid, group, "read", *head, *(keys[at] for at in some))
             for group, some in asked
         ]
-        return payloads(in_places(asked, await self._asked(calls, version), len(keys)), at_us)
 
     async def scan(
         self, table: str, group: int, version: int, start: int = 0, at_us: int | None = None
@@ -176,7 +186,7 @@ class AsyncRedisStore(AsyncStore):
         return reply
 
     async def _asked(self, calls: list[Call], version: int) -> list[Any]:
-        replies = await self._calls.run(calls, self._listed_for(version))
+        replies = await self._calls.few(calls, self._listed_for(version))
         for reply in replies:
             if isinstance(reply, Refused):
                 if reply.code == "TGSERVER":
@@ -196,7 +206,10 @@ class AsyncRedisStore(AsyncStore):
         return self._identity
 
     async def _look(self) -> Known:
-        known = known_in(await self._ask("pointer"))
+        return self._looked(await self._ask("pointer"))
+
+    def _looked(self, found: list[Any]) -> Known:
+        known = known_in(found)
         self._known = known  # as a pair
         self._horizon = max(self._horizon, known.pointer.horizon)
         return known

@@ -20,6 +20,7 @@ from tidegate.deadline import end_of, over_at
 from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.sinks.redis_answers import (
     DENIED,
+    FEW_CALLS,
     FLIGHT_BYTES,
     FLIGHT_CALLS,
     LOST,
@@ -83,21 +84,28 @@ class Calls:
 
     def one(self, call: Call) -> Any:
         """The reply to a call that may be repeated: no detour when all is well."""
+        return self.few((call,))[0]
+
+    def few(self, calls: Sequence[Call]) -> list[Any]:
+        """The replies to calls that may be repeated: no detour when few are asked, of one server, and
+        all is well.
+        """
         try:
-            node = self.servers.node_of(call.key)
-            if node.ready:
+            node = self.servers.node_of(calls[0].key)
+            if node.ready and len(calls) <= FEW_CALLS and self.servers.node_of(calls[-1].key) is node:
                 connection, _ = node.take()
                 try:
-                    connection.send_packed_command([self._encoded(call, node)])
-                    reply = connection.read_response(disable_decoding=True)
+                    packed = b"".join([self._encoded(call, node) for call in calls])
+                    connection.send_packed_command([packed])
+                    replies = [connection.read_response(disable_decoding=True) for _ in calls]
                 except BaseException:
                     connection.disconnect()
                     raise
                 node.give(connection)
-                return reply
+                return replies
         except (redis.RedisError, OSError):
             pass  # asked again, and dealt with, below
-        return self.run([call])[0]
+        return self.run(calls)
 
     def run(self, calls: Sequence[Call], *, once: bool = False, flight: int = FLIGHT_CALLS) -> list[Any]:
         """The replies, in order. Calls of one server are answered in order.

@@ -76,6 +76,14 @@ class Space:
                 raise self.refused(reply)
         return replies
 
+    def asked_and_looked(self, calls: Sequence[Call]) -> tuple[list[Any], Pointer]:
+        """The replies to calls that may be repeated, and the pointer, asked for together."""
+        found = self.calls.few([Call(self.meta, "pointer", (self.uuid,)), *calls])
+        for reply in found:
+            if isinstance(reply, Refused):
+                raise self.refused(reply)
+        return found[1:], self._looked(found[0])
+
     def refused(self, refused: Refused) -> TidegateError:
         if refused.code == "TGLOST":
             self.pointer()  # dropped meanwhile? then that is what there is to say
@@ -155,7 +163,10 @@ class Space:
     # -- the pointer ---
 
     def pointer(self) -> Pointer:
-        pointer, listed = known_in(self.ask("pointer"))
+        return self._looked(self.ask("pointer"))
+
+    def _looked(self, found: list[Any]) -> Pointer:
+        pointer, listed = known_in(found)
         with self._lock:
             self.went_back += pointer.visible < self.visible
             self.visible = pointer.visible

@@ -26,6 +26,8 @@ from tidegate.sinks import redis_checks, redis_room
 from tidegate.sinks import redis_upkeep as upkeep
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.expired import Looked, Sweep
+from tidegate.sinks.layout import payload, payloads
+from tidegate.sinks.looking_store import LookingStore
 from tidegate.sinks.reads import by_group, check_fillable, check_kept, check_visible, encode
 from tidegate.sinks.redis_aliases import RedisAliases
 from tidegate.sinks.redis_answers import Call, Refused
@@ -56,7 +58,6 @@ from tidegate.sinks.store import (
     Pointer,
     Stamp,
     Stopped,
-    Store,
     Vacuumed,
     never,
 )
@@ -66,7 +67,7 @@ from tidegate.wal.record import TableSchema
 Found = TypeVar("Found")
 
 
-class RedisStore(Store):
+class RedisStore(LookingStore):
     """A namespace on one Redis, behind Sentinels, or on a Cluster. Connects when it is first used.
 
     ``options``: ``redis_settings.py``.
@@ -159,29 +160,44 @@ class RedisStore(Store):
         return schemas_in(self.where, self._space.ask("schemas"))
 
     def get_stored_one(self, table: str, key: bytes, version: int, start: int = 0) -> bytes | None:
-        return self._read(version, lambda: self._one(table, key, version, start))
+        return self._read(version, lambda: self._one(self._call_of(table, key, version, start)))
 
-    def _one(self, table: str, key: bytes, version: int, start: int) -> bytes | None:
+    def get_and_look(
+        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+    ) -> tuple[bytes | None, Pointer]:
+        call = self._call_of(table, key, version, start)
+        (((stored,),), pointer) = self._read(version, lambda: self._space.asked_and_looked([call]))
+        return payload(stored, at_us), pointer
+
+    def _call_of(self, table: str, key: bytes, version: int, start: int) -> Call:
         """One call, and nothing that is made for many keys."""
         group = key_group(key, self._space.made.key_groups)
-        reply = self._space.calls.one(
-            self._space.of_group(group, "read", *head_of(table, version, start), key)
-        )
+        return self._space.of_group(group, "read", *head_of(table, version, start), key)
+
+    def _one(self, call: Call) -> bytes | None:
+        reply = self._space.calls.one(call)
         if isinstance(reply, Refused):
             raise self._space.refused(reply)
         stored: bytes | None = reply[0]
         return stored
 
     def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
-        head = head_of(table, version, start)
-        return self._read(version, lambda: self._found("read", head, keys))
-
-    def _found(self, name: str, head: tuple[bytes, ...], keys: Sequence[bytes]) -> Any:
         asked = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
-        calls = [
-            self._space.of_group(group, name, *head, *(keys[at] for at in some)) for group, some in asked
-        ]
-        return in_places(asked, self._space.asked(calls), len(keys))
+        calls = self._calls_of(asked, "read", head_of(table, version, start), keys)
+        return in_places(asked, self._read(version, lambda: self._space.asked(calls)), len(keys))
+
+    def get_many_and_look(
+        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+    ) -> tuple[Any, Pointer]:
+        asked = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
+        calls = self._calls_of(asked, "read", head_of(table, version, start), keys)
+        replies, pointer = self._read(version, lambda: self._space.asked_and_looked(calls))
+        return payloads(in_places(asked, replies, len(keys)), at_us), pointer
+
+    def _calls_of(
+        self, asked: list[tuple[int, list[int]]], name: str, head: tuple[bytes, ...], keys: Sequence[bytes]
+    ) -> list[Call]:
+        return [self._space.of_group(group, name, *head, *(keys[at] for at in some)) for group, some in asked]
 
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
         head = head_of(table, version, start)
@@ -349,7 +365,9 @@ class RedisStore(Store):
         return upkeep.size(self._space)
 
     def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
-        return self._found("rows", (table.encode(), number(version)), keys)
+        asked = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
+        calls = self._calls_of(asked, "rows", (table.encode(), number(version)), keys)
+        return in_places(asked, self._space.asked(calls), len(keys))
 
     def self_check(self) -> Iterator[Finding]:
         return upkeep.self_check(self._space)

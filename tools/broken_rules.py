@@ -140,6 +140,14 @@ RULES: list[Rule] = [
         "tests/conformance/test_stores.py",
     ),
     (
+        "ahead-without-a-look",
+        "I9: a read that did not look first is answered only when its version is still the newest",
+        "src/tidegate/client.py",
+        "if ahead.pointer is not None and reading.is_of(entry, self._seen_now(before, ahead.pointer)):",
+        "if ahead.pointer is not None:",
+        "tests/unit/test_client.py",
+    ),
+    (
         "read-without-floor",
         "T28: who fetched a version before it was retired is refused, never answered from a mix",
         "sinks/sqlite_rows.py",

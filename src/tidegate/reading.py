@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tidegate.errors import (
     BadRecordError,
@@ -26,6 +26,7 @@ from tidegate.wal.record import BatchOrigin, ImportOrigin, LoadOrigin, Origin, T
 LEASE_S = 60.0
 """So long a version stays held without a sign of life from the snapshot's process, unless asked otherwise."""
 LEASE_MAX_S = 86_400.0
+Looking = TypeVar("Looking")
 WAIT_FIRST_S, WAIT_MOST_S = 0.001, 0.05
 LOOKS = 2
 CALL_KEYS = 100_000
@@ -338,6 +339,19 @@ def snapshot_closed(version: int) -> ConfigError:
 
 
 # -- a table at one version -----------------------------------------------------------------------
+
+
+class Ahead(Generic[Looking]):
+    """For a read of the newest version that does not look first: it looks while it reads.
+
+    ``pointer`` is what it saw, None as long as nothing was read.
+    """
+
+    __slots__ = ("pointer", "store")
+
+    def __init__(self, store: Looking) -> None:
+        self.store = store
+        self.pointer: Pointer | None = None
 
 
 class TableView(NamedTuple):

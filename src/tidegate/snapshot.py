@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from tidegate import observing, reading
 from tidegate.clock import Clock
 from tidegate.deadline import one_call
-from tidegate.reading import TableView, moment, view_of
+from tidegate.reading import Ahead, TableView, moment, view_of
 from tidegate.renewal import HeldLease, Renewals
+from tidegate.sinks.looking_store import LookingStore
 from tidegate.sinks.store import CatalogEntry, Identity, Store
 from tidegate.values import Value
 from tidegate.wal.record import TableSchema
@@ -34,13 +35,19 @@ class Held(NamedTuple):
     store: Store
     view: TableView
     check: Callable[[], None]
+    ahead: Ahead[LookingStore] | None = None
 
     def get(self, key: Any) -> Value | None:
         """One key's value, None when it is absent."""
         view = self.view
         encoded = view.encode(key)
         self.check()
-        content = self.store.get(view.name, encoded, view.version, view.start, view.at_us)
+        if self.ahead is None:
+            content = self.store.get(view.name, encoded, view.version, view.start, view.at_us)
+        else:
+            content, self.ahead.pointer = self.ahead.store.get_and_look(
+                view.name, encoded, view.version, view.start, view.at_us
+            )
         return None if content is None else view.decode(encoded, content)
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
@@ -53,9 +60,18 @@ class Held(NamedTuple):
         for some in view.parts(asked):
             self.check()
             with one_call(anew=some is not asked):  # one of several parts has its own deadline
-                found = self.store.get_many(view.name, list(some), view.version, view.start, view.at_us)
+                found = self._found(list(some))
             values |= view.found(some, found)
         return values
+
+    def _found(self, keys: list[bytes]) -> Any:
+        view, ahead = self.view, self.ahead
+        if ahead is None or ahead.pointer is not None:
+            return self.store.get_many(view.name, keys, view.version, view.start, view.at_us)
+        found, ahead.pointer = ahead.store.get_many_and_look(
+            view.name, keys, view.version, view.start, view.at_us
+        )
+        return found
 
     def pairs(self) -> Iterator[tuple[Any, Value]]:
         """All live rows, decoded, one key group after the other."""
@@ -93,7 +109,13 @@ class Reader:
             reading.check_there(self.store.where, version, self.store.pointer())
         raise reading.no_entry(self.store.where, version)
 
-    def held(self, entry: CatalogEntry, table: str, check: Callable[[], None]) -> Held:
+    def held(
+        self,
+        entry: CatalogEntry,
+        table: str,
+        check: Callable[[], None],
+        ahead: Ahead[LookingStore] | None = None,
+    ) -> Held:
         """A table at the entry's version. ConfigError: it is not there, and which tables are."""
         where = self.store.where
         view = view_of(where, self.identity, entry, table, self._schemas)
@@ -102,7 +124,7 @@ class Reader:
             view = view_of(where, self.identity, entry, table, self._schemas)
         if view is None:
             raise reading.no_schema(where, entry, table)
-        return Held(self.store, view, check)
+        return Held(self.store, view, check, ahead)
 
 
 class Side(NamedTuple):

@@ -24,6 +24,7 @@ from tidegate.errors import (
 )
 from tidegate.options import Options
 from tidegate.renewal import Renewals
+from tidegate.sinks.looking_store import LookingStore
 from tidegate.testing.example import BATCHES, SCHEMAS, Example, write_flights
 from tidegate.wal.record import Column, TableSchema
 
@@ -408,6 +409,49 @@ def test_i8_a_horizon_that_moved_while_the_lease_was_taken_gives_the_version_up(
         with pytest.raises(SnapshotExpiredError, match="version 2"):
             gate.snapshot(version=2)
         assert len(released) == 1
+
+
+@pytest.fixture
+def in_memory(tmp_path):
+    """A writer whose store looks while it reads, as the reference has it."""
+    made = Example(f"memory://{tmp_path}", f"memory://{tmp_path}", "flights", options=Options(key_groups=8))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "retired"])
+def test_a_version_published_since_the_last_read_is_read(kept, in_memory):
+    writer = in_memory
+    """A store that looks while it reads is asked at the version seen last: its answer is not that one's."""
+    with connect_to(writer) as gate:
+        assert isinstance(gate._reader.store, LookingStore)
+        for rows in BATCHES:
+            version = writer.write(rows)
+            if not kept:
+                assert writer.driver.store.announce(version) == version
+            for table, of_table in rows.items():
+                read = gate.table(table)
+                assert {key: read.get(key) for key in of_table} == dict(of_table)
+                assert read.get_many(of_table) == {
+                    key: row for key, row in of_table.items() if row is not None
+                }
+                assert read.schema() == SCHEMAS[table]
+
+
+def test_an_answer_ahead_takes_one_look(in_memory, monkeypatch):
+    writer = in_memory
+    writer.write(BATCHES[0])
+    with connect_to(writer) as gate:
+        store = gate._reader.store
+        asked = []
+        gate.table("airports").get("EWR")
+        for name in ("get_and_look", "get_many_and_look"):
+            real = getattr(store, name)
+            monkeypatch.setattr(store, name, lambda *of, real=real: asked.append(of) or real(*of))
+        monkeypatch.setattr(gate, "_look", lambda: pytest.fail("it has looked already"))
+        assert gate.table("airports").get("EWR") == BATCHES[0]["airports"]["EWR"]
+        assert gate.table("airports").get_many(["EWR"]) == {"EWR": BATCHES[0]["airports"]["EWR"]}
+        assert len(asked) == 2
 
 
 def test_t28_a_newest_version_retired_under_a_read_is_read_again_at_the_newer_one(writer, monkeypatch):

@@ -13,10 +13,10 @@ from tidegate import observing, reading
 from tidegate.aio.snapshot import Held, Reader, Result, Snapshot, SnapshotContext, Table
 from tidegate.clock import Clock
 from tidegate.deadline import one_call
-from tidegate.errors import SnapshotExpiredError
-from tidegate.reading import LEASE_S, TRIES, VersionInfo
+from tidegate.errors import BadRecordError, ConfigError, SnapshotExpiredError
+from tidegate.reading import LEASE_S, TRIES, Ahead, VersionInfo
 from tidegate.sinks.aliases import Target
-from tidegate.sinks.async_store import open_async_store
+from tidegate.sinks.async_store import AsyncLookingStore, open_async_store
 from tidegate.sinks.store import CatalogEntry, Pointer
 from tidegate.source_offsets import Offsets
 
@@ -207,7 +207,23 @@ class Gate:
             return await question(await self._reader.held(entry, table, self._reader.check_open))
 
         with observing.reading(self.namespace, table), one_call():
-            return await self._again(once)
+            answer = await self._ahead(table, question)
+            return await self._again(once) if answer is None else answer[0]
+
+    async def _ahead(self, table: str, question: Callable[[Held], Awaitable[Result]]) -> tuple[Result] | None:
+        """The answer at the version that was the newest at the last look, with a look in the same round trip;
+        None where there is a newer one by now, or the question needed no rows, or the store cannot.
+        """
+        entry, before, store = self._entry, self._seen, self._reader.store
+        if entry is None or not reading.is_of(entry, before) or not isinstance(store, AsyncLookingStore):
+            return None
+        ahead = Ahead(store)
+        # What is wrong at that version may be right at the newest: a table that is new, for one.
+        with contextlib.suppress(SnapshotExpiredError, ConfigError, BadRecordError):
+            answer = await question(await self._reader.held(entry, table, self._reader.check_open, ahead))
+            if ahead.pointer is not None and reading.is_of(entry, self._seen_now(before, ahead.pointer)):
+                return (answer,)
+        return None
 
     @contextlib.asynccontextmanager
     async def hold(self, table: str) -> AsyncIterator[Held]:
@@ -230,6 +246,10 @@ class Gate:
         before = self._seen
         with one_call():
             pointer = await self._reader.store.pointer()
+        return self._seen_now(before, pointer)
+
+    def _seen_now(self, before: Pointer, pointer: Pointer) -> Pointer:
+        """The pointer; remembered if it is newer than what was seen."""
         reading.check_seen(self._reader.store.where, before, pointer)
         if pointer.visible > self._seen.visible:
             self._seen = pointer

@@ -15,9 +15,9 @@ from tidegate.aio.renewal import AsyncRenewals
 from tidegate.clock import Clock
 from tidegate.deadline import one_call
 from tidegate.errors import ConfigError
-from tidegate.reading import TableView, hashable, moment, view_of
+from tidegate.reading import Ahead, TableView, hashable, moment, view_of
 from tidegate.renewal import HeldLease
-from tidegate.sinks.async_store import AsyncStore
+from tidegate.sinks.async_store import AsyncLookingStore, AsyncStore
 from tidegate.sinks.store import CatalogEntry, Identity
 from tidegate.values import Value
 from tidegate.wal.record import TableSchema
@@ -34,6 +34,7 @@ class Held(NamedTuple):
     store: AsyncStore
     view: TableView
     check: Callable[[], None]
+    ahead: Ahead[AsyncLookingStore] | None = None
 
     async def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
         """Values by key; absent ones are left out."""
@@ -45,9 +46,18 @@ class Held(NamedTuple):
         for some in view.parts(asked):
             self.check()
             with one_call(anew=some is not asked):  # one of several parts has its own deadline
-                found = await self.store.get_many(view.name, list(some), view.version, view.start, view.at_us)
+                found = await self._found(list(some))
             values |= view.found(some, found)
         return values
+
+    async def _found(self, keys: list[bytes]) -> Any:
+        view, ahead = self.view, self.ahead
+        if ahead is None or ahead.pointer is not None:
+            return await self.store.get_many(view.name, keys, view.version, view.start, view.at_us)
+        found, ahead.pointer = await ahead.store.get_many_and_look(
+            view.name, keys, view.version, view.start, view.at_us
+        )
+        return found
 
     async def pairs(self) -> AsyncGenerator[tuple[Any, Value], None]:
         """All live rows, decoded, one key group after the other."""
@@ -94,7 +104,13 @@ class Reader:
             reading.check_there(self.store.where, version, await self.store.pointer())
         raise reading.no_entry(self.store.where, version)
 
-    async def held(self, entry: CatalogEntry, table: str, check: Callable[[], None]) -> Held:
+    async def held(
+        self,
+        entry: CatalogEntry,
+        table: str,
+        check: Callable[[], None],
+        ahead: Ahead[AsyncLookingStore] | None = None,
+    ) -> Held:
         """A table at the entry's version. ConfigError: it is not there, and which tables are."""
         where = self.store.where
         view = view_of(where, self.identity, entry, table, self._schemas)
@@ -103,7 +119,7 @@ class Reader:
             view = view_of(where, self.identity, entry, table, self._schemas)
         if view is None:
             raise reading.no_schema(where, entry, table)
-        return Held(self.store, view, check)
+        return Held(self.store, view, check, ahead)
 
 
 class Source(Protocol):
