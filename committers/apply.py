@@ -90,7 +90,8 @@ def gathered(chunks: Iterator[Chunk], at_once_bytes: int) -> Iterator[list[Chunk
     some_bytes = 0
     for chunk in chunks:
         some.append(chunk)
-        some_bytes += sum(run.keys.nbytes + run.values.nbytes for run in chunk.runs)
+        if at_once_bytes:
+            some_bytes += sum(run.keys.nbytes + run.values.nbytes for run in chunk.runs)
         if some_bytes >= at_once_bytes:
             yield some
             some, some_bytes = [], 0

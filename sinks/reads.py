@@ -99,4 +99,6 @@ def batch_of(keys: Sequence[bytes], stored: Sequence[bytes]) -> Any:
 def live_rows(batch: Any, at_us: int | None) -> Any:
     """What is neither deleted nor expired of such a batch, its values without flags byte."""
     values = payloads(batch["value"], at_us)
+    if not values.null_count:
+        return pa.record_batch([batch["key"], values], schema=BATCH)
     return pa.record_batch([batch["key"], values], schema=BATCH).filter(values.is_valid())

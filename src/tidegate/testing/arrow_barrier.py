@@ -21,6 +21,8 @@ from tidegate.wal.record import Ack, BatchOrigin, Column, Origin, TableSchema
 
 BYTES_SCHEMA = TableSchema((Column("key", "binary"),), (Column("value", "binary"),), "bytes")
 
+KINDS = tuple(CHANGES.types)
+
 Rows = Mapping[str, Mapping[bytes, bytes | None]]
 """Per table, values by key; None deletes."""
 
@@ -69,15 +71,19 @@ class ArrowBarrier:
 
     def batches(self, task: int) -> list[Any]:
         """One task's changes, sorted, as Spark would hand them to it: record batches."""
-        groups = groups_of(task, self.parallelism, self.key_groups)
-        mine = [change for change in self._sorted_changes if change[0] in groups]
+        mine = self.changes(task)
         if not mine:
             return []
         columns = [
-            pa.array(column, field.type)
-            for column, field in zip(zip(*mine, strict=True), CHANGES, strict=True)
+            pa.array(column, kind) for column, kind in zip(zip(*mine, strict=True), KINDS, strict=True)
         ]
-        return list(pa.Table.from_arrays(columns, schema=CHANGES).to_batches(max_chunksize=self.batch_rows))
+        rows = pa.record_batch(columns, schema=CHANGES)
+        return [rows.slice(at, self.batch_rows) for at in range(0, len(mine), self.batch_rows)]
+
+    def changes(self, task: int) -> list[tuple[int, int, bytes, bytes]]:
+        """The same as plain rows: key group, number of the table, key, stored value."""
+        groups = groups_of(task, self.parallelism, self.key_groups)
+        return [change for change in self._sorted_changes if change[0] in groups]
 
     @functools.cached_property
     def _sorted_changes(self) -> list[tuple[int, int, bytes, bytes]]:

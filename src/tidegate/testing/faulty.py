@@ -7,6 +7,7 @@ so that the conformance suites run on them as on any other log and store.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -53,6 +54,11 @@ class Call(NamedTuple):
     unknown: type[TidegateError]
     shown: str = ""
 
+    @property
+    def told(self) -> str:
+        """The call in a line of a trace."""
+        return f"{self.name} {self.shown}"
+
 
 class Port(Protocol):
     """Who lets a call through."""
@@ -69,22 +75,31 @@ class Direct:
         return effect()
 
 
+KINDS_MAX = 1_000
+"""So many different calls are made once and kept."""
+
+
+@functools.lru_cache(KINDS_MAX)
 def _reads_log(name: str) -> Call:
     return Call(name, writes=False, refused=WalUnavailableError, unknown=WalUnavailableError)
 
 
+@functools.lru_cache(KINDS_MAX)
 def _writes_log(name: str, shown: str = "") -> Call:
     return Call(name, writes=True, refused=WalUnavailableError, unknown=OutcomeUnknownError, shown=shown)
 
 
+@functools.lru_cache(KINDS_MAX)
 def _trims_log(name: str, shown: str = "") -> Call:
     return Call(name, writes=True, refused=WalUnavailableError, unknown=WalUnavailableError, shown=shown)
 
 
+@functools.lru_cache(KINDS_MAX)
 def _reads_store(name: str) -> Call:
     return Call(name, writes=False, refused=StoreUnavailableError, unknown=StoreUnavailableError)
 
 
+@functools.lru_cache(KINDS_MAX)
 def _writes_store(name: str, shown: str = "") -> Call:
     return Call(name, writes=True, refused=StoreUnavailableError, unknown=StoreUnavailableError, shown=shown)
 

@@ -218,7 +218,7 @@ class ReplayedWorld(_KeyedWorld):
     def spawn(self, name: str, body: Callable[[Actor], Any], *, faulty: bool = True) -> Actor:
         actor = super().spawn(name, body, faulty=faulty)
         if faulty and is_process(name) and actor.uid not in self._processes:
-            actor.status = Status.DONE
+            actor.status, self.some_ended = Status.DONE, True
         return actor
 
     def draw(self, actor: Actor, call: Call) -> Fault | None:

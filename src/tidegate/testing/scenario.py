@@ -111,28 +111,28 @@ class Query:
     def driver(self, actor: Actor) -> Driver:
         """A new driver of this query, in the actor's process."""
         chance = self.world.chance
-        options = Options(
-            key_groups=KEY_GROUPS,
-            decide_deadline_s=chance.choice([0.1, 2.0]),
-            apply_deadline_s=chance.choice([0.5, 5.0]),
-            driver_apply_max_changes=chance.choice([0, 5_000]),
-            frame_bytes=chance.choice([40, 100_000]),
-            parallelism=chance.randint(1, 3),
-            summary_every=1 if self.trims else 500,
-        )
+        chosen: dict[str, Any] = {
+            "key_groups": KEY_GROUPS,
+            "decide_deadline_s": chance.choice([0.1, 2.0]),
+            "apply_deadline_s": chance.choice([0.5, 5.0]),
+            "driver_apply_max_changes": chance.choice([0, 5_000]),
+            "frame_bytes": chance.choice([40, 100_000]),
+            "parallelism": chance.randint(1, 3),
+            "summary_every": 1 if self.trims else 500,
+        }
         log, store = FaultyLog(self.history.log, actor), FaultyStore(self.history.store, actor)
         skew_us = chance.randint(-2_000_000, 2_000_000)
         clock = VirtualClock(self.world, 0 if self.trims else skew_us)
         times: Mapping[str, float] = {}
         if self.expiring is not None:
             times = self.expiring.times_to_live()
-            options = dataclasses.replace(options, ttl=times)
+            chosen["ttl"] = times
             clock = clock if self.trims else self.expiring.clock(self.world, skew_us)
         endpoints = Endpoints("simulated", "memory://simulated", "memory://simulated")
         if self.second is not None:
             endpoints = dataclasses.replace(endpoints, store_name=FIRST, also=(AT,))
-            options = dataclasses.replace(options, keep_versions=chance.randint(1, 2))
-        driver = Driver(endpoints, log, store, options, clock)
+            chosen["keep_versions"] = chance.randint(1, 2)
+        driver = Driver(endpoints, log, store, Options(**chosen), clock)
         self.times_to_live[driver.writer] = times
         driver.apply_on_executors = lambda works: self._apply_on_executors(actor, works)
         return driver
@@ -174,11 +174,9 @@ class SimulatedBarrier(ArrowBarrier):
         acks: list[Ack] = self.query.world.run_tasks(name, bodies, faulty=self.actor.faulty)
         rows: dict[str, dict[bytes, bytes]] = {table: {} for table in self.rows}
         for ack in acks:
-            for batch in given[ack.task_attempt].batches(ack.task):
-                columns = (batch[name].to_pylist() for name in ("t", "k", "v"))
-                for number, key, value in zip(*columns, strict=True):
-                    table = self.tables[number]
-                    rows[table][key] = self._as_it_lies(table, value, spec.at_us)
+            for _, number, key, value in given[ack.task_attempt].changes(ack.task):
+                table = spec.tables[number]
+                rows[table][key] = self._as_it_lies(table, value, spec.at_us)
         self.query.history.staged[spec.attempt] = Staged(self.origin, rows, self.starts, spec.at_us)
         return acks
 

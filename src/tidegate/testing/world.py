@@ -69,6 +69,9 @@ class Status(enum.Enum):
     DONE = "done"
 
 
+READY, SLEEPING = Status.READY, Status.SLEEPING
+
+
 class Actor:
     """One process or task: a body that runs until it returns, raises, or is killed.
 
@@ -106,6 +109,7 @@ class Actor:
             what = traceback.format_exc()
             self.world.violation = Violation(f"I10: {self.name} met an unexpected exception\n{what}")
         self.status = Status.DONE
+        self.world.some_ended = True
         if self.waiter is not None and self.waiter.status is Status.WAITING:
             self.waiter.status = Status.READY
         self.world.note(self.name, "ends", _ending(self))
@@ -140,7 +144,12 @@ class Actor:
         return self._with(fault, call, effect)
 
     def _with(self, fault: Fault | None, call: Call, effect: Callable[[], T]) -> T:
-        world, rest = self.world, f"{call.name} {call.shown}"
+        world, rest = self.world, call.told
+        if fault is None:
+            world.note(self.name, rest, "")
+            result = effect()
+            self.switch()
+            return result
         if fault is Fault.HELD_BEFORE:
             world.stand_still(self, fault)
         if fault in (Fault.CRASH_BEFORE, Fault.REFUSED):
@@ -151,7 +160,7 @@ class Actor:
         if fault in (Fault.LATE, Fault.CRASH_LATE):
             world.note(self.name, rest, fault.value)
             raise Crashed if fault is Fault.CRASH_LATE else call.unknown(f"simulated: {call.name}")
-        world.note(self.name, rest, fault.value if fault else "")
+        world.note(self.name, rest, fault.value)
         result = effect()
         if fault is Fault.CRASH_AFTER:
             raise Crashed
@@ -198,11 +207,16 @@ class World:
         self.faults: Counter[Fault] = Counter()
         self.trace: deque[tuple[float, str, str, str]] = deque(maxlen=TRACE_MAX)
         self.violation: Violation | None = None
+        self.some_ended = False
         # Each schedule has its own mixture: many kinds at once hide what one kind alone would show.
         levels = [0.0, 0.0, 0.01, 0.03, 0.12]
         self.rates = {fault: self.chance.choice(levels) for fault in Fault}
         for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_LATE):
             self.rates[fault] /= 6
+        self._likely = {
+            writes: [(fault, self.rates[fault]) for fault in kinds if self.rates[fault]]
+            for writes, kinds in ((True, Fault), (False, FOR_READS))
+        }
         self.delivers = self.chance.choice([0.002, 0.02, 0.2])
         self.outages = [self._outage() for _ in range(self.chance.choice([0, 0, 1, 2, 3]))]
         self.hurries = self.chance.choice([0.0, 0.01, 0.2])
@@ -253,11 +267,11 @@ class World:
         """What becomes of this call."""
         del actor
         for first, last, names, fault in self.outages:
-            if first <= self.steps <= last and f"{call.name} {call.shown}".startswith(names):
+            if first <= self.steps <= last and call.told.startswith(names):
                 return fault if call.writes else Fault.REFUSED
         dice = self.chance.random()
-        for fault in Fault if call.writes else FOR_READS:
-            dice -= self.rates[fault]
+        for fault, rate in self._likely[call.writes]:
+            dice -= rate
             if dice < 0:
                 return fault
         return None
@@ -267,7 +281,8 @@ class World:
     def run(self) -> None:
         """Until every actor is done. Violation: one was found, or they never end."""
         while True:
-            self.actors = [actor for actor in self.actors if not actor.done]
+            if self.some_ended:
+                self.actors, self.some_ended = [actor for actor in self.actors if not actor.done], False
             if not self.actors:
                 return
             self.steps += 1
@@ -305,15 +320,20 @@ class World:
                 self.late.pop(index)
 
     def _choose(self) -> Actor | None:
-        ready = [a for a in self.actors if a.status is Status.READY and a.held_until <= self.steps]
-        sleeping = [a for a in self.actors if a.status is Status.SLEEPING]
+        steps, ready, sleeping = self.steps, [], []
+        for actor in self.actors:
+            if actor.status is READY:
+                if actor.held_until <= steps:
+                    ready.append(actor)
+            elif actor.status is SLEEPING:
+                sleeping.append(actor)
         if sleeping and (not ready or self.chance.random() < self.hurries):
             first = min(sleeping, key=lambda a: a.wakes_at)
             self.now = max(self.now, first.wakes_at)
             first.status = Status.READY
             return first if first.held_until <= self.steps else None
         if ready:
-            return ready[self.chance.randrange(len(ready))]
+            return self.chance.choice(ready)
         held = [a for a in self.actors if a.status is Status.READY]
         if not held:
             raise Violation(f"liveness: everyone waits: {[actor.name for actor in self.actors]}")
@@ -323,7 +343,7 @@ class World:
     def deliver(self, index: int) -> None:
         """One call that was on its way arrives; nobody hears its answer."""
         late = self.late.pop(index)
-        self.note(f"({late.who})", f"{late.call.name} {late.call.shown}", "arrives late")
+        self.note(f"({late.who})", late.call.told, "arrives late")
         try:
             late.effect()
         except TidegateError as error:
