@@ -115,7 +115,7 @@ def run(mutant: Mutant) -> tuple[Mutant, str, float]:
             timeout=900,
             check=False,
         )
-    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", done.stdout, re.MULTILINE)
     if done.returncode == 1 and failed:
         return mutant, failed[1], time.monotonic() - started
     if done.returncode == 0:
