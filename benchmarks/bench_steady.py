@@ -13,6 +13,7 @@ last tenth over the second.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import statistics
@@ -33,11 +34,13 @@ def p50_and_p99(values: list[float]) -> tuple[float, float]:
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all below it."""
+    """A process and all below it. One that ends meanwhile is left out."""
     found = [pid]
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += tree(int(child))
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                for child in (task / "children").read_text().split():
+                    found += tree(int(child))
     return found
 
 
