@@ -276,7 +276,8 @@ class RedisStore(LookingStore):
         emptied = [table for table, start in starts.items() if start == version]
         touched |= {(group, table) for table in emptied for group in range(self._space.made.key_groups)}
         of = {at: starts.get(at[1], 0) for at in sorted(touched)}
-        _, done = upkeep.merge(self._space, of, upto, stopped)
+        rows = max((rows for tables in counts.values() for rows in tables.values()), default=0)
+        _, done = upkeep.merge(self._space, of, upto, stopped, rows=rows)
         if done:
             self._space.ask("forget", number(version))
         return done

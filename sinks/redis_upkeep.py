@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import struct
 from collections import defaultdict
@@ -21,10 +22,11 @@ from tidegate.sinks.store import Counts, Finding, Stamp, Stopped, never
 
 MERGE_ROWS = 128
 """Rows that one call moves into the base: it holds up other calls for about a quarter of a millisecond."""
-MERGE_CALLS = 1
-"""So many of those calls go to a server together: it does all that has arrived before any reader's call."""
-MERGES_AT_ONCE = 256
-"""Key groups of tables that take a step together: between steps a merge can be stopped."""
+CALL_ROWS = 8
+"""A call takes as long as so many rows, beside those that it moves."""
+MERGE_FLIGHTS = 16
+"""A step has so many flights for all servers together: between steps a merge can be stopped, and each has a
+time-out of its own."""
 CHANGES = re.compile(rb"tg:\{[^/}]+/(\d+)\}:([^:]+):d:(\d+):([^:]+)$")
 
 Starts = Mapping[tuple[int, str], int]
@@ -34,26 +36,38 @@ Starts = Mapping[tuple[int, str], int]
 # -- merging ------------------------------------------------------------------------------------
 
 
-def merge(space: Space, starts: Starts, upto: int, stopped: Stopped = never) -> tuple[int, bool]:
+def merge(
+    space: Space, starts: Starts, upto: int, stopped: Stopped = never, *, rows: int | None = None
+) -> tuple[int, bool]:
     """Merge all layers up to the version, a step of some key groups at a time; how many rows went, and
     whether all is merged: ``stopped`` is asked before each step.
 
-    ``upto`` is at or below the horizon of the pointer that ``starts`` come from. May be
-    repeated, interrupted, and run by several at once.
+    ``upto`` is at or below the horizon of the pointer that ``starts`` come from. ``rows``: how many the
+    layers of a key group have at most; None: nobody knows. May be repeated, interrupted, and run by
+    several at once.
     """
-    gone, left = 0, list(starts)
-    while left:
-        some, left = left[:MERGES_AT_ONCE], left[MERGES_AT_ONCE:]
-        cursors = dict.fromkeys(some, b"0")
-        while cursors:
-            if stopped():
-                return gone, False
-            gone += _merge_step(space, starts, upto, cursors)
-            failpoints.hit("retire.after_group")
+    flight = flight_of(rows)
+    gone, left = 0, iter(starts)
+    cursors = dict.fromkeys(itertools.islice(left, MERGE_FLIGHTS * flight), b"0")
+    while cursors:
+        if stopped():
+            return gone, False
+        gone += _merge_step(space, starts, upto, cursors, flight)
+        failpoints.hit("retire.after_group")
+        cursors |= dict.fromkeys(itertools.islice(left, MERGE_FLIGHTS * flight - len(cursors)), b"0")
     return gone, True
 
 
-def _merge_step(space: Space, starts: Starts, upto: int, cursors: dict[tuple[int, str], bytes]) -> int:
+def flight_of(rows: int | None) -> int:
+    """So many calls of a merge go to a server together. It does all that has arrived before it turns to a
+    reader: together they move ``MERGE_ROWS``, in one call or in several with a few rows each.
+    """
+    return 1 if rows is None else max(MERGE_ROWS // (CALL_ROWS + rows), 1)
+
+
+def _merge_step(
+    space: Space, starts: Starts, upto: int, cursors: dict[tuple[int, str], bytes], flight: int
+) -> int:
     """One call of each; what is done leaves ``cursors``."""
     calls = [
         space.of_group(
@@ -67,7 +81,7 @@ def _merge_step(space: Space, starts: Starts, upto: int, cursors: dict[tuple[int
         )
         for (group, table), cursor in cursors.items()
     ]
-    replies = space.asked(calls, flight=MERGE_CALLS)
+    replies = space.asked(calls, flight=flight)
     for at, (done, cursor, _) in zip(list(cursors), replies, strict=True):
         if int(done):
             del cursors[at]
@@ -89,7 +103,8 @@ def merge_all(space: Space, starts: Mapping[str, int], upto: int, at_us: int, *,
             space.of_group(group, "mergeable", table.encode(), number(upto), number(start), _time(at_us))
             for (group, table), start in found.items()
         ]
-        gone = sum(int(rows) for rows in space.asked(calls, flight=1))
+        steps = [calls[at : at + MERGE_FLIGHTS] for at in range(0, len(calls), MERGE_FLIGHTS)]
+        gone = sum(int(rows) for step in steps for rows in space.asked(step, flight=1))
     else:
         gone, _ = merge(space, found, upto)
     for group, table in found:

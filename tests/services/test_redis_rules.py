@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
-from redis_proxy import RedisProxy
 from redis_server import RedisServer
 from tidegate.errors import IncompleteError, SnapshotExpiredError, StoreNotVerifiedError
-from tidegate.sinks import redis_calls, redis_upkeep
 from tidegate.sinks.redis_store import RedisStore
 from tidegate.sinks.store import Identity
 from tidegate.testing.store_harness import chunks_of, counts_of, entry, get, put, scanned, stamp, write
@@ -105,30 +102,6 @@ def test_only_the_oldest_layer_is_merged(store, redis, name):
     assert merge(store, 3)[0] == 0
     assert merge(store, 3)[0] == 1
     assert redis.ask("HGET", f"{name}t:b", "k0") == "+3"
-
-
-def test_few_steps_of_a_merge_wait_at_a_server(redis, namespace):
-    """A server does all that one client has sent before it turns to a reader."""
-    waiting, most = Counter[str](), Counter[str]()
-
-    def count(_: int, direction: str, kind: str) -> None:
-        waiting[kind] += 1 if direction == "request" else -1
-        most[kind] = max(most[kind], waiting[kind])
-
-    with RedisProxy(("127.0.0.1", redis.port)) as proxy:
-        host, port = proxy.address
-        store = RedisStore(f"redis://{host}:{port}", namespace)
-        store.create(Identity("uuid", namespace, 64))
-        store.claim(1, "writer")
-        changes = {"t": {b"k%d" % at: b"1" for at in range(2_000)}}
-        put(store, 1, changes, 64)
-        store.announce(1)
-        proxy.plain.on_frame(count)
-        starts = {(group, "t"): 0 for group in range(64)}
-        assert redis_upkeep.merge(store._space, starts, 1) == (0, True)
-        proxy.plain.on_frame(None)
-        store.close()
-    assert 0 < most["FCALL tidegate1_merge"] <= redis_calls.AHEAD * redis_upkeep.MERGE_CALLS
 
 
 def test_a_merge_is_stopped_between_two_steps_and_done_by_the_next(store, redis, name):

@@ -1,0 +1,128 @@
+"""A merge goes in steps: what of it waits at a server, how far it is to a stop, how much time a step has."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+
+from redis_proxy import RedisProxy
+from tidegate import deadline
+from tidegate.sinks import redis_calls, redis_upkeep
+from tidegate.sinks.redis_settings import TIMEOUT_S
+from tidegate.sinks.redis_store import RedisStore
+from tidegate.sinks.store import Identity
+from tidegate.testing.store_harness import counts_of, get, put, stamp
+
+GROUPS = 64
+MERGE = "FCALL tidegate1_merge"
+
+
+class Merging:
+    """Two versions of the same keys, the first merged; a proxy counts the calls of the second one's merge."""
+
+    def __init__(self, redis, namespace, rows):
+        self.proxy = RedisProxy(("127.0.0.1", redis.port))
+        host, port = self.proxy.address
+        self.store = RedisStore(f"redis://{host}:{port}", namespace)
+        self.store.create(Identity("uuid", namespace, GROUPS))
+        self.store.claim(1, "writer")
+        self.keys = [b"k%d" % at for at in range(rows)]
+        for version in (1, 2):
+            put(self.store, version, self._changes(version), GROUPS)
+        self.store.announce(2)
+        assert self._retire(1)
+        self.steps, self.waiting, self.most = [], Counter[str](), 0
+        self.on_reply = lambda: None
+
+    def _changes(self, version):
+        return {"t": dict.fromkeys(self.keys, b"%d" % version)}
+
+    def _retire(self, version, *more):
+        return self.store.retire(stamp(version), counts_of(self._changes(version), GROUPS), iter(()), *more)
+
+    def _count(self, _, direction, kind):
+        self.waiting[kind] += 1 if direction == "request" else -1
+        if kind == MERGE:
+            self.most = max(self.most, self.waiting[kind])
+            if direction == "request":
+                self.steps[-1] += 1
+            else:
+                self.on_reply()
+
+    def _asked(self):
+        self.steps.append(0)
+        return False
+
+    def run(self):
+        """The second merge; ``steps`` are its calls between two looks whether it is to stop."""
+        self.proxy.plain.on_frame(self._count)
+        assert self._retire(2, self._asked)
+        self.proxy.plain.on_frame(None)
+        assert get(self.store, "t", self.keys[:50], 2) == [b"2"] * 50
+
+    def close(self):
+        self.store.close()
+        self.proxy.close()
+
+
+@pytest.fixture
+def merging(redis, namespace):
+    made = []
+
+    def make(rows):
+        made.append(Merging(redis, namespace, rows))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+MANY, FEW = GROUPS * redis_upkeep.MERGE_ROWS * 5 // 4, GROUPS
+
+
+def test_few_steps_of_a_merge_wait_at_a_server(merging):
+    """A server does all that one client has sent before it turns to a reader."""
+    merge = merging(MANY)
+    merge.run()
+    assert 0 < merge.most <= redis_calls.AHEAD
+
+
+def test_calls_that_move_few_rows_go_together(merging):
+    """1,024 key groups of three tables, one by one over a way of 5 ms, would take 8 s for each version: more
+    versions would come than are merged.
+    """
+    merge = merging(FEW)
+    merge.run()
+    together = redis_upkeep.MERGE_ROWS // redis_upkeep.CALL_ROWS
+    assert redis_calls.AHEAD < merge.most <= redis_calls.AHEAD * together
+
+
+def test_a_merge_can_be_stopped_after_few_round_trips(merging):
+    """A close of the sink waits for a step, and a server may be far away or slow."""
+    merge = merging(MANY)
+    merge.run()
+    assert sum(merge.steps) >= GROUPS
+    assert max(merge.steps) <= redis_upkeep.MERGE_FLIGHTS
+
+
+@pytest.mark.parametrize("what", ["a reply is lost", "it is asked too early"])
+def test_a_merge_that_takes_long_has_time_left_when_something_happens(merging, monkeypatch, what):
+    """``timeout_s`` is for a step, not for all key groups: each takes its time, and none is late."""
+    merge, passed = merging(MANY), [0.0]
+    late = GROUPS - 6
+    each_s = 1.2 * TIMEOUT_S / late
+
+    def on_reply():
+        passed[0] += each_s
+
+    merge.on_reply = on_reply
+    monkeypatch.setattr(deadline, "monotonic", lambda: time.monotonic() + passed[0])
+    if what == "a reply is lost":
+        rule = merge.proxy.drop_reply("FCALL", "tidegate1_merge", nth=late)
+    else:
+        rule = merge.proxy.refuse_with("LOADING it reads its file", "FCALL", "tidegate1_merge", nth=late)
+    merge.run()
+    assert rule.hits == 1
