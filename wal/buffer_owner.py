@@ -175,7 +175,7 @@ def _is_deserted(other: Path) -> bool:
         if not Host(Path(path), device, inode).is_there():
             return True
         marked = [mark.stat().st_mtime for mark in (other / "owners").iterdir()]
-    except (OSError, ValueError):  # it is being made, or removed by another process
+    except (OSError, ValueError, msgspec.MsgspecError):  # it is being made, or removed by another process
         return False
     return bool(marked) and time.time() - max(marked) > OTHERS_S
 

@@ -60,12 +60,15 @@ RIGHTS = {
 }
 """By how the name of what was asked for begins: the right that a broker wants for it."""
 
+DESTROY_BROKER = getattr(KafkaError, "_DESTROY_BROKER", None)
+"""A connection that ended while it was being made. Older clients, which are admitted, never say so."""
+
 TRANSIENT = frozenset(
     {
         KafkaError._TRANSPORT,  # noqa: SLF001
         KafkaError._TIMED_OUT,  # noqa: SLF001
         KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
-        KafkaError._DESTROY_BROKER,  # noqa: SLF001 - a connection that ended while it was being made
+        DESTROY_BROKER,
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
         KafkaError._WAIT_COORD,  # noqa: SLF001
         KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001

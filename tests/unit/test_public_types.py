@@ -14,7 +14,9 @@ def test_users_code_is_typed(name, tmp_path):
     links = subprocess.run([sys.executable, "tools/link_tree.py"], cwd=ROOT, check=False)
     assert links.returncode == 0
     # The project's mypy settings, but one file instead of the package.
-    settings = (ROOT / "pyproject.toml").read_text().replace('packages = ["tidegate"]\n', "")
+    # What tidegate itself says of its libraries' types is for `make types`, with the newest of them.
+    settings = (ROOT / "pyproject.toml").read_text()
+    settings = settings.replace('packages = ["tidegate"]\n', 'follow_imports = "silent"\n')
     settings = settings.replace("$MYPY_CONFIG_FILE_DIR", str(ROOT))
     (tmp_path / "pyproject.toml").write_text(settings)
     command = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", "--cache-dir", "cache"]

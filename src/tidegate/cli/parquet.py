@@ -64,6 +64,8 @@ def read_column(path: Path, names: Sequence[str]) -> list[str]:
         name = next((name for name in names if name in file.schema_arrow.names), None)
         if name is None or not types.is_string(file.schema_arrow.field(name).type):
             raise ConfigError(f"{path} has no column {' or '.join(names)}: is it a file of refused rows?")
+        if not file.num_row_groups:  # pyarrow 19 cannot read a column of a file without rows
+            return []
         found: list[str] = file.read([name])[name].drop_null().to_pylist()
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else error
