@@ -77,7 +77,9 @@ def export(
         _write_manifest(folder, manifest)
         return manifest
     except OSError as error:
-        raise ConfigError(f"{folder} cannot be written: {error.strerror or error}") from None
+        raise ConfigError(
+            f"{folder} cannot be written: {error.strerror or error}; give another folder"
+        ) from None
     finally:
         held.give_back()
 

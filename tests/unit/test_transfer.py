@@ -121,7 +121,7 @@ def test_an_export_takes_a_folder_of_its_own(place):
     assert "version 9 is not visible yet" in run(place, "export", place / "y", "--at", "9", wal=False, code=2)
     file = place / "file"
     file.write_text("")
-    assert "cannot be written" in run(place, "export", file, wal=False, code=2)
+    assert "cannot be written: File exists; give another" in run(place, "export", file, wal=False, code=2)
 
 
 def test_a_version_that_is_gone_cannot_be_exported(place):

@@ -40,7 +40,9 @@ class Server(ThreadingHTTPServer):
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}; give another --port or --host"
+            ) from error
         self.names = {host, "localhost", "127.0.0.1"}
         self.anywhere = host in {"0.0.0.0", ""}  # noqa: S104 - the user asked for it
 
