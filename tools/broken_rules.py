@@ -116,8 +116,11 @@ RULES: list[Rule] = [
         "first-change-wins",
         "of a key's changes the last one counts",
         "wal/changelog.py",
-        "list(map(operator.ne, places, places[1:]))",
-        "[place % 7 != 6 for place in range(len(places) - 1)]",
+        "        here, following = rows.slice(0, end), rows.slice(1)\n",
+        (
+            "        here, following = rows.slice(0, end), rows.slice(1)\n        here = here.slice(0)\n"
+            "        following = following if end % 7 else here\n"
+        ),
         "tests/unit/test_changelog.py",
     ),
     (

@@ -6,11 +6,8 @@ rows of one unfinished frame, and the index are all it holds (I11). No Python ru
 
 from __future__ import annotations
 
-import bisect
-import operator
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any, Protocol
 
 import msgspec
@@ -28,9 +25,6 @@ from tidegate.wal.record import Ack, FrameRef, Refusal
 
 ROW_BYTES = 8
 """What Arrow adds to a row's key and value: two 32-bit offsets."""
-
-FEW = 16
-"""So many rows are looked at one by one, which is cheaper than Arrow's kernels: each costs microseconds."""
 
 Merge = Callable[[Any], Iterable[Any]]
 """Replaces values of a batch of changes (one row per key) after reading state: part by part, as they come."""
@@ -118,40 +112,16 @@ def last_per_key(batches: Iterable[Any]) -> Iterator[Any]:
         rows = batch if held is None else pa.concat_batches([held, batch])
         end = rows.num_rows - 1
         held = rows.slice(end)
-        kept = _without_earlier(rows)
+        here, following = rows.slice(0, end), rows.slice(1)
+        differs = pc.or_(
+            pc.or_(pc.not_equal(here["g"], following["g"]), pc.not_equal(here["t"], following["t"])),
+            pc.not_equal(here["k"], following["k"]),
+        )
+        kept = here.filter(differs)
         if kept.num_rows:
             yield kept
     if held is not None:
         yield held
-
-
-def _without_earlier(rows: Any) -> Any:
-    """All rows but the last, without those that the next one is of the same key, table and key group as."""
-    here, following = rows.slice(0, rows.num_rows - 1), rows.slice(1)
-    if rows.num_rows <= FEW:
-        places = _places(rows)
-        differs = list(map(operator.ne, places, places[1:]))
-        return here if all(differs) else here.filter(pa.array(differs))
-    return here.filter(
-        pc.or_(
-            pc.or_(pc.not_equal(here["g"], following["g"]), pc.not_equal(here["t"], following["t"])),
-            pc.not_equal(here["k"], following["k"]),
-        )
-    )
-
-
-def _places(rows: Any) -> list[tuple[int, int, bytes]]:
-    """Key group, table and key of few rows: an Arrow kernel costs more to call than they to be looked at."""
-    return list(zip(rows["g"].to_pylist(), rows["t"].to_pylist(), rows["k"].to_pylist(), strict=True))
-
-
-def _ends(batch: Any) -> Any:
-    """For each row, how many bytes it and those before it take."""
-    if batch.num_rows <= FEW:
-        sizes = map(len, map(operator.add, batch["k"].to_pylist(), batch["v"].to_pylist()))
-        return list(accumulate(size + ROW_BYTES for size in sizes))
-    sizes = pc.add(pc.binary_length(batch["k"]), pc.binary_length(batch["v"])).to_numpy()
-    return np.cumsum(sizes.astype(np.int64) + ROW_BYTES)
 
 
 def cut(batches: Iterable[Any], spec: StageSpec) -> Iterator[tuple[FrameHeader, Any, Any]]:
@@ -159,11 +129,12 @@ def cut(batches: Iterable[Any], spec: StageSpec) -> Iterator[tuple[FrameHeader, 
     pieces: list[Any] = []
     held_bytes = 0
     for batch in batches:
-        ends = _ends(batch)
+        sizes = pc.add(pc.binary_length(batch["k"]), pc.binary_length(batch["v"])).to_numpy()
+        ends = np.cumsum(sizes.astype(np.int64) + ROW_BYTES)
         start, base = 0, 0
         while start < batch.num_rows:
             room = max(spec.frame_bytes - held_bytes, 0)
-            end = bisect.bisect_right(ends, base + room)
+            end = int(np.searchsorted(ends, base + room, side="right"))
             if end == start and held_bytes == 0:
                 end = start + 1
             if end > start:
@@ -179,26 +150,16 @@ def cut(batches: Iterable[Any], spec: StageSpec) -> Iterator[tuple[FrameHeader, 
 
 def _frame(pieces: list[Any], spec: StageSpec) -> tuple[FrameHeader, Any, Any]:
     rows = pa.concat_batches(pieces) if len(pieces) > 1 else pieces[0]
-    runs, keys, values = (_few_sorted if rows.num_rows <= FEW else _sorted)(rows)
-    groups, tables, counts = zip(*runs, strict=True)
-    return FrameHeader(spec.namespace, spec.attempt, spec.tables, groups, tables, counts), keys, values
-
-
-def _sorted(rows: Any) -> tuple[list[tuple[int, int, int]], Any, Any]:
-    """Key group, table and number of rows of each run; keys and values in that order."""
     rows = rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in "gtk"]))
     groups, tables = rows["g"].to_numpy(), rows["t"].to_numpy()
     starts = np.flatnonzero((np.diff(groups) != 0) | (np.diff(tables) != 0)) + 1
     starts = np.concatenate(([0], starts))
-    counts = np.diff(np.append(starts, rows.num_rows))
-    runs = zip(groups[starts].tolist(), tables[starts].tolist(), counts.tolist(), strict=True)
-    return list(runs), rows["k"], rows["v"]
-
-
-def _few_sorted(rows: Any) -> tuple[list[tuple[int, int, int]], Any, Any]:
-    """The same of few rows."""
-    values = rows["v"].to_pylist()
-    few = sorted(zip(_places(rows), values, strict=True), key=operator.itemgetter(0))
-    runs = Counter(place[:2] for place, _ in few)
-    keys = pa.array([place[2] for place, _ in few], pa.binary())
-    return [(*run, count) for run, count in runs.items()], keys, pa.array([v for _, v in few], pa.binary())
+    header = FrameHeader(
+        spec.namespace,
+        spec.attempt,
+        spec.tables,
+        tuple(groups[starts].tolist()),
+        tuple(tables[starts].tolist()),
+        tuple(np.diff(np.append(starts, rows.num_rows)).tolist()),
+    )
+    return header, rows["k"], rows["v"]

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import BadRecordError, WalUnavailableError
-from tidegate.wal import changelog, expiring
 from tidegate.wal.bad_rows import CHANGES, StageSpec, refused
 from tidegate.wal.changelog import ROW_BYTES, as_changes, cut, last_per_key, stage_task
 from tidegate.wal.frame import decode_frame
@@ -261,29 +260,6 @@ def test_an_ack_names_all_that_was_staged(rows, cuts, frame_bytes):
     assert ack.refusal is None
     assert ack.rows == len(wanted) == sum(frame.changes for frame in ack.frames)
     forget(name)
-
-
-@given(SORTED, CUTS, st.integers(1, 200), st.sampled_from([(), (5, 0), (5, 7)]))
-def test_few_rows_are_staged_as_many_are(rows, cuts, frame_bytes, ttls_us):
-    """One by one or in columns: byte by byte the same frames, whatever a batch's size."""
-    of = spec(frame_bytes=frame_bytes, key_types=(("binary",), ("binary",)), at_us=1_000_000, ttls_us=ttls_us)
-    with pytest.MonkeyPatch.context() as patch:
-        frames = []
-        for few in (0, 16, 100):
-            patch.setattr(changelog, "FEW", few)
-            patch.setattr(expiring, "FEW", few)
-            held = _Kept()
-            staged(held, split(rows, cuts), of)
-            frames.append(held)
-    assert frames[0] == frames[1] == frames[2]
-
-
-class _Kept(dict):
-    """What was staged, by address."""
-
-    def stage(self, segment, blobs):
-        self.update((f"{segment}:{index}", blob) for index, blob in enumerate(blobs))
-        return list(self)
 
 
 def test_a_task_without_rows_acks_without_frames(log):

@@ -64,6 +64,7 @@ class History:
         self.contents: list[Content] = [{}]
         self.starts: list[dict[str, int]] = [{}]
         self.undecided: dict[str, str] = {}  # attempt -> the error that proved it
+        self.writers: set[tuple[int, str]] = set()  # epoch and writer of every Open that counted
         self.claimed = 0
         self.visible = 0
         self.in_flight_max = 1
@@ -86,6 +87,8 @@ class History:
         state = self.view.state
         if before is not None and state is not None:
             require("fencing", state.epoch >= before.epoch, "the log's epoch went back")
+        if state is not None:
+            self.writers.add((state.epoch, state.writer))
         if state is not None and state.last_version > len(self.facts):
             self._decided(state, state.recent[-1])
 

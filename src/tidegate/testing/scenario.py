@@ -335,11 +335,13 @@ def _commit(
 
 
 def _check_error(query: Query, driver: Driver, error: TidegateError, epoch: int) -> None:
-    """I10: only errors that belong here, and FencedError only when someone else is above us."""
+    """I10: only errors that belong here, and FencedError only when someone else was above us. An Open of
+    ours that came late may be above that one by now.
+    """
     history = query.history
     if isinstance(error, FencedError):
-        state, pointer = history.folded, history.store.pointer()
-        above = state.epoch > epoch and state.writer != driver.writer
+        pointer = history.store.pointer()
+        above = any(other > epoch and writer != driver.writer for other, writer in history.writers)
         claimed = pointer.epoch > epoch and pointer.writer != driver.writer
         require("proof", above or claimed, f"FencedError at epoch {epoch}, but nobody is above: {error}")
     elif not isinstance(
