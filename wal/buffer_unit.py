@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -126,8 +127,6 @@ class HeldUnit:
                     return place
                 except OSError as error:
                     files.local.failed(error)
-                    if place.grows_by:
-                        files.cut(self.unit, name, place.offset + aligned(size) - place.grows_by)
                     self._undo(tier, place, size)
         return None
 
@@ -147,7 +146,8 @@ class HeldUnit:
             place = made and space.take(size, lambda file: file == made, lambda _: False)
         if place is not None:
             with told(self._buffer.home.local):
-                if self._buffer.usage.reserve(tier, place.grows_by, self._buffer.limit(tier)):
+                grow = partial(self._grow, tier, place.file, place.offset + aligned(size))
+                if self._buffer.usage.reserve(tier, place.grows_by, self._buffer.limit(tier), grow):
                     return place
             space.undo(place, size)
             self._remove_empty_files()
@@ -167,10 +167,20 @@ class HeldUnit:
                 return made
         return None
 
+    def _grow(self, tier: Tier, file: FileName, length: int) -> None:
+        """Where that fails, the write to it will."""
+        files = self._buffer.paths(tier)[file.path]
+        with told(files.local):
+            files.grow(self.unit, file.name, length)
+
     def _undo(self, tier: Tier, place: Place, size: int) -> None:
+        files, name = self._buffer.paths(tier)[place.file.path], place.file.name
+        before = place.offset + aligned(size) - place.grows_by
         self._spaces[tier].undo(place, size)
         with told(self._buffer.home.local):
-            self._buffer.usage.give_back(tier, place.grows_by)
+            if place.grows_by:
+                cut = partial(files.cut, self.unit, name, before)
+                self._buffer.usage.give_back(tier, place.grows_by, cut)
         self._remove_empty_files()
 
     # -- reading ----------------------------------------------------------------------------------
@@ -275,8 +285,8 @@ class HeldUnit:
             for file in space.empty():
                 files, length = self._buffer.paths(tier)[file.path], space.remove(file)
                 with told(files.local):
-                    files.remove(self.unit, file.name)
-                    self._buffer.usage.give_back(tier, length)
+                    remove = partial(files.remove, self.unit, file.name)
+                    self._buffer.usage.give_back(tier, length, remove)
 
     def end(self) -> None:
         """The claim ends: what was written and not kept is free. Of an empty unit nothing is left."""

@@ -70,8 +70,10 @@ class Usage:
         except FileNotFoundError:
             return Used()
 
-    def reserve(self, tier: Tier, size: int, limit: int) -> bool:
-        """Count so many bytes more, before they are written. False: it would be more than the limit."""
+    def reserve(self, tier: Tier, size: int, limit: int, grow: Callable[[], None]) -> bool:
+        """Count so many bytes more, and make the file that they will be in longer by them: one step for
+        whoever recounts. False: it would be more than the limit.
+        """
         if size == 0:
             return True
         with locked(self._path) as fd:
@@ -79,12 +81,16 @@ class Usage:
             if used.of(tier) + size > limit:
                 return False
             os.pwrite(fd, _FORMAT.pack(*used.plus(tier, size)), 0)
+            grow()
             return True
 
-    def give_back(self, tier: Tier, size: int) -> None:
-        """Count so many bytes less, after they are gone."""
-        if size:
+    def give_back(self, tier: Tier, size: int, shrink: Callable[[], None]) -> None:
+        """Make a file shorter by so many bytes, or remove it, and count them no more, in one step."""
+        if size == 0:
+            shrink()
+        else:
             with locked(self._path) as fd:
+                shrink()
                 used = _parse(os.pread(fd, _FORMAT.size, 0))
                 os.pwrite(fd, _FORMAT.pack(*used.plus(tier, -size)), 0)
 

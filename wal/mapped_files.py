@@ -117,6 +117,10 @@ class MappedFiles:
         with _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL):
             pass
 
+    def grow(self, unit: str, name: str, length: int) -> None:
+        """Make a file longer. What is behind its end so far has no bytes on a disk until it is written."""
+        os.truncate(self.path(unit, name), length)
+
     def write(self, unit: str, name: str, offset: int, chunks: Sequence[memoryview]) -> None:
         """Write the chunks at the offset, one after the other."""
         with _opened(self.path(unit, name), os.O_RDWR) as fd:

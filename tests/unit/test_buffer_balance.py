@@ -158,6 +158,6 @@ def test_a_count_that_is_wrong_is_mended(opened):
     """A process that is killed between counting and writing leaves it too high."""
     buffer = opened()
     fill(buffer, 1, 100, requests=1)
-    buffer.usage.reserve("memory", 700 * KIB, BUDGET)
+    buffer.usage.reserve("memory", 700 * KIB, BUDGET, lambda: None)
     assert balance(buffer, batch=1) == Balanced()
     assert buffer.used_bytes("memory") == 100 * KIB

@@ -16,6 +16,7 @@ import pytest
 from tidegate.local_dir import LocalDir
 from tidegate.wal.buffer import Buffer, BufferLimits
 from tidegate.wal.buffer_owner import FOREIGN_S, Owner, is_alive, owner_of_this_process
+from tidegate.wal.mapped_files import MappedFiles
 
 START = """
     import json, os, sys, time
@@ -121,6 +122,19 @@ def test_the_limit_holds_for_all_processes_together(run, opened):
     assert [tiers.count(tier) for tier in ("memory", "disk", None)] == [fitting, fitting, 100 - 2 * fitting]
     found = sizes(buffer)
     assert max(found.values()) <= 1 << 20
+
+
+def test_who_counts_anew_while_another_writes_counts_what_is_being_written(opened, monkeypatch):
+    buffer, write = opened(), MappedFiles.write
+
+    def counted_meanwhile(*of):
+        opened()  # a process that begins: it measures the files, and sets the count
+        write(*of)
+
+    monkeypatch.setattr(MappedFiles, "write", counted_meanwhile)
+    with buffer.claim("3") as held:
+        held.keep([held.write([b"x" * 30_000])], b"", batch=1, requests=1)
+    assert buffer.used_bytes("memory") == sizes(buffer)["memory"] == 30_016
 
 
 def test_a_process_that_is_killed_leaves_the_group_as_it_was(run, opened):
