@@ -112,9 +112,10 @@ def _notebook() -> Any:
 
 def _below_the_cell() -> Callable[[Any], None]:
     """One display that is replaced, whichever thread does it."""
-    from IPython.display import HTML, display
+    from IPython import display
 
-    handle = display(HTML(""), display_id=True)
+    notebook: Any = display  # it is not typed
+    handle = notebook.display(notebook.HTML(""), display_id=True)
 
     def show(table: Any) -> None:
         from rich.console import Console
@@ -124,6 +125,6 @@ def _below_the_cell() -> Callable[[Any], None]:
         page = console.export_html(
             inline_styles=True, code_format='<pre style="line-height:1.2">{code}</pre>'
         )
-        handle.update(HTML(page))
+        handle.update(notebook.HTML(page))
 
     return show
