@@ -35,6 +35,7 @@ from tidegate.committers.open import open_namespace
 from tidegate.committers.retire import retire_up_to
 from tidegate.key_groups import key_group
 from tidegate.options import Endpoints, Options
+from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
 from tidegate.testing import arrow_barrier
 from tidegate.wal.open_log import open_log
@@ -111,7 +112,8 @@ def main() -> None:
 def compare(url: str, namespace: str, count: int) -> None:
     client: Any = redis.Redis.from_url(url)
     keys = [b"key-%07d" % at for at in range(count)]
-    identity = open_store(url, namespace).identity()
+    store = open_store(url, namespace)
+    identity = store.identity()
     assert identity is not None
     hashes = {group: f"tg:{{{namespace}/{group}}}:t:d:2:{identity.uuid}" for group in range(KEY_GROUPS)}
     chance = random.Random(1)
@@ -130,7 +132,10 @@ def compare(url: str, namespace: str, count: int) -> None:
             pipe.hmget(hashes[group], of_group)
         return [json.loads(value[1:]) for values in pipe.execute() for value in values]
 
+    store.aliases().set(f"{namespace}-live", Target(namespace, identity.uuid))
     gate = tidegate.connect(url, namespace=namespace)
+    alias = tidegate.connect(url, namespace=f"{namespace}-live")
+    newest, by_alias = gate.table("t"), alias.table("t")
     names = [key.decode() for key in keys]
     some_names = [key.decode() for key in some]
     with gate.snapshot() as snapshot:
@@ -138,13 +143,18 @@ def compare(url: str, namespace: str, count: int) -> None:
         assert table.get(names[5]) == {"n": 1, "text": "x" * 40}
         results = {
             "get, one key": in_turns(bare_one, lambda: table.get(names[chance.randrange(count)]), 1_000),
+            "get, the newest": in_turns(bare_one, lambda: newest.get(names[chance.randrange(count)]), 1_000),
+            "get, by an alias": in_turns(
+                bare_one, lambda: by_alias.get(names[chance.randrange(count)]), 1_000
+            ),
             "get_many, 1,000 keys": in_turns(bare_many, lambda: table.get_many(some_names), 20),
         }
     print(f"{count:,} keys in {KEY_GROUPS} key groups, two versions of each; p50 in microseconds")
     for name, (bare, ours) in results.items():
         print(f"{name:22} bare redis-py {bare:9.1f}   tidegate {ours:9.1f}   ratio {ours / bare:.2f}")
-    gate.close()
-    client.close()
+    store.aliases().drop(f"{namespace}-live")
+    for each in (alias, gate, store, client):
+        each.close()
 
 
 def under_a_writer(url: str, namespace: str, wal: str, count: int) -> None:

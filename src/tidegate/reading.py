@@ -215,7 +215,7 @@ def check_is_visible(version: int, visible: int, namespace: str) -> None:
     if version > visible:
         raise ConfigError(
             f"version {version} of namespace {namespace} is not visible yet, the visible version is"
-            f" {visible}: wait_for({version}) waits for it"
+            f" {visible}: in Python, gate.wait_for({version}) waits for it"
         )
 
 
@@ -310,7 +310,7 @@ def no_version_yet(namespace: str) -> ConfigError:
     """The error for reads before the first version."""
     return ConfigError(
         f"namespace {namespace} has no visible version yet: the first batch makes version 1, and"
-        " wait_for(1) waits for it"
+        " gate.wait_for(1) in Python waits for it"
     )
 
 
