@@ -15,6 +15,7 @@ import msgspec
 from tidegate import failpoints
 from tidegate.errors import CorruptError
 from tidegate.key_groups import groups_of, task_of
+from tidegate.sinks.sealing_store import SealingStore
 from tidegate.sinks.store import Stamp, Store
 from tidegate.wal.frame import Chunk, decode_frame
 from tidegate.wal.log import Blob, Log
@@ -99,6 +100,15 @@ def gathered(chunks: Iterator[Chunk], at_once_bytes: int) -> Iterator[list[Chunk
         yield some
 
 
+def last_marked(several: Iterator[list[Chunk]]) -> Iterator[tuple[list[Chunk], bool]]:
+    """Each of them, and whether it is the last one."""
+    one = next(several, None)
+    while one is not None:
+        following = next(several, None)
+        yield one, following is None
+        one = following
+
+
 def do(
     work: ApplyWork,
     log: Log,
@@ -112,11 +122,17 @@ def do(
     more. Frames that are ``held`` are durable in the log, too: they only need not be read back.
     The store's and the log's errors pass through; IncompleteError: apply again.
     """
-    for chunks in gathered(chunks_of(work, log, held), store.apply_bytes):
+    sealed = False
+    for chunks, is_last in last_marked(gathered(chunks_of(work, log, held), store.apply_bytes)):
         failpoints.hit("apply.before_chunk")
-        store.apply(work.stamp, *chunks)
+        if is_last and isinstance(store, SealingStore):
+            store.apply_and_seal(work.stamp, work.counts, *chunks)
+            sealed = True
+        else:
+            store.apply(work.stamp, *chunks)
         failpoints.hit("apply.after_chunk")
         went()
-    store.seal(work.stamp, work.counts)
+    if not sealed:
+        store.seal(work.stamp, work.counts)
     failpoints.hit("seal.after")
     went()

@@ -57,6 +57,8 @@ def commit(driver: Driver, barrier: Barrier) -> VersionFact:
 
     # Phase two: from here on the version becomes visible, by us or by whoever comes next (I4).
     complete(driver, fact, manifest, machine)
+    for behind in decided_behind(driver, fact):
+        complete(driver, behind)
 
     # Beside the version, which is visible: now and then one more record, whatever becomes of it.
     summarise_if_due(driver)
@@ -128,6 +130,17 @@ def complete(
             _make_good(driver, fact, patience, changed)
             patience.pause()
             machine = Machine(State.DECIDED, driver.watch)  # decided stays decided: on from there
+
+
+def decided_behind(driver: Driver, fact: VersionFact) -> list[VersionFact]:
+    """What others decided behind this version, oldest first, if the log is the driver's: hardly ever any.
+
+    A driver that cannot learn what became of its decision fences itself, and whoever opened since then. What
+    that one had decided is nobody else's to make visible now, and its batches are skipped from now on.
+    """
+    if driver.last_decided == fact.version or driver.folded.epoch != driver.epoch:
+        return []
+    return list(facts_from(driver, fact.version + 1))
 
 
 def _make_good(driver: Driver, fact: VersionFact, patience: Patience, why: TidegateError) -> None:

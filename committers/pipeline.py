@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from tidegate import failpoints, observing
 from tidegate.committers.barrier import Barrier
-from tidegate.committers.commit import OnItsWay, complete, until_decided
+from tidegate.committers.commit import OnItsWay, complete, decided_behind, until_decided
 from tidegate.committers.driver import Driver
 from tidegate.committers.phases import Phases
 from tidegate.committers.states import Machine, State
@@ -92,6 +92,8 @@ class Pipeline:
             self.drain(self._driver.options.apply_deadline_s)
         on_its_way = until_decided(self._driver, barrier, self._wait_for_room)
         self._put(on_its_way)
+        for behind in decided_behind(self._driver, on_its_way.fact):
+            self._put(OnItsWay(behind, None, Machine(State.DECIDED)))
         summarise_if_due(self._driver)
         failpoints.hit("commit.before_return")
         return on_its_way.fact

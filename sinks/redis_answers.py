@@ -34,6 +34,8 @@ function that is asked on the receiving one takes those that are still to come f
 sending one refuses such a call as a whole, so it is asked until the slot has moved.
 """
 NON_LOCAL = "non local key"
+CROSS_SLOT = "CROSSSLOT"
+"""The keys of one call lie in several slots, and the server is one of a Cluster, or in front of one."""
 BUSY = ("BUSY", "LOADING", "NOREPLICAS")
 DENIED = (exceptions.AuthenticationError, exceptions.NoPermissionError)
 LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
@@ -52,7 +54,8 @@ class Refused(NamedTuple):
 
 class Call(NamedTuple):
     """One command. A function has its ``name``, and is told the server's id if it is ``at_server``;
-    else ``args`` are the bytes to send as they are. ``server``: the only one that may answer.
+    else ``args`` are the bytes to send as they are. ``server``: the only one that may answer. ``more``: the
+    keys besides ``key``, which one server takes in one call unless it is one of a Cluster.
     """
 
     key: bytes
@@ -60,6 +63,7 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     at_server: bool = False
     server: bytes = b""
+    more: tuple[bytes, ...] = ()
 
 
 class Later(Exception):  # noqa: N818 - drives a retry
@@ -95,7 +99,9 @@ def encoded(call: Call, server_id: bytes, *, functions: bool) -> bytes:
     args = call.args
     if call.at_server:
         args = (args[0], call.server or server_id, *args[1:])
-    return pack((*head, call.key, *name, *args))
+    if call.more:
+        head = (*head[:-1], b"%d" % (1 + len(call.more)))
+    return pack((*head, call.key, *call.more, *name, *args))
 
 
 def answer_of(error: Exception, call: Call, where: str, address: object) -> Refused | ServerIs | Then:
@@ -120,6 +126,8 @@ def answer_of(error: Exception, call: Call, where: str, address: object) -> Refu
         return Then.LOAD
     if barred(error):
         return Then.EVAL
+    if message.startswith(CROSS_SLOT):
+        return Refused(CROSS_SLOT, message)
     if isinstance(error, NOT_NOW) or message.startswith(BUSY) or NON_LOCAL in message:
         return Then.LOOK_AGAIN
     raise ConfigError(f"{where}: {address} answered: {message}")

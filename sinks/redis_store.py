@@ -20,7 +20,7 @@ import msgspec
 
 from tidegate.checks import Check
 from tidegate.deadline import one_call
-from tidegate.errors import IncompleteError, TidegateError
+from tidegate.errors import TidegateError
 from tidegate.key_groups import key_group
 from tidegate.sinks import redis_checks, redis_room
 from tidegate.sinks import redis_upkeep as upkeep
@@ -47,7 +47,9 @@ from tidegate.sinks.redis_reads import (
     schemas_in,
 )
 from tidegate.sinks.redis_resp import hset, rows_of
+from tidegate.sinks.redis_seals import Seals
 from tidegate.sinks.redis_space import Space
+from tidegate.sinks.sealing_store import SealingStore
 from tidegate.sinks.store import (
     CatalogEntry,
     Counts,
@@ -67,7 +69,7 @@ from tidegate.wal.record import TableSchema
 Found = TypeVar("Found")
 
 
-class RedisStore(LookingStore):
+class RedisStore(LookingStore, SealingStore):
     """A namespace on one Redis, behind Sentinels, or on a Cluster. Connects when it is first used.
 
     ``options``: ``redis_settings.py``.
@@ -82,6 +84,7 @@ class RedisStore(LookingStore):
         self._space = Space(url, namespace, options)
         self._fill = Fill(self._space)
         self._sweep = Sweep()
+        self._seals = Seals(self._space)
         self.where = self._space.where
 
     # -- identity ------------------------------------------------------------------------------
@@ -128,28 +131,20 @@ class RedisStore(LookingStore):
         self._space.ask("put_schemas", *args)
 
     def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
+        self._space.calls.run(self._rows(stamp, chunks))
+
+    def seal(self, stamp: Stamp, counts: Counts) -> None:
+        self._seals.run(stamp, counts)
+
+    def apply_and_seal(self, stamp: Stamp, counts: Counts, *chunks: Chunk) -> None:
+        self._seals.run(stamp, counts, self._rows(stamp, chunks))
+
+    def _rows(self, stamp: Stamp, chunks: Iterable[Chunk]) -> list[Call]:
         uuid, calls = self._space.uuid, []
         for rows in rows_of([run for chunk in chunks for run in chunk.runs]):
             key = changes_key(self._space.namespace, rows.run.group, rows.run.table, stamp.version, uuid)
             calls.append(Call(key, "", (hset(key, rows),)))
-        self._space.calls.run(calls)
-
-    def seal(self, stamp: Stamp, counts: Counts) -> None:
-        _ = self._space.uuid
-        groups, name = sorted(counts), "seal_again" if self._space.repairing else "seal"
-        replies = self._space.asked(
-            [self._space.of_group(each, name, *_counted(stamp, counts[each])) for each in groups]
-        )
-        wrong = [
-            f"key group {group}: {_counted_there(reply)} instead of {dict(counts[group])}"
-            for group, reply in zip(groups, replies, strict=True)
-            if reply
-        ]
-        if wrong:
-            raise IncompleteError(
-                f"{self.where}: version {stamp.version} is not whole in {len(wrong)} key groups:"
-                f" {'; '.join(wrong[:3])}"
-            )
+        return calls
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -398,14 +393,3 @@ class RedisStore(LookingStore):
 
     def close(self) -> None:
         self._space.servers.close()
-
-
-def _counted(stamp: Stamp, counts: Any) -> Iterator[bytes]:
-    yield number(stamp.version)
-    for table, rows in sorted(counts.items()):
-        yield table.encode()
-        yield number(rows)
-
-
-def _counted_there(reply: list[Any]) -> dict[str, int]:
-    return {name.decode(): int(rows) for name, rows in zip(reply[::2], reply[1::2], strict=True)}

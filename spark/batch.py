@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterator
@@ -118,6 +119,24 @@ def is_running(session: Any, query_id: str) -> bool:
 
 
 def _running_query(session: Any, query_id: str) -> Any:
-    jvm, jsession = session._jvm, session._jsparkSession  # noqa: SLF001 - PySpark shows no other way
-    uuid = jvm.java.util.UUID.fromString(query_id)
-    return jsession.sharedState().activeStreamingQueries().get(uuid)
+    """The query, found among those of where one was found last, or else of the session's."""
+    jvm = session._jvm  # noqa: SLF001 - PySpark shows no other way
+    uuid = _uuid(jvm, query_id)
+    queries = _queries_of.get(jvm)
+    query = None if queries is None else queries.get(uuid)
+    if query is None:
+        queries = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
+        query = queries.get(uuid)
+        if query is not None:
+            _queries_of.clear()
+            _queries_of[jvm] = queries
+    return query
+
+
+_queries_of: dict[object, Any] = {}
+"""By JVM, of which there is one at a time: each step on the way to it is a call there."""
+
+
+@functools.lru_cache(maxsize=100)
+def _uuid(jvm: Any, text: str) -> Any:
+    return jvm.java.util.UUID.fromString(text)

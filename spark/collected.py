@@ -19,8 +19,8 @@ from pyspark.sql import Column, DataFrame, functions, types
 from tidegate.key_groups import HASH_SEED, key_group
 from tidegate.spark.arrow_schema import arrow_schema_of
 from tidegate.spark.encoding import column
-from tidegate.spark.jvm import arrow_batches
-from tidegate.spark.kept_columns import kept
+from tidegate.spark.jvm import ArrowBatches, column_seq, filtered
+from tidegate.spark.kept_columns import kept, schema_of
 from tidegate.spark.small_batches import CELL_BYTES, SmallBatches
 from tidegate.spark.transaction import Call
 from tidegate.wal.bad_rows import CHANGES
@@ -49,15 +49,15 @@ def collect(calls: Sequence[Call], small: SmallBatches) -> Any | None:
     """
     if any(call.kind not in KINDS for call in calls):
         return None
-    rows = _texts_cut(_rows(calls, small.quota()))
-    if not all(map(_is_ordered, rows.schema.fields)):
+    rows, kind = _rows(calls, small.quota())
+    if not all(map(_is_ordered, kind.fields)):
         return None
-    batches = arrow_batches(rows, BATCH_ROWS)
-    if not small.fits(batches.getNumPartitions()):
-        rows = _texts_cut(_rows(calls, small.quota()))
-        batches = arrow_batches(rows, BATCH_ROWS)
-        small.fits(batches.getNumPartitions())
-    schema = arrow_schema_of(rows.schema)
+    batches = ArrowBatches(rows, BATCH_ROWS)
+    if not small.fits(batches.partitions):
+        rows, kind = _rows(calls, small.quota())
+        batches = ArrowBatches(rows, BATCH_ROWS)
+        small.fits(batches.partitions)
+    schema = arrow_schema_of(kind)
     found = [pa.ipc.read_record_batch(pa.py_buffer(one), schema) for one in batches.collect()]
     table = pa.Table.from_batches(found, schema)
     if _is_cut(table, small.quota()):
@@ -66,20 +66,28 @@ def collect(calls: Sequence[Call], small: SmallBatches) -> Any | None:
     return table
 
 
-def _rows(calls: Sequence[Call], quota: int) -> DataFrame:
-    parts = [_part(number, call, quota) for number, call in enumerate(calls)]
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+def _rows(calls: Sequence[Call], quota: int) -> tuple[DataFrame, types.StructType]:
+    """The rows of all calls, and their schema."""
+    columns = [_columns(number, call) for number, call in enumerate(calls)]
+    parts = [
+        filtered(call.rows, kept(_within, quota), kept(column_seq, *of_call))
+        for call, of_call in zip(calls, columns, strict=True)
+    ]
+    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+    made_of = [(call.rows, of_call) for call, of_call in zip(calls, columns, strict=True)]
+    kind = schema_of(made_of, lambda: rows)
+    return _texts_cut(rows, kind), kind
 
 
-def _part(number: int, call: Call, quota: int) -> DataFrame:
+def _columns(number: int, call: Call) -> list[Column]:
     """One call's rows: its number, each row's place, key, value and what it is ordered by."""
-    return call.rows.filter(kept(_within, quota)).select(
+    return [
         kept(_number, number),
         kept(_place),
         kept(_cut, call.key, "k"),
         kept(_cut, call.value, "v"),
         *(kept(Column.alias, order, f"o{number}_{place}") for place, order in enumerate(call.order)),
-    )
+    ]
 
 
 def _within(quota: int) -> Column:
@@ -106,9 +114,9 @@ def _is_ordered(field: types.StructField) -> bool:
     return isinstance(kind, ORDERED)
 
 
-def _texts_cut(rows: DataFrame) -> DataFrame:
-    """Long texts that rows are ordered by are cut, too."""
-    orders = [field for field in rows.schema.fields if field.name.startswith("o")]
+def _texts_cut(rows: DataFrame, kind: types.StructType) -> DataFrame:
+    """Long texts that rows are ordered by are cut, too; their types stay."""
+    orders = [field for field in kind.fields if field.name.startswith("o")]
     texts = {f.name: kept(_cut, column(f.name), f.name) for f in orders if isinstance(f.dataType, _TEXTS)}
     return rows.withColumns(texts) if texts else rows
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark import RDD, SparkContext
 from pyspark.serializers import NoOpSerializer
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
 
 def jvm_context(context: SparkContext) -> Any:
@@ -44,9 +44,30 @@ def of_internal_rows(like: DataFrame, rows: Any) -> DataFrame:
     return DataFrame(made, session)
 
 
-def arrow_batches(rows: DataFrame, rows_max: int) -> RDD[bytes]:
+def column_seq(*columns: Column) -> Any:
+    """Columns as the JVM takes several."""
+    jvm: Any = SparkContext._jvm  # noqa: SLF001
+    return jvm.PythonUtils.toSeq([each._jc for each in columns])  # noqa: SLF001
+
+
+def filtered(rows: DataFrame, condition: Column, columns: Any) -> DataFrame:
+    """``rows.filter(condition).select(...)``; making a ``column_seq`` takes a call for each column."""
+    made = rows._jdf.filter(condition._jc).select(columns)  # noqa: SLF001
+    return DataFrame(made, rows.sparkSession)
+
+
+class ArrowBatches:
     """The rows as Arrow record batches, each with so many at most; with adaptive execution Spark runs all
     stages but the last one here.
     """
-    batches = rows._jdf.toArrowBatchRdd(rows_max, "UTC", True, False)  # noqa: FBT003, SLF001
-    return RDD(batches.toJavaRDD(), rows.sparkSession.sparkContext, NoOpSerializer())
+
+    def __init__(self, rows: DataFrame, rows_max: int) -> None:
+        batches = rows._jdf.toArrowBatchRdd(rows_max, "UTC", True, False)  # noqa: FBT003, SLF001
+        self._context, self._batches = rows.sparkSession.sparkContext, batches
+        self.partitions = int(batches.getNumPartitions())
+
+    def collect(self) -> list[bytes]:
+        """Run it; the batches of all partitions, in their order. They come through a socket: what a call
+        brings waits 40 ms if it is longer than 8 KiB (Nagle's algorithm against a delayed ACK).
+        """
+        return RDD(self._batches.toJavaRDD(), self._context, NoOpSerializer()).collect()

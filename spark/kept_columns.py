@@ -6,7 +6,7 @@ A column names what it is made of; it belongs to no DataFrame and no session, on
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -53,10 +53,18 @@ def analyse(rows: DataFrame, *columns: Column) -> types.StructType:
 
     PySparkException: there are no such columns, or their types do not fit.
     """
-    key = SparkContext._jvm, str(rows.schema), tuple(map(_Same, columns))  # noqa: SLF001
+    return schema_of([(rows, columns)], lambda: rows.select(*columns))  # only analysed, not run
+
+
+def schema_of(
+    of: Sequence[tuple[DataFrame, Sequence[Column]]], make: Callable[[], DataFrame]
+) -> types.StructType:
+    """The schema of what ``make`` makes ``of`` these columns of these rows, always in the same way."""
+    parts = tuple((str(rows.schema), *map(_Same, columns)) for rows, columns in of)
+    key = SparkContext._jvm, parts  # noqa: SLF001
     found = _analysed.get(key)
     if found is None:
-        found = _analysed[key] = rows.select(*columns).schema  # only analysed, not run
+        found = _analysed[key] = make().schema
         while len(_analysed) > KEPT_MAX:
             _analysed.popitem(last=False)
     return found

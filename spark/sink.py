@@ -301,7 +301,7 @@ class VersionedSink(Loads):
         with self._teller.watching(driver, origin) as phases:
             if self._pipeline is None:
                 fact = commit(driver, barrier)
-                self._published(fact, driver.last_manifest, phases)
+                self._published(fact, _manifest_of(driver, fact), phases)
             else:
                 fact = self._pipeline.commit(barrier)
         driver.held = {}
@@ -424,6 +424,12 @@ class VersionedSink(Loads):
 
 def _origin(state: Folded, batch: BatchContext) -> BatchOrigin:
     return BatchOrigin(batch.lineage, state.generation, batch.batch_id, batch.fingerprint)
+
+
+def _manifest_of(driver: Driver, fact: VersionFact) -> Manifest | None:
+    """Of this version, if the driver made no other one visible behind it."""
+    last = driver.last_manifest
+    return last if last is not None and last.version == fact.version else None
 
 
 def _refuse(state: Folded, batch: BatchContext) -> None:

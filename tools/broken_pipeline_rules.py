@@ -47,6 +47,14 @@ RULES: list[Rule] = [
         "tests/unit/test_pipeline.py",
     ),
     (
+        "what-a-fenced-driver-decided-stays",
+        "I4: what a driver decided that this one fenced becomes visible by this one",
+        "committers/commit.py",
+        "    for behind in decided_behind(driver, fact):\n        complete(driver, behind)\n",
+        "",
+        "tests/unit/test_commit_races.py",
+    ),
+    (
         "pipeline-takes-a-repair-for-corruption",
         "a repair beside may publish ahead of the line",
         "committers/publish.py",

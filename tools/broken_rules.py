@@ -263,6 +263,22 @@ RULES: list[Rule] = [
         "tests/services/test_redis_conformance.py::TestRedisStore",
     ),
     (
+        "redis-seals-together-on-any-server",
+        "a server that restarted takes no seal before it was compared with the log",
+        "sinks/lua/group.lua",
+        "  local refusal = refuse_server(args)\n  local at, found = 4, {}\n",
+        "  local refusal\n  local at, found = 4, {}\n",
+        "tests/services/test_redis_seals.py",
+    ),
+    (
+        "redis-seals-a-lost-key-group-with-others",
+        "each key group of a call is asked whether its header is there",
+        "sinks/lua/group.lua",
+        "    refusal = refusal or refuse_strange_header(key, args)\n",
+        "",
+        "tests/services/test_redis_seals.py",
+    ),
+    (
         "redis-seal-looks-at-the-floor-first",
         "a seal asks for what is sealed before it asks for the floor: its rows may be on the way to the base",
         "sinks/lua/group.lua",

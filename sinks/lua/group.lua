@@ -36,9 +36,13 @@ local function refuse_unnoted(key, noted, id)
   end
 end
 
-local function refuse_stranger(key, args)
+local function refuse_strange_header(key, args)
   local header = redis.call('HMGET', key, 'u', 's')
-  return refuse_server(args) or refuse_uuid(key, header[1], args[1]) or refuse_unnoted(key, header[2], args[2])
+  return refuse_uuid(key, header[1], args[1]) or refuse_unnoted(key, header[2], args[2])
+end
+
+local function refuse_stranger(key, args)
+  return refuse_server(args) or refuse_strange_header(key, args)
 end
 
 -- For those who put back what was lost.
@@ -250,14 +254,15 @@ reads.page = function(keys, args)
 end
 
 -- uuid, server, version, then table and count, again and again: mark the version as whole.
+-- Tables and their counts stand from `first` to `last` of the arguments.
 -- What does not fit, as table and count found, again and again; empty: sealed. In this order: sealed already
 -- (its rows may be on the way to the base), under the floor (a late zombie), counted.
-local function seal(keys, args)
-  local version, floor = tonumber(args[3]), tonumber(redis.call('HGET', keys[1], 'floor')) or 0
+local function seal(key, args, first, last)
+  local version, floor = tonumber(args[3]), tonumber(redis.call('HGET', key, 'floor')) or 0
   local wrong, sealing = {}, {}
-  for at = 4, #args, 2 do
-    local name, layers = args[at], layers_of(redis.call('HGET', keys[1], 'l:' .. args[at]) or '')
-    local changes = changes_of(keys[1], name, args[3], args[1])
+  for at = first, last, 2 do
+    local name, layers = args[at], layers_of(redis.call('HGET', key, 'l:' .. args[at]) or '')
+    local changes = changes_of(key, name, args[3], args[1])
     if not has(layers, version) then
       if version <= floor then
         redis.call('UNLINK', changes)
@@ -274,19 +279,35 @@ local function seal(keys, args)
   end
   if #wrong == 0 then
     for name, layers in pairs(sealing) do
-      list_layers(keys[1], name, layers)
+      list_layers(key, name, layers)
     end
   end
   return wrong
 end
 
 writes.seal = function(keys, args)
-  return refuse_stranger(keys[1], args) or seal(keys, args)
+  return refuse_stranger(keys[1], args) or seal(keys[1], args, 4, #args)
+end
+
+-- Several key groups at once, where no Cluster keeps them apart. uuid, server, version, then for each key how many
+-- tables and their counts: for each key what does not fit. What was sealed before a key that refuses stays sealed.
+writes.seal_many = function(keys, args)
+  local refusal = refuse_server(args)
+  local at, found = 4, {}
+  for place, key in ipairs(keys) do
+    refusal = refusal or refuse_strange_header(key, args)
+    if refusal then
+      return refusal
+    end
+    local last = at + 2 * tonumber(args[at])
+    found[place], at = seal(key, args, at + 1, last), last + 1
+  end
+  return found
 end
 
 -- The same, for those who put back what was lost.
 writes.seal_again = function(keys, args)
-  return refuse_stranger_but_rebuild(keys[1], args) or seal(keys, args)
+  return refuse_stranger_but_rebuild(keys[1], args) or seal(keys[1], args, 4, #args)
 end
 
 -- uuid, server, version: make room for a fill at this version. What lies below it goes, and is never read nor

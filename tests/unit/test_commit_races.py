@@ -7,7 +7,7 @@ import pytest
 
 from tidegate.clock import Clock
 from tidegate.committers import states
-from tidegate.committers.commit import commit
+from tidegate.committers.commit import commit, until_decided
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import ensure_made, open_namespace
 from tidegate.errors import FencedError, LineageError, WalUnavailableError
@@ -153,6 +153,35 @@ def test_a_log_that_falls_silent_after_the_decision_is_waited_for(place):
     port.before("append_decision", decided_by_another)
     with pytest.raises(FencedError):
         commit(driver, barrier_of(driver))
+
+
+def test_what_a_driver_decided_that_this_one_fenced_is_made_visible_i4(place):
+    """This one cannot learn what became of its decision, and opens again: meanwhile another had opened, and
+    decided this batch and the next. Nobody else makes the next one visible, and its batch will be skipped.
+    """
+    port = Meanwhile()
+    driver = driver_at(place, port, decide_deadline_s=0.05)
+    open_namespace(driver, "query-1")
+
+    def another_decides():
+        other = another_driver(place)
+        for batch_id in (0, 1):
+            until_decided(other, barrier_of(other, batch_id))
+
+    opens = []
+
+    def silent_until_the_second_open(call, effect):
+        if call.shown == "open":
+            opens.append(call)
+        if call.name == "decisions" and len(opens) < 2:
+            raise WalUnavailableError("silent")
+        return Meanwhile.call(port, call, effect)
+
+    port.before("append_decision", another_decides)
+    port.call = silent_until_the_second_open
+    fact = commit(driver, barrier_of(driver))
+    assert (fact.version, driver.folded.epoch, driver.last_decided) == (1, driver.epoch, 2)
+    assert driver.store.pointer().visible == 2
 
 
 # -- verdicts -----------------------------------------------------------------------------------------
