@@ -53,17 +53,17 @@ def commit(driver: Driver, barrier: Barrier) -> VersionFact:
     batch, from other offsets; ours are not in. After the decision (StoreUnavailableError,
     FencedError, CorruptError) the version stays decided and is finished by whoever opens next.
     """
-    fact, manifest, machine = until_decided(driver, barrier)
+    base = driver.last_decided
+    on_its_way = until_decided(driver, barrier)
 
     # Phase two: from here on the version becomes visible, by us or by whoever comes next (I4).
-    complete(driver, fact, manifest, machine)
-    for behind in decided_behind(driver, fact):
-        complete(driver, behind)
+    for each in decided_since(driver, base, on_its_way):
+        complete(driver, *each)
 
     # Beside the version, which is visible: now and then one more record, whatever becomes of it.
     summarise_if_due(driver)
     failpoints.hit("commit.before_return")
-    return fact
+    return on_its_way.fact
 
 
 def until_decided(
@@ -132,15 +132,16 @@ def complete(
             machine = Machine(State.DECIDED, driver.watch)  # decided stays decided: on from there
 
 
-def decided_behind(driver: Driver, fact: VersionFact) -> list[VersionFact]:
-    """What others decided behind this version, oldest first, if the log is the driver's: hardly ever any.
+def decided_since(driver: Driver, base: int, mine: OnItsWay) -> list[OnItsWay]:
+    """What was decided behind the base, oldest first: the driver's own version, hardly ever any other.
 
-    A driver that cannot learn what became of its decision fences itself, and whoever opened since then. What
-    that one had decided is nobody else's to make visible now, and its batches are skipped from now on.
+    A driver that cannot learn what became of its decision fences itself, and whoever opened since its base.
+    What that one had decided is nobody else's to make visible now, and its batches are skipped from now on.
     """
-    if driver.last_decided == fact.version or driver.folded.epoch != driver.epoch:
-        return []
-    return list(facts_from(driver, fact.version + 1))
+    if driver.last_decided == mine.fact.version == base + 1 or driver.folded.epoch != driver.epoch:
+        return [mine]
+    facts = facts_from(driver, min(base + 1, mine.fact.version))
+    return [mine if fact == mine.fact else OnItsWay(fact, None, Machine(State.DECIDED)) for fact in facts]
 
 
 def _make_good(driver: Driver, fact: VersionFact, patience: Patience, why: TidegateError) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from tidegate import failpoints, observing
 from tidegate.committers.barrier import Barrier
-from tidegate.committers.commit import OnItsWay, complete, decided_behind, until_decided
+from tidegate.committers.commit import OnItsWay, complete, decided_since, until_decided
 from tidegate.committers.driver import Driver
 from tidegate.committers.phases import Phases
 from tidegate.committers.states import Machine, State
@@ -90,10 +90,10 @@ class Pipeline:
         self.check()
         if barrier.reads_state:
             self.drain(self._driver.options.apply_deadline_s)
+        base = self._driver.last_decided
         on_its_way = until_decided(self._driver, barrier, self._wait_for_room)
-        self._put(on_its_way)
-        for behind in decided_behind(self._driver, on_its_way.fact):
-            self._put(OnItsWay(behind, None, Machine(State.DECIDED)))
+        for each in decided_since(self._driver, base, on_its_way):
+            self._put(each)
         summarise_if_due(self._driver)
         failpoints.hit("commit.before_return")
         return on_its_way.fact

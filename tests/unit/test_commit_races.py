@@ -155,9 +155,10 @@ def test_a_log_that_falls_silent_after_the_decision_is_waited_for(place):
         commit(driver, barrier_of(driver))
 
 
-def test_what_a_driver_decided_that_this_one_fenced_is_made_visible_i4(place):
+@pytest.mark.parametrize("batches", [[1, 2], [0, 1], [0, 1, 2]])
+def test_what_a_driver_decided_that_this_one_fenced_is_made_visible_i4(place, batches):
     """This one cannot learn what became of its decision, and opens again: meanwhile another had opened, and
-    decided this batch and the next. Nobody else makes the next one visible, and its batch will be skipped.
+    decided more than this batch, 1. Nobody else makes that visible, and its batches will be skipped.
     """
     port = Meanwhile()
     driver = driver_at(place, port, decide_deadline_s=0.05)
@@ -165,7 +166,7 @@ def test_what_a_driver_decided_that_this_one_fenced_is_made_visible_i4(place):
 
     def another_decides():
         other = another_driver(place)
-        for batch_id in (0, 1):
+        for batch_id in batches:
             until_decided(other, barrier_of(other, batch_id))
 
     opens = []
@@ -179,9 +180,10 @@ def test_what_a_driver_decided_that_this_one_fenced_is_made_visible_i4(place):
 
     port.before("append_decision", another_decides)
     port.call = silent_until_the_second_open
-    fact = commit(driver, barrier_of(driver))
-    assert (fact.version, driver.folded.epoch, driver.last_decided) == (1, driver.epoch, 2)
-    assert driver.store.pointer().visible == 2
+    fact = commit(driver, barrier_of(driver, 1))
+    assert fact.version == 1 + batches.index(1)
+    assert (driver.folded.epoch, driver.last_decided) == (driver.epoch, len(batches))
+    assert driver.store.pointer().visible == len(batches)
 
 
 # -- verdicts -----------------------------------------------------------------------------------------
