@@ -143,6 +143,7 @@ def test_what_arrow_does_not_sort_as_spark_does_goes_by_the_job(stream):
     assert tasks(flights) == [2]
 
 
+@pytest.mark.only_log("file")
 def test_rows_are_collected_once_whatever_fails_then_i3_t6(stream, monkeypatch):
     """The log fails behind the first frames: the same rows are written again, under another name."""
     flights = stream("id int, x string", staged_by="driver")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark import cloudpickle
 
 import tidegate
+from cassandra_proxy import CassandraProxy
+from cassandra_server import CassandraServer
 from redis_proxy import RedisProxy
 from redis_server import RedisServer
 from tidegate.errors import StoreUnavailableError
@@ -18,8 +21,19 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers canno
 
 SCHEMA = "k string, n bigint"
 KEYS = 40
-READ = "FCALL_RO", f"{LIBRARY}_read"
-"""What a task asks for its state."""
+
+
+class Proxied(NamedTuple):
+    """A server, a proxy in front of it through which the sink goes, what the sink's store is told, and what a
+    task asks for its state. ``silent``: its connections stay open, so that who waits gives up by himself.
+    """
+
+    server: Any
+    proxy: Any
+    url: str
+    options: dict[str, Any]
+    read: tuple[str, str]
+    silent: bool
 
 
 def rows_of(batch):
@@ -40,24 +54,28 @@ def write(txn, rows):
     txn.local_state("counted", rows, count, redistribute=(None, None))
 
 
-@pytest.fixture
-def proxied(tmp_path):
-    """A server and a proxy in front of it, through which the sink goes."""
-    with RedisServer(tmp_path / "redis") as server, RedisProxy(("127.0.0.1", server.port)) as proxy:
-        yield server, proxy
+@pytest.fixture(params=["redis", "cassandra"])
+def proxied(request, tmp_path):
+    if request.param == "redis":
+        with RedisServer(tmp_path / "redis") as server, RedisProxy(("127.0.0.1", server.port)) as proxy:
+            host, port = proxy.address
+            read = "FCALL_RO", f"{LIBRARY}_read"
+            yield Proxied(server, proxy, f"redis://{host}:{port}", {"socket_timeout": 1}, read, silent=True)
+    else:
+        with CassandraServer(tmp_path / "cassandra") as server, CassandraProxy(server) as proxy:
+            read = "EXECUTE", "FROM tidegate.tidegate_rows"
+            yield Proxied(server, proxy, proxy.url, {"create": True}, read, silent=False)
 
 
-def sink_on(flights, proxy, **options):
-    host, port = proxy.address
-    flights.store = f"redis://{host}:{port}"
-    store_options = {"socket_timeout": 1, **options}
+def sink_on(flights, proxied, **options):
+    flights.store = proxied.url
     # No cache, so that every batch asks; less time for functions than the store is silent.
     return flights.sink(
         parallelism=2,
         state_cache_bytes=0,
         allow_unsafe=True,
         function_deadline_s=1,
-        store_options=store_options,
+        store_options=proxied.options | options,
     )
 
 
@@ -72,20 +90,22 @@ def check(server, batches):
 
 @pytest.mark.slow
 def test_silent_while_state_is_read_and_back_the_batch_goes_on_i5(stream, proxied):
-    flights, (server, proxy) = stream(SCHEMA), proxied
-    sink = sink_on(flights, proxy, timeout_s=120)
+    flights, proxy = stream(SCHEMA), proxied.proxy
+    sink = sink_on(flights, proxied, timeout_s=120)
     flights.commit(sink.each(write), rows_of(0))
-    lost = proxy.drop_reply(*READ, close=False, times=3)  # who waits for it has to give up by itself
+    lost = proxy.drop_reply(
+        *proxied.read, close=not proxied.silent, times=3
+    )  # who waits for it has to give up by itself
     flights.commit(sink.each(write), rows_of(1))
     assert lost.hits == 3
     flights.commit(sink.each(write), rows_of(2))
-    check(server, 3)
+    check(proxied.server, 3)
 
 
 @pytest.mark.slow
 def test_away_while_state_is_read_nothing_is_decided_and_the_store_is_named_i5(stream, proxied):
-    flights, (server, proxy) = stream(SCHEMA), proxied
-    sink = sink_on(flights, proxy, timeout_s=2)
+    flights, proxy = stream(SCHEMA), proxied.proxy
+    sink = sink_on(flights, proxied, timeout_s=2)
     flights.commit(sink.each(write), rows_of(0))
     flights.add(rows_of(1))
 
@@ -97,5 +117,5 @@ def test_away_while_state_is_read_nothing_is_decided_and_the_store_is_named_i5(s
     assert isinstance(ran.error, StoreUnavailableError), ran.error
     assert flights.decided() == 1
     proxy.up()
-    flights.commit(sink_on(flights, proxy).each(write))
-    check(server, 2)
+    flights.commit(sink_on(flights, proxied).each(write))
+    check(proxied.server, 2)
