@@ -1,4 +1,4 @@
-"""Columns that are the same for every batch, made once: each call into the JVM takes its time.
+"""Columns and schemas that are the same for every batch, made once: each call into the JVM takes its time.
 
 A column names what it is made of; it belongs to no DataFrame and no session, only to the JVM.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from inspect import getattr_static
 from typing import Any, TypeVar
 
 from pyspark import SparkContext
@@ -43,6 +44,28 @@ class _Same:
 @lru_cache(maxsize=KEPT_MAX)
 def _kept(jvm: object, make: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ARG001
     return make(*(one.column if isinstance(one, _Same) else one for one in arguments))
+
+
+_schemas: OrderedDict[object, tuple[Any, types.StructType]] = OrderedDict()
+
+
+def know_schema(rows: DataFrame) -> None:
+    """Makes ``rows.schema`` known, as the first use of it would, without reading one that was read before.
+
+    Spark gives a schema as JSON, and what a call into the JVM brings waits 40 ms if it is longer than 8 KiB
+    (Nagle's algorithm against a delayed ACK): so it was for each batch of more than about 100 columns.
+    """
+    if "schema" in vars(rows) or not isinstance(getattr_static(type(rows), "schema"), cached_property):
+        return
+    there = rows._jdf.schema()  # noqa: SLF001 - two objects of the JVM are compared there
+    key = SparkContext._jvm, there.hashCode()  # noqa: SLF001
+    known = _schemas.get(key)
+    if known is not None and there.equals(known[0]):
+        vars(rows)["schema"] = types.StructType(list(known[1].fields))  # their own: add() changes it
+        return
+    _schemas[key] = there, types.StructType(list(rows.schema.fields))
+    while len(_schemas) > KEPT_MAX:
+        _schemas.popitem(last=False)
 
 
 _analysed: OrderedDict[object, types.StructType] = OrderedDict()

@@ -18,6 +18,7 @@ from tidegate.names import check_name
 from tidegate.options import Endpoints
 from tidegate.sinks.open_store import shared_store
 from tidegate.spark.encoding import check_value_type, column, json_value, made_changes
+from tidegate.spark.kept_columns import know_schema
 from tidegate.spark.local_state import LocalWork, Redistribute, Step, run_local, table_of
 from tidegate.spark.made_rows import MADE_DDL
 from tidegate.spark.redistribution import SPLIT, UNION
@@ -68,6 +69,7 @@ def check_rows(name: str, rows: object) -> str:
     table = check_name("local state's table", table_of(name))
     if not isinstance(rows, DataFrame):
         raise ConfigError(f"local state {name}: rows must be a DataFrame, not {type(rows).__name__}")
+    know_schema(rows)
     if rows.isStreaming:
         raise ConfigError(
             f"local state {name}: this is the streaming DataFrame; use the one the function is given"

@@ -27,7 +27,7 @@ from tidegate.spark.encoding import (
     schema_column,
     unless_deleted,
 )
-from tidegate.spark.kept_columns import analyse, kept
+from tidegate.spark.kept_columns import analyse, kept, know_schema
 from tidegate.spark.keyed_changes import deleted_table
 from tidegate.spark.keyed_state import ReducedColumn, reduced_column
 from tidegate.spark.keyed_update import StateFunction
@@ -394,6 +394,7 @@ class Transaction:
         if rows.isStreaming:
             msg = f"table {table}: this is the streaming DataFrame; use the one the function is given"
             raise ConfigError(msg)
+        know_schema(rows)
         names = [key] if isinstance(key, str) else list(key)
         if not names or len(set(names)) != len(names):
             msg = f"table {table}: key={key!r} must name one or more different columns"
