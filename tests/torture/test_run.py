@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidegate.cli import app
+from tidegate.durations import duration_us
 from tidegate.errors import ConfigError
 from tidegate.torture import run
 from tidegate.torture.faults import FAULTS
@@ -22,6 +23,7 @@ from tidegate.torture.run import torture
 from tidegate.torture.schedule import FINISHES, cell_of
 from tidegate.torture.strays import STRAYS
 
+ROOT = Path(__file__).parents[2]
 WAIT_S = 90.0
 # Many processes, on a machine that may be busy; what a run of cells proved is looked at by one worker.
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("torture")]
@@ -173,6 +175,18 @@ def test_what_does_not_fit_is_a_user_error(urls, more, message):
     assert done.exit_code == 2
     assert message in done.stderr
     assert left_over(urls) == []
+
+
+def test_the_durations_that_are_shown_as_examples_are_durations():
+    """They were not: 10m may be months, and is refused."""
+    told = CliRunner().invoke(app, ["torture", "--help"], env={"COLUMNS": "200"}).stdout
+    told += (ROOT / "docs" / "torture.md").read_text()
+    shown = re.findall(r"--duration (\d\w*)", told) + re.findall(
+        r"\d+\w+", told.partition("for so long: ")[2][:30]
+    )
+    assert len(shown) >= 5
+    for each in shown:
+        assert duration_us("--duration", each)
 
 
 def test_a_cell_that_cannot_be_had_is_a_user_error(urls):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tidegate.torture.run import Asked, Report
 
 EXAMPLES = examples(
-    "tidegate torture --wal kafka://b1:9092,b2:9092 --store redis://cache:6379 --duration 10m",
+    "tidegate torture --wal kafka://b1:9092,b2:9092 --store redis://cache:6379 --duration 10min",
     "tidegate torture --wal file:///tmp/w --store sqlite:///tmp/s --all --report /tmp/torture",
     "tidegate torture --wal file:///tmp/w --store sqlite:///tmp/s --seed 7 --only publish.before:kill:second",
 )
@@ -51,7 +51,7 @@ StoreConfig = Annotated[
 ALL = "all by default"
 Seed = Annotated[int | None, typer.Option(metavar="N", help="The schedule's seed; a random one by default.")]
 Duration = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Begin cells for so long: 60s, 10m, 1h. Default: 60s.")
+    str | None, typer.Option(metavar="TIME", help="Begin cells for so long: 60s, 10min, 1h. Default: 60s.")
 ]
 Cells = Annotated[int | None, typer.Option(metavar="N", help="Run so many cells instead.")]
 Only = Annotated[
