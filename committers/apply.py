@@ -100,15 +100,6 @@ def gathered(chunks: Iterator[Chunk], at_once_bytes: int) -> Iterator[list[Chunk
         yield some
 
 
-def last_marked(several: Iterator[list[Chunk]]) -> Iterator[tuple[list[Chunk], bool]]:
-    """Each of them, and whether it is the last one."""
-    one = next(several, None)
-    while one is not None:
-        following = next(several, None)
-        yield one, following is None
-        one = following
-
-
 def do(
     work: ApplyWork,
     log: Log,
@@ -122,10 +113,11 @@ def do(
     more. Frames that are ``held`` are durable in the log, too: they only need not be read back.
     The store's and the log's errors pass through; IncompleteError: apply again.
     """
-    sealed = False
-    for chunks, is_last in last_marked(gathered(chunks_of(work, log, held), store.apply_bytes)):
+    sealed, left = False, len(work.frames)
+    for chunks in gathered(chunks_of(work, log, held), store.apply_bytes):
+        left -= len(chunks)
         failpoints.hit("apply.before_chunk")
-        if is_last and isinstance(store, SealingStore):
+        if left == 0 and isinstance(store, SealingStore):
             store.apply_and_seal(work.stamp, work.counts, *chunks)
             sealed = True
         else:
