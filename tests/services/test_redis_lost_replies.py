@@ -37,7 +37,7 @@ def command(name: str) -> tuple[str, str]:
 
 
 CREATING = ["create", "make", "ready", "claim"]
-WRITING = ["put_schemas", "seal", "publish", "announce", "merge", "forget", "pointer", "catalog"]
+WRITING = ["put_schemas", "seal_many", "publish", "announce", "merge", "forget", "pointer", "catalog"]
 READING = ["read", "layers", "page", "pointer", "lease", "release", "catalog", "schemas", "HMGET"]
 
 
@@ -94,7 +94,7 @@ def test_a_reply_is_lost_while_it_repairs(name: str, redis: RedisServer, proxy: 
     query.check(3, redis.url)
 
 
-LATE = ["HSET", "seal", "publish", "claim", "put_schemas", "announce", "merge", "forget", "list_servers"]
+LATE = ["HSET", "seal_many", "publish", "claim", "put_schemas", "announce", "merge", "forget", "list_servers"]
 
 
 @pytest.mark.parametrize("name", LATE)
