@@ -30,7 +30,7 @@ DEMO_WAL = $(if $(filter kafka,$(WAL)),--wal '{kafka}' --allow-unsafe,$(if $(WAL
 STORE_URL = $(if $(REDIS),{redis},$(if $(CASSANDRA),{cassandra},$(STORE)))
 DEMO_STORE = $(if $(STORE),--store '$(STORE_URL)')
 
-.PHONY: help setup demo test full oldest lint format types docs simulate sweep torture mutants clean
+.PHONY: help setup demo test full oldest lint format types docs simulate sweep torture mutants coverage clean
 
 help: ## Say what there is to run
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -90,6 +90,11 @@ torture: setup ## Run the whole crash table (WAL=kafka STORE=redis or cassandra 
 
 mutants: setup ## Break the protocol on purpose, rule by rule, and see a test notice each
 	$(RUN) python tools/mutants.py
+
+coverage: setup ## Measure which lines and branches of commit, records and layouts the plain tests reach; all, or it fails
+	@rm -rf build/coverage && mkdir -p build/coverage
+	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" tests/unit tests/conformance --cov --cov-report= --cov-fail-under=0
+	$(RUN) coverage report
 
 clean: ## Remove what the other targets made, .venv too
 	rm -rf .venv .venv-oldest .types build dist *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -58,9 +58,10 @@ def seal_everywhere(
 
 
 def _again(driver: Driver, tried: tenacity.RetryCallState) -> None:
-    error = None if tried.outcome is None else tried.outcome.exception()
-    if error is not None:
-        driver.met(error)
+    assert tried.outcome is not None
+    error = tried.outcome.exception()
+    assert error is not None
+    driver.met(error)
 
 
 def _refuse_if_fenced(driver: Driver, fact: VersionFact, error: WalGapError) -> None:

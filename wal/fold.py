@@ -191,9 +191,7 @@ def _why_decided_void(state: Folded, record: Decided) -> str | None:
 
 def _effect(state: Folded | None, record: AnyRecord, digest: str) -> Folded:
     if state is None:
-        if not isinstance(record, Genesis):
-            msg = "of the records that have an effect, why_void admits only Genesis as the first"
-            raise AssertionError(msg)
+        assert isinstance(record, Genesis), "why_void admits no other first record that has an effect"
         return Folded(record.namespace, record.name, record.key_groups, digest)
     match record:
         case Open(epoch=epoch, writer=writer, lineage=lineage):
@@ -216,8 +214,8 @@ def _effect(state: Folded | None, record: AnyRecord, digest: str) -> Folded:
         case StoreRemoved(store=store):
             stores = tuple(name for name in state.stores if name != store)
             return msgspec.structs.replace(state, digest=digest, stores=stores)
-        case _:
-            return msgspec.structs.replace(state, digest=digest)
+        case Genesis() | Summary():  # pragma: no cover - fold() has no other record here
+            raise AssertionError(f"a {type(record).__name__} has no effect on a state")
 
 
 def _decide(state: Folded, record: Decided, digest: str) -> Folded:

@@ -258,6 +258,29 @@ def test_a_process_that_cannot_be_started_is_a_retryable_error(place, monkeypatc
         local_apply.local_apply(place.where, 2, DEADLINE_S)(place.works)
 
 
+def test_a_process_that_closed_its_output_and_stays_is_a_retryable_error(place, monkeypatch):
+    """How it ended cannot be told, since it did not: nothing is proven."""
+    monkeypatch.setattr(local_apply, "PROGRAM", "import os, signal; os.close(1); signal.pause()")
+    monkeypatch.setattr(local_apply, "ENDS_S", 0.2)
+    with pytest.raises(StoreUnavailableError, match=r"made no progress for 0\.2 s"):
+        local_apply.local_apply(place.where, 2, DEADLINE_S)(place.works)
+    assert not workers_of(os.getpid())
+
+
+def test_a_process_that_outlives_its_kill_is_told_of_and_loses_its_pipes(place, monkeypatch, caplog):
+    """One in the middle of an I/O that the system does not end: nobody waits for it for ever."""
+    applying = local_apply.local_apply(place.where, 2, DEADLINE_S)
+    applying.start()
+    started = list(applying._workers)
+    monkeypatch.setattr(local_apply._Worker, "kill", lambda _: None)
+    monkeypatch.setattr(local_apply, "ENDS_S", 0.0)
+    applying.close()
+    assert caplog.text.count("was killed and is still there after") == len(started)
+    for worker in started:
+        assert worker.stdout.closed
+        worker._process.wait(DEADLINE_S)  # without its input it ends by itself
+
+
 # -- that a process fails -----------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import uuid
 import pytest
 
 from tidegate import failpoints
+from tidegate.committers.commit import until_decided
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
 from tidegate.committers.phases import Phases
@@ -206,6 +207,18 @@ def test_schemas_of_what_is_in_flight_are_known_before_the_store_has_them(place,
     pipeline.commit(barrier_of(driver, 0))
     assert pipeline.schemas() == {BYTES_SCHEMA.schema_id: BYTES_SCHEMA}
     assert MemoryStore(place, "n").schemas() == {}
+
+
+def test_schemas_of_a_version_that_another_attempt_won_are_known_once_it_is_visible(place, make):
+    """Its manifest is another's, so they are the store's: asking waits until that has them, once."""
+    driver, pipeline = make()
+    on_its_way = until_decided(driver, barrier_of(driver, 0))
+    pipeline._put(on_its_way._replace(manifest=None))
+    pipeline._start()
+    assert BYTES_SCHEMA.schema_id not in pipeline.schemas()
+    assert visible(place) == 1
+    assert BYTES_SCHEMA.schema_id in driver.store.schemas()
+    assert pipeline.schemas() == {}
 
 
 def test_phases_are_those_of_each_version_by_itself(gates, make, place):

@@ -12,6 +12,7 @@ import tidegate
 from tidegate.cli import app
 from tidegate.committers.driver import Driver
 from tidegate.committers.export import export
+from tidegate.committers.export_format import checksum_of
 from tidegate.committers.import_rows import import_rows, read_whole
 from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError
 from tidegate.options import Endpoints, Options
@@ -132,7 +133,9 @@ def test_a_version_that_is_gone_cannot_be_exported(place):
     assert not (place / "x").exists()
 
 
-@pytest.mark.parametrize("how", ["flip", "cut", "gone", "no manifest", "no json", "newer", "rows"])
+@pytest.mark.parametrize(
+    "how", ["flip", "cut", "gone", "no manifest", "no json", "newer", "rows", "columns", "none"]
+)
 def test_what_is_not_whole_is_refused_before_anything_is_written_i10(place, how):
     folder, _ = exported(place)
     damage(folder, how)
@@ -141,7 +144,7 @@ def test_what_is_not_whole_is_refused_before_anything_is_written_i10(place, how)
     assert message.startswith(f"tidegate: {error.__name__}: {folder}")
     assert message.count("\n") == 1
     assert tidegate.connect(f"sqlite://{place}/store", "flights").version() == 3
-    if how != "rows":  # that shows while it is staged only, before the decision
+    if how not in ("rows", "columns", "none"):  # they show while it is staged only, before the decision
         run(place, "import", folder, code=error.exit_code, namespace="new")
         with pytest.raises(ConfigError, match="no namespace"):
             tidegate.connect(f"sqlite://{place}/store", "new")
@@ -165,6 +168,13 @@ def damage(folder, how):
         told = json.loads(manifest.read_text())
         if how == "newer":
             told["format"] = 2
+        elif how in ("columns", "none"):  # a file put there by hand, and its checksum into the manifest
+            if how == "columns":
+                pq.write_table(pq.read_table(file).drop_columns("value"), file)
+            else:
+                file.write_bytes(b"PAR1, but no Parquet: PAR1")
+            there = checksum_of(file)
+            told["tables"]["legs"]["files"][0].update(bytes=there.bytes, checksum=there.checksum)
         else:
             told["tables"]["legs"]["files"][0]["rows"] += 1
         manifest.write_text(json.dumps(told))

@@ -1,0 +1,46 @@
+"""A version that is copied stays readable for as long as that takes, and no longer."""
+
+import uuid
+
+import pytest
+
+from tidegate.committers.commit import commit
+from tidegate.committers.driver import Driver
+from tidegate.committers.hold import LEASE_S, PER_LEASE, HeldVersion
+from tidegate.committers.open import open_namespace
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.memory_store import MemoryStore
+from tidegate.testing.arrow_barrier import ArrowBarrier, batch
+from tidegate.testing.store_harness import ManualClock
+from tidegate.wal.memory_log import MemoryLog
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock):
+    """One version is visible."""
+    place = uuid.uuid4().hex
+    log, store = MemoryLog(place, "n", clock=clock), MemoryStore(place, "n", clock)
+    driver = Driver(Endpoints("n", f"memory://{place}", f"memory://{place}"), log, store, Options(), clock)
+    open_namespace(driver, "q")
+    commit(driver, ArrowBarrier(log, {"t": {b"k": b"v"}}, batch("q", 0), driver.folded.key_groups))
+    return store
+
+
+def test_a_long_copy_takes_its_lease_anew_before_it_runs_out(store, clock):
+    """I8: at every moment one lease holds the version; when the copy ends there is none."""
+    held = HeldVersion(store, 1, clock)
+    taken = set()
+    for _ in range(3 * PER_LEASE):
+        (lease,) = store.leases()
+        taken.add(lease.lease_id)
+        assert lease.version == 1
+        clock.advance(LEASE_S / PER_LEASE)
+        held.keep()
+    assert len(taken) == 3 * PER_LEASE
+    held.give_back()
+    assert not store.leases()
