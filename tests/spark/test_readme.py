@@ -19,10 +19,10 @@ def test_the_twenty_lines_run(tmp_path):
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
     assert len(code.splitlines()) <= 20
     program = tmp_path / "pasted.py"
-    code = code.replace("/tmp/tide", str(tmp_path / "tide")).replace(
-        "awaitTermination(20)", "awaitTermination(3)"
-    )
-    program.write_text(code)  # it waits for its first version itself
+    waits = "query.awaitTermination(20)"
+    assert waits in code
+    code = code.replace("/tmp/tide", str(tmp_path / "tide"))
+    program.write_text(code.replace(waits, "while not query.recentProgress: query.awaitTermination(1)"))
     done = subprocess.run(
         [sys.executable, str(program)],
         cwd=tmp_path,

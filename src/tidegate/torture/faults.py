@@ -48,6 +48,7 @@ TABLE = ("raise", "kill", "stop", "twice", "lost", "late")
 """The faults of the crash table."""
 
 KILLS = ("kill", "other-rows", "attempts", "old-checkpoint", "new-checkpoint")
+ROWS = ("apply", "apply_and_seal")
 AT_A_CALL = ("twice", "lost", "late", "io", "forgotten")
 CLOCK_STEPS_S = {"clock-back": -1_800.0, "clock-ahead": 1_800.0}
 """Less than the hour by which a decision may be ahead of other clocks."""
@@ -84,6 +85,7 @@ STORE_WRITES = dict.fromkeys(
         "publish",
         "put_schemas",
         "apply",
+        "apply_and_seal",
         "seal",
         "announce",
         "retire",
@@ -169,7 +171,9 @@ class Disturber:
         """Let every writing call of a log or store through here. ``folder``: of its files, if it has any."""
         writes = LOG_WRITES if kind == "log" else STORE_WRITES
         for name, errors in writes.items():
-            plain = getattr(log_or_store, name)
+            plain = getattr(log_or_store, name, None)
+            if plain is None:
+                continue  # a power that this store has not
             if folder is not None:
                 plain = self._on_a_disk(f"{kind}.{name}", folder, plain)
             setattr(log_or_store, name, self._guarded(kind, name, errors, plain))
@@ -195,7 +199,7 @@ class Disturber:
         def guarded(*args: Any, **options: Any) -> Any:
             self._do_late()
             self._die_if_due()
-            if not self._pending or (self._strike.fault == "forgotten" and name != "apply"):
+            if not self._pending or (self._strike.fault == "forgotten" and name not in ROWS):
                 return plain(*args, **options)
             self._pending = False
             kept = [list(arg) if hasattr(arg, "__next__") else arg for arg in args]
@@ -219,7 +223,7 @@ class Disturber:
                 raise errors.refused(f"{name}: an I/O error, as the fault wants it")
             case "forgotten":
                 self._give_way()
-                return None
+                return None if name == "apply" else plain(*args[:2])  # the seal goes without its rows
             case "lost":
                 effect()
                 self._give_way()
