@@ -9,7 +9,7 @@ import pytest
 from tidegate import failpoints
 from tidegate.errors import OutcomeUnknownError, StoreUnavailableError, WalUnavailableError
 from tidegate.failpoints import FailpointError
-from tidegate.sinks.store import Store
+from tidegate.sinks.sealing_store import SealingStore
 from tidegate.torture import faults
 from tidegate.torture.events import Fault
 from tidegate.torture.faults import (
@@ -76,7 +76,7 @@ def come_by(disturber):
 
 def test_every_writing_call_of_the_interfaces_is_watched():
     assert all(callable(getattr(Log, name)) for name in LOG_WRITES)
-    assert all(callable(getattr(Store, name)) for name in STORE_WRITES)
+    assert all(callable(getattr(SealingStore, name)) for name in STORE_WRITES)
 
 
 def test_an_exception(struck):
@@ -86,6 +86,26 @@ def test_an_exception(struck):
         disturber.hit(AT)
     assert disturber.done
     disturber.hit(AT)  # once
+
+
+def test_rows_that_are_forgotten_are_not_sealed_as_if_they_were_there(struck):
+    calls, disturber = struck("forgotten")
+    come_by(disturber)
+    calls.publish("entry", 1)
+    calls.apply("stamp", "rows")
+    calls.apply("stamp", "more")
+    assert calls.made == [("publish", "entry", 1), ("apply", "stamp", "more")]
+
+
+def test_rows_that_go_with_their_seal_are_forgotten_without_it(struck):
+    calls, disturber = struck("forgotten")
+    come_by(disturber)
+    calls.apply_and_seal("stamp", "counts", "rows")
+    calls.apply_and_seal("stamp", "counts", "rows")
+    assert calls.made == [
+        ("apply_and_seal", "stamp", "counts"),
+        ("apply_and_seal", "stamp", "counts", "rows"),
+    ]
 
 
 def test_a_lost_reply_is_of_a_call_that_was_done(struck):
