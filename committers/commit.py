@@ -24,7 +24,7 @@ from tidegate.committers.repair import repair
 from tidegate.committers.seal import RETRIED, seal_everywhere
 from tidegate.committers.states import Event, Machine, State
 from tidegate.committers.trim import summarise_if_due
-from tidegate.errors import StoreNotVerifiedError, TidegateError
+from tidegate.errors import OutcomeUnknownError, StoreNotVerifiedError, TidegateError, WalUnavailableError
 from tidegate.wal.fold import replay_of
 from tidegate.wal.manifest import Manifest, encode_manifest, manifest_digest
 from tidegate.wal.record import BatchOrigin, VersionFact
@@ -137,10 +137,18 @@ def decided_since(driver: Driver, base: int, mine: OnItsWay) -> list[OnItsWay]:
 
     A driver that cannot learn what became of its decision fences itself, and whoever opened since its base.
     What that one had decided is nobody else's to make visible now, and its batches are skipped from now on.
+    OutcomeUnknownError: the log, which has to be asked for very many, does not answer: ours is decided.
     """
     if driver.last_decided == mine.fact.version == base + 1 or driver.folded.epoch != driver.epoch:
         return [mine]
-    facts = facts_from(driver, min(base + 1, mine.fact.version))
+    try:
+        facts = list(facts_from(driver, min(base + 1, mine.fact.version)))
+    except WalUnavailableError as error:  # which would say that nothing was decided
+        msg = (
+            f"version {mine.fact.version} is decided, and others beside it that are not visible yet:"
+            f" {error}; restart the query or run `tidegate recover`"
+        )
+        raise OutcomeUnknownError(msg) from error
     return [mine if fact == mine.fact else OnItsWay(fact, None, Machine(State.DECIDED)) for fact in facts]
 
 

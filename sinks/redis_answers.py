@@ -126,7 +126,7 @@ def answer_of(error: Exception, call: Call, where: str, address: object) -> Refu
         return Then.LOAD
     if barred(error):
         return Then.EVAL
-    if isinstance(error, exceptions.ClusterCrossSlotError) or message.startswith(CROSS_SLOT):
+    if call.more and (isinstance(error, exceptions.ClusterCrossSlotError) or message.startswith(CROSS_SLOT)):
         return Refused(CROSS_SLOT, message)
     if isinstance(error, NOT_NOW) or message.startswith(BUSY) or NON_LOCAL in message:
         return Then.LOOK_AGAIN

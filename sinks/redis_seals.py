@@ -27,7 +27,8 @@ class Seals:
     def run(self, stamp: Stamp, counts: Counts, before: Sequence[Call] = ()) -> None:
         """Seal, behind calls that write rows, in one flight. Errors as ``Store.seal``'s and ``apply``'s."""
         _ = self._space.uuid
-        calls = self._calls(stamp, counts)
+        together = self._together and not self._space.repairing  # once: another thread may turn it off
+        calls = self._calls(stamp, counts, together=together)
         replies = self._space.calls.run([*before, *calls])[len(before) :]
         refused = [reply for reply in replies if isinstance(reply, Refused)]
         if any(one.code == CROSS_SLOT for one in refused):
@@ -36,7 +37,7 @@ class Seals:
             return
         for one in refused:
             raise self._space.refused(one)
-        found = itertools.chain.from_iterable(replies) if self._is_together() else replies
+        found = itertools.chain.from_iterable(replies) if together else replies
         wrong = [
             f"key group {group}: {_counted_there(there)} instead of {dict(counts[group])}"
             for group, there in zip(sorted(counts), found, strict=True)
@@ -48,12 +49,9 @@ class Seals:
                 f" {'; '.join(wrong[:3])}"
             )
 
-    def _is_together(self) -> bool:
-        return self._together and not self._space.repairing
-
-    def _calls(self, stamp: Stamp, counts: Counts) -> list[Call]:
+    def _calls(self, stamp: Stamp, counts: Counts, *, together: bool) -> list[Call]:
         space, groups, version = self._space, sorted(counts), number(stamp.version)
-        if not self._is_together():
+        if not together:
             name = "seal_again" if space.repairing else "seal"
             return [space.of_group(group, name, version, *_counted(counts[group])) for group in groups]
         return [

@@ -69,11 +69,11 @@ def check_rows(name: str, rows: object) -> str:
     table = check_name("local state's table", table_of(name))
     if not isinstance(rows, DataFrame):
         raise ConfigError(f"local state {name}: rows must be a DataFrame, not {type(rows).__name__}")
-    know_schema(rows)
     if rows.isStreaming:
         raise ConfigError(
             f"local state {name}: this is the streaming DataFrame; use the one the function is given"
         )
+    know_schema(rows)
     return table
 
 

@@ -55,6 +55,14 @@ RULES: list[Rule] = [
         "tests/unit/test_commit_races.py",
     ),
     (
+        "pipeline-leaves-what-a-fenced-driver-decided",
+        "I4: so it is in the line of a pipelined driver",
+        "committers/pipeline.py",
+        "        for each in decided_since(self._driver, base, on_its_way):\n",
+        "        for each in [on_its_way]:\n",
+        "tests/unit/test_commit_races.py",
+    ),
+    (
         "pipeline-takes-a-repair-for-corruption",
         "a repair beside may publish ahead of the line",
         "committers/publish.py",

@@ -6,11 +6,13 @@ import uuid
 import pytest
 
 from tidegate.clock import Clock
+from tidegate.committers import commit as committing
 from tidegate.committers import states
 from tidegate.committers.commit import commit, until_decided
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import ensure_made, open_namespace
-from tidegate.errors import FencedError, LineageError, WalUnavailableError
+from tidegate.committers.pipeline import Pipeline
+from tidegate.errors import FencedError, LineageError, OutcomeUnknownError, WalUnavailableError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.memory_store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
@@ -155,10 +157,18 @@ def test_a_log_that_falls_silent_after_the_decision_is_waited_for(place):
         commit(driver, barrier_of(driver))
 
 
-@pytest.mark.parametrize("batches", [[1, 2], [0, 1], [0, 1, 2]])
-def test_what_a_driver_decided_that_this_one_fenced_is_made_visible_i4(place, batches):
-    """This one cannot learn what became of its decision, and opens again: meanwhile another had opened, and
-    decided more than this batch, 1. Nobody else makes that visible, and its batches will be skipped.
+def commit_pipelined(driver, barrier):
+    pipeline = Pipeline(driver)
+    fact = pipeline.commit(barrier)
+    while pipeline.in_flight:
+        pipeline.complete_next()
+        pipeline.check()
+    return fact
+
+
+def about_to_fence_another(place, batches):
+    """A driver that cannot learn what became of its next decision, and opens again. Meanwhile another had
+    opened, and decided these batches.
     """
     port = Meanwhile()
     driver = driver_at(place, port, decide_deadline_s=0.05)
@@ -180,10 +190,27 @@ def test_what_a_driver_decided_that_this_one_fenced_is_made_visible_i4(place, ba
 
     port.before("append_decision", another_decides)
     port.call = silent_until_the_second_open
-    fact = commit(driver, barrier_of(driver, 1))
+    return driver
+
+
+@pytest.mark.parametrize("way", [commit, commit_pipelined])
+@pytest.mark.parametrize("batches", [[1, 2], [0, 1], [0, 1, 2]])
+def test_what_a_driver_decided_that_this_one_fenced_is_made_visible_i4(place, batches, way):
+    """Nobody else makes it visible, and its batches will be skipped."""
+    driver = about_to_fence_another(place, batches)
+    fact = way(driver, barrier_of(driver, 1))
     assert fact.version == 1 + batches.index(1)
     assert (driver.folded.epoch, driver.last_decided) == (driver.epoch, len(batches))
     assert driver.store.pointer().visible == len(batches)
+
+
+def test_a_log_that_is_silent_behind_that_does_not_say_that_nothing_was_decided(place, monkeypatch):
+    """More was decided than the fold keeps, so the log is asked for it."""
+    driver = about_to_fence_another(place, [1, 2])
+    silent = WalUnavailableError("silent")
+    monkeypatch.setattr(committing, "facts_from", lambda *_: (_ for _ in ()).throw(silent))
+    with pytest.raises(OutcomeUnknownError, match="version 1 is decided"):
+        commit(driver, barrier_of(driver, 1))
 
 
 # -- verdicts -----------------------------------------------------------------------------------------
