@@ -9,6 +9,9 @@ slow); (b) one process with unlogged batches of 200 rows of one partition, as th
 (c) the Spark Cassandra Connector with its best options, from ``--jars`` (how to fetch them:
 spark-cassandra-connector-pom.xml); tidegate with its log, its decision, its versions
 and its flip. Printed: rows per second of each, medians, and the ratios; the first round is a warm-up.
+
+Then queries of their own, in turns, each of so many batches: the connector's, tidegate's with commit="sync"
+and with "pipelined". Rows per second there are from the second batch's start until the last one is visible.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import contextlib
 import os
 import statistics
 import sys
+import tempfile
+import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +36,11 @@ KEYSPACE, TABLE, KEY_GROUPS = "rivals", "rows", 128
 INSERT = "INSERT INTO rivals.rows (kg, key, version, value) VALUES (?, ?, ?, ?)"
 BATCH_ROWS, IN_FLIGHT, CONCURRENCY = 200, 64, 100
 KG = f"cast(pmod(hash(key), {KEY_GROUPS}) as int) as kg"
+ROW = (
+    "concat('key-', cast(id as string)) as key",
+    "concat('{\"n\":', id, ',\"text\":\"', substr(sha1(cast(id as string)), 1, 36), '\"}') as value",
+)
+DEADLINE_S = 600.0
 A, B, C, OURS, APPLY = "(a) single INSERTs", "(b) batches", "(c) connector", "tidegate, visible", "its apply"
 
 
@@ -127,11 +137,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--slow-rows", type=int, default=20_000, help="rows for (a)")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--queries", type=int, default=2, help="of each kind, in turns")
     arguments = parser.parse_args()
     spark = session(arguments.store, arguments.jars)
     took = measure(spark, arguments)
+    streamed = stream_in_turns(spark, arguments)
     spark.stop()
     report(took, arguments)
+    report_streams(streamed)
 
 
 def session(store: str, jars: str) -> Any:
@@ -153,14 +166,13 @@ def session(store: str, jars: str) -> Any:
     return spark
 
 
-def measure(spark: Any, arguments: argparse.Namespace) -> dict[str, list[float]]:
-    """Rows per second of each writer, in every round."""
+@contextlib.contextmanager
+def sink_of(arguments: argparse.Namespace, name: str, **more: Any) -> Iterator[Any]:
+    """A sink of a namespace that goes in the end."""
     from tidegate.sinks.open_store import open_store
     from tidegate.spark import VersionedSink
 
-    node, namespace = urlsplit(arguments.store), f"bench-{os.getpid()}"
-    at = node.hostname, node.port
-    make_table(*at, copies=1)
+    namespace = f"bench-{os.getpid()}-{name}"
     sink = VersionedSink(
         namespace=namespace,
         wal=arguments.wal,
@@ -170,7 +182,76 @@ def measure(spark: Any, arguments: argparse.Namespace) -> dict[str, list[float]]
         key="key",
         value="value",
         allow_unsafe=True,
+        **more,
     )
+    try:
+        yield sink
+    finally:
+        sink.close()
+        with contextlib.closing(open_store(arguments.store, namespace)) as store:
+            store.drop()
+
+
+def stream_in_turns(spark: Any, arguments: argparse.Namespace) -> dict[str, list[float]]:
+    """Rows per second of whole queries, of each kind."""
+    per_second: dict[str, list[float]] = defaultdict(list)
+    for turn in range(arguments.queries):
+        per_second[C].append(
+            stream(spark, arguments, lambda batch, _: connector(batch.selectExpr(KG, "*"), 1))
+        )
+        for mode in ("sync", "pipelined"):
+            with sink_of(arguments, f"{mode}-{turn}", commit=mode) as sink:
+                per_second[f"tidegate, {mode}"].append(stream(spark, arguments, sink, sink.drain))
+    return per_second
+
+
+def stream(
+    spark: Any,
+    arguments: argparse.Namespace,
+    write: Callable[[Any, int], Any],
+    drain: Callable[[float], None] = lambda _: None,
+) -> float:
+    """Rows per second of one query of so many batches, behind its first."""
+    began: list[float] = []
+    ended = threading.Event()
+
+    def clocked(batch: Any, batch_id: int) -> None:
+        if ended.is_set():
+            return
+        began.append(time.perf_counter())
+        write(batch, batch_id)
+        if len(began) > arguments.rounds:
+            drain(DEADLINE_S)
+            began.append(time.perf_counter())
+            ended.set()
+
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", arguments.rows)
+    batches = (
+        source.option("numPartitions", 2)
+        .load()
+        .selectExpr(f"value % {arguments.rows} as id")
+        .selectExpr(*ROW)
+    )
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
+        query = batches.writeStream.foreachBatch(clocked).option("checkpointLocation", folder).start()
+        end = time.monotonic() + DEADLINE_S
+        while not ended.wait(0.2):
+            if not query.isActive or time.monotonic() > end:
+                raise SystemExit(f"a query ended before its batches: {query.exception()}")
+        query.stop()
+    return arguments.rows * arguments.rounds / (began[-1] - began[1])
+
+
+def measure(spark: Any, arguments: argparse.Namespace) -> dict[str, list[float]]:
+    """Rows per second of each writer, in every round."""
+    node = urlsplit(arguments.store)
+    at = node.hostname, node.port
+    make_table(*at, copies=1)
+    with sink_of(arguments, "turns") as sink:
+        return in_turns(spark, arguments, at, sink)
+
+
+def in_turns(spark: Any, arguments: argparse.Namespace, at: Any, sink: Any) -> dict[str, list[float]]:
     per_second: dict[str, list[float]] = defaultdict(list)
     for version in range(1, arguments.rounds + 2):
         batch = rows(spark, arguments.rows).cache()
@@ -192,18 +273,11 @@ def measure(spark: Any, arguments: argparse.Namespace) -> dict[str, list[float]]
                 per_second[APPLY].append(count / sink.last_phases["decided"])
         batch.unpersist()
         few.unpersist()
-    sink.close()
-    with contextlib.closing(open_store(arguments.store, namespace)) as store:
-        store.drop()
     return per_second
 
 
 def rows(spark: Any, count: int) -> Any:
-    text = "concat('{\"n\":', id, ',\"text\":\"', substr(sha1(cast(id as string)), 1, 36), '\"}') as value"
-    named = spark.range(0, count, numPartitions=2).selectExpr(
-        "concat('key-', cast(id as string)) as key", text
-    )
-    return named.selectExpr(KG, "key", "value")
+    return spark.range(0, count, numPartitions=2).selectExpr(*ROW).selectExpr(KG, "key", "value")
 
 
 def len_of(batch: Any) -> int:
@@ -220,6 +294,15 @@ def report(per_second: dict[str, list[float]], arguments: argparse.Namespace) ->
     print(f"tidegate / (b): {medians[OURS] / medians[B]:.2f}   (at least 1.2)")
     print(f"tidegate / (c): {medians[OURS] / medians[C]:.2f}   (at least 0.7)")
     print(f"its apply / (c): {medians[APPLY] / medians[C]:.2f}   (at least 1.0)")
+
+
+def report_streams(per_second: dict[str, list[float]]) -> None:
+    print("whole queries, K rows/s behind the first batch, until the last is visible")
+    medians = {name: statistics.median(each) for name, each in per_second.items()}
+    for name, each in per_second.items():
+        print(f"{name:20} {medians[name] / 1e3:7.1f}   ({' '.join(f'{one / 1e3:.1f}' for one in each)})")
+    for mode, asked in (("sync", 0.8), ("pipelined", 1.0)):
+        print(f"tidegate, {mode} / (c): {medians[f'tidegate, {mode}'] / medians[C]:.2f}   (at least {asked})")
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ def measure(folder: str, number: int, cell: Sequence[int], rounds: int) -> tuple
         watched.start()
         commit(driver, barrier)
         took.append(watched.ms)
-    manifest = driver.published
+    manifest = driver.last_manifest
     assert manifest is not None
     store.close()
     log.close()

@@ -6,7 +6,7 @@ import contextlib
 
 from tidegate.errors import ConfigError
 from tidegate.names import check_name
-from tidegate.options import StoreAt, redact
+from tidegate.options import StoreAt
 from tidegate.sinks.aliases import Target, name_is_taken
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import Store
@@ -24,16 +24,23 @@ def checked_target(at: StoreAt, alias: str, namespace: str, *, force: bool = Fal
     with contextlib.closing(open_store(at.url, namespace, at.options)) as store:
         identity = store.identity()
         if identity is None:
-            raise ConfigError(
-                f"there is no namespace {namespace!r} in store {redact(at.url)} for {alias!r}: give one"
-                " with --namespace, an alias is none"
-            )
+            raise _no_target(store, namespace, store.aliases().get(namespace))
         if not force and not store.pointer().visible:
             raise ConfigError(
                 f"{store.where}: no version is visible here yet, so readers of {alias!r} would find nothing:"
                 " wait for the first one, `tidegate status` shows it; or use --force"
             )
     return Target(identity.name, identity.uuid)
+
+
+def _no_target(store: Store, namespace: str, behind: Target | None) -> ConfigError:
+    """The error for a name that an alias cannot name; ``behind``: it is an alias itself."""
+    if behind is None:
+        return ConfigError(f"{store.where}: there is no such namespace here: check --namespace and --store")
+    return ConfigError(
+        f"{store.where}: {namespace!r} is an alias of namespace {behind.namespace}, and an alias cannot name"
+        f" another one: give --namespace {behind.namespace}"
+    )
 
 
 def set_alias(at: StoreAt, alias: str, target: Target) -> Target | None:

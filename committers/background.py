@@ -129,8 +129,8 @@ class Background:
                     if self._store.unverified():
                         self._work.set()  # readers are refused until it is repaired
                     look_around(self._at, self._store, self.standings, self.decided())
-            except TidegateError as error:
-                logger.warning("heartbeat failed, tried again in %s s: %s", self._options.heartbeat_s, error)
+            except Exception as error:  # noqa: BLE001 - a driver without a heartbeat would be silent
+                _tell(error, "heartbeat failed, tried again in %s s: %s", self._options.heartbeat_s)
             self._ending.wait(self._options.heartbeat_s)
 
     def _retire_and_trim(self) -> None:
@@ -152,8 +152,8 @@ class Background:
                     )
                 if not self._ending.is_set():
                     trimmer.trim(view, folded_at_us, self._ending.is_set)
-            except TidegateError as error:
-                logger.warning("retiring or trimming failed, tried again after the next version: %s", error)
+            except Exception as error:  # noqa: BLE001 - what ended here would never be retired again
+                _tell(error, "retiring or trimming failed, tried again after the next version: %s")
 
     def _repair_if_changed(self, view: View) -> None:
         """Put back what servers lost, though no batch may come for hours. A batch that comes meanwhile
@@ -166,3 +166,11 @@ class Background:
         driver = Driver(where, self._log, self._store, self._options, self._clock, view=view)
         driver.epoch = driver.tried_epoch = epoch
         recover(driver, self._ending.is_set)
+
+
+def _tell(error: Exception, what: str, *details: object) -> None:
+    """What is tried again: an error of ours in one line, one that nobody foresaw with its trace."""
+    if isinstance(error, TidegateError):
+        logger.warning(what, *details, error)
+    else:
+        logger.error(what, *details, error, exc_info=error)

@@ -16,7 +16,16 @@ from tidegate.sinks.store import CatalogEntry
 from tidegate.wal import quarantine
 from tidegate.wal.bad_rows import StageSpec
 from tidegate.wal.manifest import Component, Manifest
-from tidegate.wal.record import OFFSETS_BYTES_MAX, Ack, Decided, Origin, TableAt, TableSchema, VersionFact
+from tidegate.wal.record import (
+    OFFSETS_BYTES_MAX,
+    Ack,
+    BatchOrigin,
+    Decided,
+    Origin,
+    TableAt,
+    TableSchema,
+    VersionFact,
+)
 
 COMPONENT = "sink"
 CLOCK_AHEAD_MAX_US = 3_600_000_000
@@ -69,7 +78,17 @@ def stage_spec(driver: Driver, barrier: Barrier, attempt: str) -> StageSpec:
         barrier.tables.index(quarantine.TABLE) if quarantine.TABLE in barrier.tables else None,
         max(driver.clock.now_us(), driver.folded.decided_at_us + 1),
         tuple(map(driver.options.ttl_us, barrier.tables)),
+        called(barrier.origin),
     )
+
+
+def called(origin: Origin) -> str:
+    """What messages call the rows of a version to be.
+
+    >>> called(BatchOrigin("8a1f", 7))
+    'batch 7'
+    """
+    return f"batch {origin.batch_id}" if isinstance(origin, BatchOrigin) else "this load"
 
 
 def manifest_of(driver: Driver, barrier: Barrier, attempt: str, acks: Sequence[Ack]) -> Manifest:

@@ -64,13 +64,14 @@ def import_rows(
     Once per ``token``: a second time writes nothing. The driver is not open yet; the namespace is made
     where there is none. On return the version is durable, and visible in the primary.
 
-    CorruptError: rows are not what the manifest says; nothing was decided. Otherwise as
-    ``open_namespace`` and ``commit``.
+    ConfigError: a table has another key than the namespace's; nothing was staged. CorruptError: rows are not
+    what the manifest says; nothing was decided. Otherwise as ``open_namespace`` and ``commit``.
     """
     recovered = open_namespace(driver, None)
     before = imported_before(driver.folded, token)
     if before is not None:
         return before._replace(recovered=recovered)
+    _refuse_other_keys(driver, manifest)
     tables = tuple(sorted(manifest.tables))
     size = sum(file.bytes for table in manifest.tables.values() for file in table.files)
     key_groups = driver.folded.key_groups
@@ -88,6 +89,19 @@ def import_rows(
             expiring=frozenset(name for name in tables if manifest.tables[name].expires),
         )
         return Imported(commit(driver, barrier).version, new=True, recovered=recovered)
+
+
+def _refuse_other_keys(driver: Driver, manifest: Manifest) -> None:
+    schemas = driver.store.schemas()
+    for name, table in sorted(manifest.tables.items()):
+        at = driver.folded.tables.get(name)
+        there, given = None if at is None else schemas.get(at.schema_id), table.table_schema.key
+        if there is not None and there.key != given:
+            has, brings = (", ".join(f"{c.name} {c.type}" for c in key) for key in (there.key, given))
+            raise ConfigError(
+                f"table {name} has the key {has}, the export has {brings}: a table's key is fixed for life;"
+                " import into a new namespace"
+            )
 
 
 BUCKETS_MAX = 500

@@ -204,7 +204,8 @@ def log_is_empty(driver: Driver, identity: Identity) -> WalGapError:
 def _log_behind(driver: Driver, why: str) -> WalGapError:
     return WalGapError(
         f"the log {driver.log.where} does not belong to, or is behind, the {driver.store.where}: {why};"
-        " nothing was written; restore the log that belongs to this store, or use a new namespace"
+        " nothing was written; check the log's URL, restore the log that belongs to this store, or use a new"
+        " namespace"
     )
 
 

@@ -73,6 +73,11 @@ class Pipeline:
         return self._decided - self._visible
 
     @property
+    def line_epoch(self) -> int:
+        """The epoch at which the last version was, or is being, completed."""
+        return self._completing.epoch
+
+    @property
     def stopped(self) -> bool:
         """Whether nothing more is completed here: it was stopped, or the line has failed."""
         return self._stopping or self.failed is not None
@@ -128,12 +133,18 @@ class Pipeline:
     # -- any side ------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise what ended the line, as an error of the same class, with the first one as its cause."""
+        """Raise what ended the line, as an error of the same class, with the first one as its cause.
+
+        A FencedError is about ``line_epoch``. Who fenced the line may have been fenced by this driver since,
+        while it decided: what is in flight is this driver's then, once it is opened again.
+        """
         error = self.failed
         if error is None:
             return
         version = self._line[0].fact.version
         msg = f"version {version}, which an earlier batch decided, failed in the background: {error}"
+        if isinstance(error, FencedError) and self._driver.epoch > self.line_epoch:
+            msg += f"; this driver has fenced that one since, at epoch {self._driver.epoch}: restart it"
         raise (type(error) if isinstance(error, TidegateError) else TidegateError)(msg) from error
 
     def drain(self, timeout_s: float) -> None:

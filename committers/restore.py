@@ -18,6 +18,7 @@ from tidegate.committers.hold import HeldVersion
 from tidegate.committers.insist import append_until_folded
 from tidegate.committers.open import open_namespace
 from tidegate.errors import ConfigError, SnapshotExpiredError
+from tidegate.reading import offsets_at, offsets_stand_in
 from tidegate.sinks.differences import changes_to, untouched
 from tidegate.sinks.store import CatalogEntry
 from tidegate.wal.bad_rows import CHANGES
@@ -99,6 +100,7 @@ def _commit(driver: Driver, version: int) -> int:
             {name: schemas[_source(name, wanted, now).tables[name].schema_id] for name in tables},
             lambda: _rows(driver, held, tables, wanted, now),
             driver.clock,
+            source_offsets=offsets_at(store.catalog(*offsets_stand_in(version))),
         )
         return commit(driver, barrier).version
     finally:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -206,18 +207,24 @@ class _Check:
             self._catalog(fact, manifest)
         compared = readable and version > self.pointer.horizon
         findings: list[Finding] = []
+        key_types = self._key_types(catalog_entry(fact, manifest)) if compared else {}
         if compared:
             findings += self._read([], lambda: self.store.verify(_stamp(fact), manifest.counts()))
         for chunk in self._chunks(fact, manifest, counted=True):
             self.report.rows += sum(len(run.keys) for run in chunk.runs)
             if compared:
                 for run in chunk.runs:
-                    findings += self._read([], lambda run=run: compare_version(self.store, version, run))  # type: ignore[misc]
+                    findings += self._read([], partial(compare_version, self.store, version, run, key_types))
         if findings and self.store.pointer().horizon >= version:
             self.report.note(f"version {version} was retired during the check; its rows were not compared")
             return
         for finding in findings:
             self.report.add(finding)
+
+    def _key_types(self, entry: CatalogEntry) -> dict[str, list[str]]:
+        """By table, as far as the store has its schemas."""
+        schemas = {name: self.schemas.get(at.schema_id) for name, at in entry.tables.items()}
+        return {name: [column.type for column in found.key] for name, found in schemas.items() if found}
 
     def _chunks(self, fact: VersionFact, manifest: Manifest, *, counted: bool) -> Iterator[Chunk]:
         """The version's frames one by one; one that cannot be read is a finding, the others follow."""
@@ -290,7 +297,8 @@ class _Check:
         if not entries:
             return  # found missing above, or retired meanwhile
         complete = [fact.version for fact in facts] == list(range(1, version + 1))
-        horizon = Horizon(self.store, entries[0], self.state.key_groups, changes)
+        key_types = self._key_types(entries[0])
+        horizon = Horizon(self.store, entries[0], self.state.key_groups, changes, key_types)
         findings: list[Finding] = []
         try:
             for groups in horizon.passes():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from tidegate.sinks.layout import payload
 from tidegate.sinks.store import CatalogEntry, Finding, Store
+from tidegate.wal.bad_rows import shown_key
 from tidegate.wal.frame import Chunk, Run
 
 KEYS_AT_ONCE = 10_000
@@ -16,7 +17,11 @@ KEYS_PER_PASS = 2_000_000
 """About how many keys are remembered at once; more are compared in several passes over the log."""
 
 
-def compare_version(store: Store, version: int, run: Run) -> list[Finding]:
+KeyTypes = Mapping[str, Sequence[str]]
+"""By table the types of its key, so that findings name keys as a reader writes them."""
+
+
+def compare_version(store: Store, version: int, run: Run, key_types: KeyTypes) -> list[Finding]:
     """Where the store's rows of exactly this version are not those of the run."""
     wrong = []
     for at in range(0, len(run.keys), KEYS_AT_ONCE):
@@ -31,15 +36,20 @@ def compare_version(store: Store, version: int, run: Run) -> list[Finding]:
             )
             if wanted != there
         ]
-    return _findings(store, version, run.group, run.table, wrong)
+    return _findings(store, version, run, wrong, key_types)
 
 
 def _findings(
-    store: Store, version: int, group: int, table: str, wrong: list[tuple[bytes, bytes | None, bytes | None]]
+    store: Store,
+    version: int,
+    run: Run,
+    wrong: list[tuple[bytes, bytes | None, bytes | None]],
+    key_types: KeyTypes,
 ) -> list[Finding]:
-    place = f"{store.part_of(group)}, version {version}, key group {group}, table {table}"
+    place = f"{store.part_of(run.group)}, version {version}, key group {run.group}, table {run.table}"
+    types = key_types.get(run.table, ())
     named = [
-        Finding(f"{place}, key {key!r}", _shown(wanted), _shown(there))
+        Finding(f"{place}, key {shown_key(key, types)}", _shown(wanted), _shown(there))
         for key, wanted, there in wrong[:KEYS_NAMED]
     ]
     if len(wrong) > KEYS_NAMED:
@@ -57,8 +67,10 @@ def _shown(content: bytes | None) -> str:
 class Horizon:
     """What a reader gets at one version, compared with the log read backwards from there."""
 
-    def __init__(self, store: Store, entry: CatalogEntry, key_groups: int, changes: int) -> None:
-        self._store, self._entry, self._key_groups = store, entry, key_groups
+    def __init__(
+        self, store: Store, entry: CatalogEntry, key_groups: int, changes: int, key_types: KeyTypes
+    ) -> None:
+        self._store, self._entry, self._key_groups, self._key_types = store, entry, key_groups, key_types
         self._passes = min(key_groups, 1 + changes // KEYS_PER_PASS)
         self._seen: dict[tuple[int, str], dict[bytes, bool]] = {}
 
@@ -91,7 +103,7 @@ class Horizon:
                     for key, there in zip(some, found, strict=True)
                     if wanted[key] != there
                 ]
-            findings += _findings(self._store, self._entry.version, run.group, run.table, wrong)
+            findings += _findings(self._store, self._entry.version, run, wrong, self._key_types)
         return findings
 
     def compare_counts(self, groups: range) -> list[Finding]:

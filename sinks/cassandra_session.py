@@ -20,7 +20,13 @@ import tenacity
 from cassandra import ConsistencyLevel, cluster, policies, query
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.connection import ConnectionException
-from cassandra.protocol import ErrorMessage
+from cassandra.protocol import (
+    ErrorMessage,
+    ErrorMessageSub,
+    IsBootstrappingErrorMessage,
+    OverloadedErrorMessage,
+    ServerError,
+)
 
 from tidegate.certificate import over_its_time
 from tidegate.deadline import end_of, left_of, one_call, over_at
@@ -46,6 +52,16 @@ BACK_FIRST_S, BACK_MOST_S = 0.5, 5.0
 minutes, and ends for ever after 64 times.
 """
 
+
+class CasWriteUnknown(ErrorMessageSub):  # type: ignore[misc]
+    """What became of a conditional write is unknown: so protocol 5 says it, a time-out by protocol 4. The
+    driver has no name for it.
+    """
+
+    summary = "Unknown outcome of a conditional write"
+    error_code = 0x1700
+
+
 NO_ANSWER = (
     cluster.NoHostAvailable,
     cassandra.Unavailable,
@@ -54,8 +70,14 @@ NO_ANSWER = (
     cassandra.OperationTimedOut,
     ConnectionException,
     cassandra.UnresolvableContactPoints,
+    OverloadedErrorMessage,
+    IsBootstrappingErrorMessage,
+    ServerError,
+    CasWriteUnknown,
 )
-"""Nothing is proven by these. ``CoordinationFailure``: a replica could not, e.g. a full disk."""
+"""Nothing is proven by these. ``CoordinationFailure``: a replica could not, e.g. a full disk.
+``ServerError``: something went wrong in a node, and nobody says how far it had come.
+"""
 SIZES = "SELECT partitions_count, mean_partition_size FROM system.size_estimates WHERE keyspace_name = %s"
 NOT_LEFT_THERE = ("unconfigured table", "does not exist", "Keyspace")
 

@@ -92,7 +92,7 @@ class CassandraStore(Store):
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         self._space.writing = True
         space, version = self._space.made.space, entry.version
-        flip = ("flip", version, entry.digest, epoch, space, version - 1, epoch)
+        flip = ("flip", version, entry.digest, epoch, space, version - 1, version, epoch)
         return bool(self._space.decide(flip, self._entered(entry))[0])
 
     def _entered(self, entry: CatalogEntry) -> tuple[Any, ...]:

@@ -144,8 +144,9 @@ class MemoryStore(LookingStore):
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         space = self._space
         with space.lock:
-            # I7: only from the exact predecessor. I6: never under a higher epoch.
-            if space.pointer.visible != entry.version - 1 or space.pointer.epoch > epoch:
+            at, version = space.pointer, entry.version
+            # I7: only from the exact predecessor, and not into a fill. I6: never under a higher epoch.
+            if at.visible != version - 1 or at.horizon >= version or at.epoch > epoch:
                 return False
             space.catalog[entry.version] = msgspec.structs.replace(
                 entry, published_at_us=self._clock.now_us()

@@ -30,7 +30,8 @@ def open_store(
     """
     scheme = url.partition(":")[0]
     if scheme not in OPENERS:
-        raise ConfigError(f"store {redact(url)}: unknown scheme; known are {', '.join(sorted(OPENERS))}")
+        folder = f"; a folder is sqlite://{url}" if url.startswith("/") else ""
+        raise ConfigError(f"store {redact(url)!r}: unknown scheme; known are {', '.join(KNOWN)}{folder}")
     opener = OPENERS[scheme]
     known = _options_of(opener)
     unknown = [] if _takes_any(opener) else sorted(set(options or {}) - set(known))
@@ -93,6 +94,11 @@ def _open_cassandra(url: str, namespace: str, _: Clock | None, **options: Any) -
 
 
 REDIS = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
+KNOWN = (
+    *("sqlite:///path", "redis://host:port (rediss, redis+sentinel, redis+cluster, ...)"),
+    *("cassandra://host1,host2/keyspace", "memory://name"),
+)
+"""Known URLs, each by an example."""
 OPENERS: dict[str, Callable[..., Store]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,

@@ -36,12 +36,17 @@ sending one refuses such a call as a whole, so it is asked until the slot has mo
 NON_LOCAL = "non local key"
 CROSS_SLOT = "CROSSSLOT"
 """The keys of one call lie in several slots, and the server is one of a Cluster, or in front of one."""
-BUSY = ("BUSY", "LOADING", "NOREPLICAS")
+BUSY = ("BUSY", "LOADING", "NOREPLICAS", "UNBLOCKED")
+"""It does nothing for us just now. ``UNBLOCKED``: who slept there was woken, since it is a replica now."""
 DENIED = (exceptions.AuthenticationError, exceptions.NoPermissionError)
 LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
 OUT_OF_MEMORY = (
     "its memory is full: raise maxmemory, or free some (`tidegate vacuum`, smaller keep_versions); what is"
     " visible stays as it is"
+)
+NOT_SAVED = (
+    "it cannot save what it is given (MISCONF): look at its disk, which is full or failing; what is visible"
+    " stays as it is"
 )
 
 
@@ -107,8 +112,8 @@ def encoded(call: Call, server_id: bytes, *, functions: bool) -> bytes:
 def answer_of(error: Exception, call: Call, where: str, address: object) -> Refused | ServerIs | Then:
     """What an error among the replies says.
 
-    StoreUnavailableError: the server's memory is full. ConfigError: it refuses us, or what it says is
-    not known here.
+    StoreUnavailableError: the server's memory is full, or its disk. ConfigError: it refuses us, or what it
+    says is not known here.
     """
     message = str(error)
     if message.startswith("TG"):
@@ -116,8 +121,8 @@ def answer_of(error: Exception, call: Call, where: str, address: object) -> Refu
         if code != "TGSERVER" or call.server:
             return Refused(code, detail.split(" script: ")[0])
         return ServerIs(detail.split()[0].encode())
-    if isinstance(error, exceptions.OutOfMemoryError) or message.startswith("OOM"):
-        raise StoreUnavailableError(f"{where}: {address} refused to write: {OUT_OF_MEMORY}")
+    if (full := no_room(where, address, error)) is not None:
+        raise full
     if isinstance(error, DENIED) or "user executing the script" in message:
         raise denied(where, error)
     if isinstance(error, exceptions.NoScriptError):
@@ -131,6 +136,16 @@ def answer_of(error: Exception, call: Call, where: str, address: object) -> Refu
     if isinstance(error, NOT_NOW) or message.startswith(BUSY) or NON_LOCAL in message:
         return Then.LOOK_AGAIN
     raise ConfigError(f"{where}: {address} answered: {message}")
+
+
+def no_room(where: str, address: object, error: Exception) -> StoreUnavailableError | None:
+    """The error for a server that takes no writes now, for want of memory or of a disk. None: another one."""
+    message = str(error)
+    if isinstance(error, exceptions.OutOfMemoryError) or message.startswith("OOM"):
+        return StoreUnavailableError(f"{where}: {address} refused to write: {OUT_OF_MEMORY}")
+    if message.startswith("MISCONF"):
+        return StoreUnavailableError(f"{where}: {address} refused to write: {NOT_SAVED}")
+    return None
 
 
 def barred(error: Exception) -> bool:
@@ -190,8 +205,10 @@ def not_compared(where: str, address: object) -> StoreNotVerifiedError:
     )
 
 
-def takes_no_functions(where: str, address: object, error: Exception) -> ConfigError:
+def takes_no_functions(where: str, address: object, error: Exception) -> ConfigError | StoreUnavailableError:
     """The error for a server on which our functions cannot be loaded."""
+    if (full := no_room(where, address, error)) is not None:
+        return full
     if "DB index" in str(error):
         return ConfigError(
             f"{where}: {address} has no such database: {error}; mend the number behind the '/'"

@@ -107,8 +107,10 @@ class AsyncRedisStore(AsyncLookingStore):
         return await self._waiting.newer(version, timeout_s)
 
     async def close(self) -> None:
-        await self._waiting.close()
-        await self._calls.close()
+        try:
+            await self._waiting.close()
+        finally:
+            await self._calls.close()
         for _ in range(CLOSING_STEPS):
             await asyncio.sleep(0)
 

@@ -45,7 +45,6 @@ from tidegate.sinks.redis_answers import (
 from tidegate.sinks.redis_functions import script_of
 from tidegate.sinks.redis_resp import pack
 from tidegate.sinks.redis_servers import Node, Servers
-from tidegate.sinks.redis_settings import REQUEST_S
 
 AHEAD = 2
 """So many flights are sent before the first one's replies are read: the server never waits for us."""
@@ -196,7 +195,7 @@ class Calls:
 
         StoreUnavailableError: no answer. ConfigError: the server has no WAITAOF, or no append-only file.
         """
-        limit_s = self.servers.settings.connection["socket_timeout"] or REQUEST_S
+        limit_s = self.servers.settings.connection["socket_timeout"]
         timeout_ms = b"%d" % int(1_000 * limit_s / 2)
         count = b"%d" % replicas
         wait = (b"WAITAOF", b"1", count, timeout_ms) if aof else (b"WAIT", count, timeout_ms)
@@ -331,8 +330,7 @@ class Calls:
         for _ in range(min(exchange.flight, exchange.sent - exchange.read)):
             at = exchange.calls[exchange.read]
             try:
-                if exchange.read:  # some time went by since it was taken
-                    exchange.node.limit(exchange.connection)
+                exchange.node.limit(exchange.connection)  # some time went by, with another server maybe
                 replies[at] = exchange.connection.read_response(disable_decoding=True)
             except exceptions.BusyLoadingError as busy:  # for redis-py it is a lost connection
                 replies[at] = busy

@@ -9,7 +9,6 @@ from __future__ import annotations
 import abc
 import bisect
 import collections
-import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -62,17 +61,10 @@ def no_cluster(address: Address) -> ConfigError:
 def within(left_s: float, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a connection, which waits no longer than this at a time."""
     limits = ("socket_timeout", "socket_connect_timeout")
-    return {**settings, **{name: shorter(settings[name], left_s) for name in limits}}
+    return {**settings, **{name: min(settings[name], left_s) for name in limits}}
 
 
-def shorter(usual_s: float | None, left_s: float) -> float | None:
-    """So long to wait for one answer when so much is left for all; None: for ever."""
-    if usual_s is None:
-        return None if left_s == math.inf else left_s
-    return min(usual_s, left_s)
-
-
-def _limit(connection: Any, limit_s: float | None) -> None:
+def _limit(connection: Any, limit_s: float) -> None:
     socket = connection._sock  # noqa: SLF001 - not every release of redis-py has another way
     if socket is not None and socket.gettimeout() != limit_s:
         socket.settimeout(limit_s)
@@ -103,7 +95,7 @@ class Node:
             except IndexError:  # another thread took the last one
                 break
             if pid == os.getpid():
-                _limit(connection, shorter(self._settings.connection["socket_timeout"], left_s))
+                _limit(connection, min(self._settings.connection["socket_timeout"], left_s))
                 return connection, True
         kind: Any = SSLConnection if self._settings.tls else Connection
         connection = kind(
@@ -119,7 +111,7 @@ class Node:
         """What is sent and read next is waited for no longer than is left of the call. redis.TimeoutError:
         nothing is.
         """
-        _limit(connection, shorter(self._settings.connection["socket_timeout"], self._left()))
+        _limit(connection, min(self._settings.connection["socket_timeout"], self._left()))
 
     def _left(self) -> float:
         left_s = left_of(self._settings.timeout_s)

@@ -131,16 +131,13 @@ def _with_options(
         raise ConfigError(f"store {shown}: unknown option {', '.join(unknown)}; there are {', '.join(known)}")
     if not secure and any(name.startswith("ssl_") for name in options):
         raise ConfigError(f"store {shown}: ssl_ options need TLS: write rediss:// or rediss+...://")
-    timeout_s, functions = options.get("timeout_s", TIMEOUT_S), options.get("functions", True)
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s <= 3_600:
-        raise ConfigError(f"store {shown}: timeout_s is {timeout_s!r}; it must be 0 to 3,600 seconds")
+    timeout_s, functions = _seconds(options, "timeout_s", TIMEOUT_S, shown), options.get("functions", True)
     if not isinstance(functions, bool):
         raise ConfigError(f"store {shown}: functions is {functions!r}; it must be True or False")
     passed = {name: value for name, value in options.items() if name in PASSED}
-    limits = {
-        "socket_timeout": min(REQUEST_S, timeout_s),
-        "socket_connect_timeout": min(REQUEST_S, timeout_s),
-    }
+    request_s = min(REQUEST_S, timeout_s)
+    of_sockets = ("socket_timeout", "socket_connect_timeout")
+    limits = {name: _seconds(options, name, request_s, shown) for name in of_sockets}
     of_sentinel = {
         name.removeprefix("sentinel_"): value for name, value in options.items() if name in OF_SENTINEL
     }
@@ -150,8 +147,16 @@ def _with_options(
     tls = {name: value for name, value in passed.items() if name.startswith("ssl_")}
     return dataclasses.replace(
         settings,
-        connection={**limits, **settings.connection, **passed},
+        connection={**settings.connection, **passed, **limits},
         sentinel={**tls, **({"ssl": True} if secure else {}), **of_sentinel},
-        timeout_s=float(timeout_s),
+        timeout_s=timeout_s,
         functions=functions,
     )
+
+
+def _seconds(options: dict[str, Any], name: str, usual: float, shown: str) -> float:
+    """An option that is a time. None, redis-py's "for ever", is no time: every request has its limit."""
+    given = options.get(name, usual)
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 3_600:
+        raise ConfigError(f"store {shown}: {name} is {given!r}; it must be 0 to 3,600 seconds")
+    return float(given)

@@ -175,8 +175,9 @@ class Space:
         return pointer
 
     def await_newer(self, version: int, timeout_s: float) -> bool:
-        """Sleep on the stream of published versions."""
-        self.calls.run([newer_call(self.namespace, version, timeout_s)])
+        """Sleep on the stream of published versions: not for so long that the answer would come too late."""
+        limit_s = self.servers.settings.connection["socket_timeout"]
+        self.calls.run([newer_call(self.namespace, version, min(timeout_s, limit_s / 2))])
         return True
 
     # -- servers that lost something -------------------------------------------------------------------

@@ -20,7 +20,7 @@ import msgspec
 
 from tidegate.checks import Check
 from tidegate.deadline import one_call
-from tidegate.errors import TidegateError
+from tidegate.errors import CorruptError, TidegateError
 from tidegate.key_groups import key_group
 from tidegate.sinks import redis_checks, redis_room
 from tidegate.sinks import redis_upkeep as upkeep
@@ -67,6 +67,8 @@ from tidegate.wal.frame import Chunk
 from tidegate.wal.record import TableSchema
 
 Found = TypeVar("Found")
+LOOKS = 5
+"""So often pointer and catalog are read when the horizon moves on between the two."""
 
 
 class RedisStore(LookingStore, SealingStore):
@@ -264,8 +266,8 @@ class RedisStore(LookingStore, SealingStore):
         self, stamp: Stamp, counts: Counts, changes: Iterable[Chunk], stopped: Stopped = never
     ) -> bool:
         """Merge the layers up to this version: by name, not by their rows, which the server moves."""
-        version, pointer = stamp.version, self.pointer()
-        upto, starts = min(version, pointer.horizon), self._starts(pointer.horizon)
+        version, (pointer, entry) = stamp.version, self._at_horizon()
+        upto, starts = min(version, pointer.horizon), _starts(entry)
         touched = {(group, table) for group, tables in counts.items() for table in tables}
         # A table that this version emptied goes everywhere, whichever key groups have rows again.
         emptied = [table for table, start in starts.items() if start == version]
@@ -292,9 +294,21 @@ class RedisStore(LookingStore, SealingStore):
     def _entry(self, version: int) -> CatalogEntry | None:
         return next(iter(self.catalog(version, version)), None) if version else None
 
-    def _starts(self, version: int) -> dict[str, int]:
-        entries = self.catalog(version, version) if version else []
-        return {table: at.start for entry in entries for table, at in entry.tables.items()}
+    def _at_horizon(self) -> tuple[Pointer, CatalogEntry | None]:
+        """The pointer, and the catalog's entry of its horizon; None: nothing was retired yet.
+
+        Where the horizon moves on in between, its entry may have gone: then both are read again. A merge that
+        did not know where tables start would bring back what they held before they were emptied.
+        """
+        for _ in range(LOOKS):
+            pointer = self.pointer()
+            entry = self._entry(pointer.horizon)
+            if entry is not None or not pointer.horizon or pointer.filling_at:
+                return pointer, entry
+        raise CorruptError(
+            f"{self.where}: version {pointer.horizon} can be read, and has no entry in the catalog; nothing"
+            " was merged; see `tidegate verify`"
+        )
 
     # -- servers that lose what they acknowledged ----------------------------------------------------
 
@@ -371,15 +385,13 @@ class RedisStore(LookingStore, SealingStore):
     # -- mending and ending -----------------------------------------------------------------------------
 
     def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
-        pointer = self.pointer()
+        pointer, entry = self._at_horizon()
         if pointer.filling_at:
             return Vacuumed()  # the floors must stay below the version that is being written
         horizon = pointer.horizon
         rows = 0
-        if horizon:
-            entry = self._entry(horizon)
-            starts = {table: at.start for table, at in entry.tables.items()} if entry else {}
-            at_us = entry.decided_at_us if entry else 0
+        if entry is not None:
+            starts, at_us = _starts(entry), entry.decided_at_us
             rows = upkeep.merge_all(self._space, starts, horizon, at_us, dry_run=dry_run)
         rows += upkeep.sweep(self._space, dry_run=dry_run)
         entries, leases = (int(found) for found in self._space.ask("leftovers"))
@@ -393,3 +405,8 @@ class RedisStore(LookingStore, SealingStore):
 
     def close(self) -> None:
         self._space.servers.close()
+
+
+def _starts(entry: CatalogEntry | None) -> dict[str, int]:
+    """By table, the version at which it was last emptied."""
+    return {} if entry is None else {table: at.start for table, at in entry.tables.items()}

@@ -37,9 +37,11 @@ class SharedRun(Generic[Result]):
 
     async def close(self) -> None:
         """End the run, if there is one."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        task = self._task
+        if task is not None:
+            await asyncio.sleep(0)  # one that has not begun would end as cancelled, and so would who waits
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _run(self) -> Result:
         try:

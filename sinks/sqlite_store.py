@@ -64,7 +64,7 @@ from tidegate.wal.record import TableSchema
 
 CLAIM = "UPDATE pointer SET epoch = ?, writer = ? WHERE epoch < ?"
 PUBLISH = """UPDATE pointer SET visible = :version, digest = :digest, epoch = :epoch
-    WHERE visible = :version - 1 AND epoch <= :epoch"""
+    WHERE visible = :version - 1 AND horizon < :version AND epoch <= :epoch"""
 CATALOG = """SELECT entry FROM catalog WHERE version >= ? AND version <= ?
     AND version >= (SELECT horizon FROM pointer) ORDER BY version"""
 LEASE = """INSERT INTO leases VALUES (:id, :version, :now, :now + :ttl) ON CONFLICT (lease_id) DO UPDATE

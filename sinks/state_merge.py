@@ -80,6 +80,8 @@ def cut(rows: Any, piece_bytes: int) -> Iterator[Any]:
 def _slice(run: Run, first: int, until: int, open_piece: OpenPiece) -> Iterator[Any]:
     """The run's rows with places in [first, until), as far as it holds for them."""
     first, last = max(first, run.low), min(until, run.end) - 1
+    if first > last:
+        return  # it holds for none of them, whatever its pieces have of others' key groups
     for piece in run.pieces:
         if piece.first <= last and piece.last >= first:
             rows = open_piece(piece)

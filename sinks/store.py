@@ -70,7 +70,8 @@ class CatalogEntry(msgspec.Struct, frozen=True):
 
     ``tables`` holds every table that exists at this version; ``changes`` counts this
     version's upserts and deletes per table. ``published_at_us`` is set by the store's clock.
-    ``source_offsets`` are a batch's, as Spark prints them; '' where it has none, or they are long.
+    ``source_offsets`` are a batch's, as Spark prints them; '' where it has none, or they are long. Those of a
+    restored version are those of the last batch that it holds.
     """
 
     version: int
@@ -215,9 +216,9 @@ class Store(Fillable, abc.ABC):
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         """Make ``entry.version`` visible, if the version before it is and no higher epoch is claimed.
 
-        One atomic conditional write: visible v-1 -> v iff visible is exactly v-1 and the
-        store's epoch <= ``epoch``; it sets visible, digest and epoch, and the catalog entry is
-        readable whenever the version is. True: it happened and is durable. False: the
+        One atomic conditional write: visible v-1 -> v iff visible is exactly v-1, the store is not being
+        filled (horizon < v), and its epoch <= ``epoch``; it sets visible, digest and epoch, and the
+        catalog entry is readable whenever the version is. True: it happened and is durable. False: the
         condition did not hold, nothing changed. StoreUnavailableError: unknown, read back.
         """
 

@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import BooleanType
 
 from tidegate.errors import ConfigError
+from tidegate.names import check_name
 from tidegate.spark.kept_columns import analyse, kept
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
+
+Names = str | Sequence[str]
+"""One column, or several."""
+
+
+def check_table(table: str) -> None:
+    """ConfigError: no table of a user's can have this name."""
+    check_name("table", table)
+    if table.startswith("_"):
+        msg = f"table {table}: names that start with an underscore are reserved, as for the quarantine"
+        raise ConfigError(msg)
+
+
+def columns_named(table: str, what: str, given: object) -> list[str]:
+    """The columns that ``key`` or ``order_by`` names. ConfigError: it is neither a name nor several."""
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    names = [name for name in several if isinstance(name, str)]
+    if len(names) != len(several):
+        msg = f"table {table}: {what}={given!r} must be a column's name, or a list of names"
+        raise ConfigError(msg)
+    return names
+
+
+def key_columns(table: str, key: object) -> list[str]:
+    """The columns of a key. ConfigError: there are none, or one stands twice."""
+    names = columns_named(table, "key", key)
+    if not names or len(set(names)) != len(names):
+        msg = f"table {table}: key={key!r} must name one or more different columns"
+        raise ConfigError(msg)
+    return names
 
 
 def predicate(table: str, rows: DataFrame, delete_when: str) -> Column:
@@ -60,8 +90,3 @@ def compatible(table: str, known: TableSchema, schema: TableSchema) -> None:
 
 def shown(columns: Sequence[SchemaColumn]) -> str:
     return "(" + ", ".join(f"{c.name} {c.type}" for c in columns) + ")"
-
-
-def did_you_mean(name: str, names: Sequence[str] | Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, list(names), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""

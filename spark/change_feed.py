@@ -20,9 +20,10 @@ from tidegate.errors import ConfigError, WalGapError
 from tidegate.options import redact
 from tidegate.sinks.layout import payloads
 from tidegate.sinks.open_store import shared_store
-from tidegate.sinks.store import Store
+from tidegate.sinks.store import Stamp, Store
 from tidegate.spark.arrow_rows import columns_of, record_batch
-from tidegate.spark.pinned import Pinned
+from tidegate.spark.pinned import Pinned, pin
+from tidegate.spark.source_options import SourceOptions
 from tidegate.values import values_of
 from tidegate.wal.fold import View, fact_of, fold_all
 from tidegate.wal.log import Log
@@ -39,12 +40,13 @@ _encode = msgspec.msgpack.Encoder().encode
 
 class FeedWork(msgspec.Struct, frozen=True):
     """Changes of one table in one range of key groups of one version. ``emptied``: the version emptied the
-    table first, and this work tells so.
+    table first; ``tells``: this work tells so.
     """
 
     work: ApplyWork
     schema: TableSchema
     emptied: bool
+    tells: bool
 
 
 def encode_works(works: Sequence[FeedWork]) -> bytes:
@@ -71,7 +73,7 @@ class Feed:
         log = shared_log(self.wal, at.namespace, at.uuid, self.wal_options)
         for one in msgspec.msgpack.decode(works, type=list[FeedWork]):
             version = one.work.stamp.version
-            if one.emptied:
+            if one.tells:
                 yield self._batch(None, ["truncate"], version, schema)
             for chunk in chunks_of(one.work, log):
                 for run in chunk.runs:
@@ -110,7 +112,20 @@ class Feed:
         rows = len(kinds)
         versions = pa.repeat(pa.scalar(version, pa.int64()), rows)
         kinds = pa.array(kinds, pa.string()) if isinstance(kinds, list) else kinds
-        return record_batch({**(columns or {}), CHANGE_TYPE: kinds, VERSION: versions}, schema)
+        try:
+            return record_batch({**(columns or {}), CHANGE_TYPE: kinds, VERSION: versions}, schema)
+        except pa.ArrowException as error:
+            raise ConfigError(
+                f"table {self.pinned.table} has values at version {version} that do not fit the columns of"
+                f" this query ({error}): the table was replaced, with columns of other types; restart the"
+                " query, or start a new checkpoint, with startingVersion behind that"
+            ) from error
+
+    def hold(self, options: SourceOptions, version: int) -> Pinned:
+        """The whole table at this version, for ``snapshot``; errors as ``pin`` and ``check_columns``."""
+        held = pin(options, version)
+        check_columns(self.pinned, held.schema, version)
+        return held
 
     def snapshot(self, held: Pinned, groups: range, schema: Any) -> Iterator[Any]:
         """All rows at ``held``'s version, after a mark that what was before is void. In tasks."""
@@ -120,6 +135,29 @@ class Feed:
         for batch in held.held(store, lambda: held.stored(store, groups)):
             kinds = pa.repeat(pa.scalar("snapshot", pa.string()), batch.num_rows)
             yield self._batch(columns_of(batch, held.values, held.where), kinds, held.version, schema)
+
+
+def check_columns(pinned: Pinned, schema: TableSchema, version: int) -> None:
+    """ConfigError: the rows of this version have what the feed, with its columns as ``pinned``, cannot give.
+
+    What the table had before, and a replacement has dropped since, is left out.
+    """
+    then, known = schema.value_format, pinned.schema.value_format
+    if then != known:
+        way = "restart it, the source takes its columns at the start"
+        if version <= pinned.version:
+            way = "the table was replaced since; start a new checkpoint, with startingVersion behind that"
+        raise ConfigError(
+            f"table {pinned.table} holds {then} values at version {version}, this query gives {known}"
+            f" ones: {way}"
+        )
+    there = {column.name for column in (*pinned.schema.key, *pinned.schema.value)}
+    new = [column.name for column in schema.value if column.name not in there]
+    if new and version > pinned.version:
+        raise ConfigError(
+            f"table {pinned.table} has the columns {', '.join(new)} from version {version} on,"
+            " which this query does not know: restart it, the source takes its columns at the start"
+        )
 
 
 class FeedPlanner:
@@ -134,6 +172,14 @@ class FeedPlanner:
         """The newest version that a reader of the store sees."""
         return self._store.pointer().visible
 
+    def has(self, version: int) -> bool:
+        """Whether the log still has the changes of a visible version. ConfigError: as ``works``."""
+        try:
+            self._manifest(version, probe=True)
+        except WalGapError:
+            return False
+        return True
+
     def works(self, after: int, upto: int) -> list[list[FeedWork]]:
         """The versions after ``after``, up to ``upto``, as one list of works per task.
 
@@ -141,11 +187,11 @@ class FeedPlanner:
         feed does not have, or the log is of another namespace.
         """
         parts: list[list[FeedWork]] = []
-        rows = ROWS_PER_PART
+        rows = 0
         for version in range(after + 1, upto + 1):
             manifest = self._manifest(version, probe=version == after + 1)
             for work, count in self._of_version(version, manifest):
-                if rows + count > ROWS_PER_PART:
+                if not parts or rows + count > ROWS_PER_PART:
                     parts.append([])
                     rows = 0
                 parts[-1].append(work)
@@ -165,23 +211,20 @@ class FeedPlanner:
         fact = fact_of(self._folded, version)
         assert fact is not None
         works = plan(manifest, fact, tasks)
+        if emptied and not works:  # no row came instead, of any table
+            named = manifest.namespace, fact.attempt, Stamp(version, fact.decided_at_us)
+            works = [ApplyWork(*named, 0, 0, (), {})]
         index = manifest.tables.index(table) if table in manifest.tables else -1
         for place, work in enumerate(works):
             frames = tuple((ordinal, ref) for ordinal, ref in work.frames if index in ref.tables)
             rows = sum(by_table.get(table, 0) for by_table in work.counts.values())
             tells = emptied and place == 0
             if rows or tells:
-                yield FeedWork(msgspec.structs.replace(work, frames=frames), schema, tells), rows
+                yield FeedWork(msgspec.structs.replace(work, frames=frames), schema, emptied, tells), rows
 
     def _schema(self, schema_id: str, manifest: Manifest, version: int) -> TableSchema:
         schema = manifest.schemas.get(schema_id) or self._store.schemas()[schema_id]
-        there = {column.name for column in (*self._feed.pinned.schema.key, *self._feed.pinned.schema.value)}
-        new = [column.name for column in schema.value if column.name not in there]
-        if new and schema.value_format == "json":
-            raise ConfigError(
-                f"table {self._feed.pinned.table} has the columns {', '.join(new)} from version {version} on,"
-                " which this query does not know: restart it, the source takes its columns at the start"
-            )
+        check_columns(self._feed.pinned, schema, version)
         return schema
 
     def _manifest(self, version: int, *, probe: bool) -> Manifest:

@@ -18,7 +18,7 @@ from tidegate.sinks.open_store import open_store
 from tidegate.spark.arrow_rows import ddl_of
 from tidegate.spark.arrow_schema import arrow_schema_of
 from tidegate.spark.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
-from tidegate.spark.pinned import Pinned, pin
+from tidegate.spark.pinned import Pinned
 from tidegate.spark.source_options import SourceOptions
 from tidegate.wal.open_log import open_log
 
@@ -85,9 +85,14 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets, in the driver --------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Where a new checkpoint begins."""
-        starting = self._options.starting
-        return {"version": self._plans.visible() if starting is None else starting}
+        """Where a new checkpoint begins. ConfigError: with a version that follows none that is visible."""
+        starting, visible = self._options.starting, self._plans.visible()
+        if starting is not None and starting > visible:
+            raise ConfigError(
+                f"{self._feed.pinned.where}: option startingVersion is {starting + 1}, the visible version is"
+                f" {visible}: begin at {visible + 1} at most, or with startingVersion=latest"
+            )
+        return {"version": visible if starting is None else starting}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """A version is to Spark what a file is: it has no limit by versions."""
@@ -99,14 +104,19 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = visible if self._target is None else min(visible, self._target)
         if start is None:
             return {"version": end}
-        if end < start["version"] and self._target is None:
+        if visible < start["version"]:
             raise WalGapError(
                 f"{self._feed.pinned.where}: the checkpoint has given version {start['version']}, the store's"
-                f" visible version is {end}: it went back; repair the store, or start a new checkpoint"
+                f" visible version is {visible}: it went back; repair the store, or start a new checkpoint"
             )
         if not isinstance(limit, ReadAllAvailable):
             end = min(end, start["version"] + self._limit)
+        if start["version"] < end < visible and self._bridges(start["version"]):
+            end = visible  # an earlier version may be retired: it could not be given as a whole
         return {"version": max(end, start["version"])}
+
+    def _bridges(self, after: int) -> bool:
+        return self._options.snapshot_when_retired and not self._plans.has(after + 1)
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
         """For the query's progress: how far the feed is behind."""
@@ -130,7 +140,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [FeedPart(encode_works(part)) for part in works]
 
     def _snapshot(self, version: int) -> Sequence[InputPartition]:
-        held = pin(self._options, version)
+        held = self._feed.hold(self._options, version)
         tasks = min(self._options.parallelism, held.key_groups)
         ranges = [groups_of(task, tasks, held.key_groups) for task in range(tasks)]
         return [FeedPart(b"", held, (groups.start, groups.stop)) for groups in ranges]

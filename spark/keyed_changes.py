@@ -20,7 +20,7 @@ from tidegate.names import DELETED
 from tidegate.sinks.layout import DELETE, VALUE_END
 from tidegate.spark.keyed_state import INTEGERS, TEXTS, ReducedColumn, parse, parse_given
 from tidegate.spark.state_read import ReadState
-from tidegate.wal.bad_rows import CHANGES
+from tidegate.wal.bad_rows import CHANGES, shown_key
 from tidegate.wal.record import Column
 
 UNUSABLE = b"!"
@@ -37,6 +37,7 @@ class ChangedTable(msgspec.Struct, frozen=True):
     deleted_index: int
     deleted_start: int
     sequence: tuple[ReducedColumn, ...]
+    key_types: tuple[str, ...]
 
 
 def deleted_table(table: str) -> str:
@@ -64,15 +65,16 @@ def changed(read: ReadState, table: ChangedTable, rows: Any) -> Any:
     keys, values = rows["k"], rows["v"]
     unusable = pc.index(pc.starts_with(values, UNUSABLE), True).as_py()
     if unusable >= 0:
+        key = shown_key(keys[unusable].as_py(), table.key_types)
         raise BadRecordError(
-            f"table {table.name}, key {keys[unusable].as_py()!r}: its change has a null in sequence_by or"
-            " op_column, so nobody can tell whether it is late; nothing was decided; filter such rows out"
+            f"table {table.name}, key {key}: its change has a null in sequence_by or op_column, so nobody can"
+            " tell whether it is late; nothing was decided; filter such rows out"
         )
     deletes = pc.starts_with(values, DELETE)
     contents = pc.binary_slice(values, 1, VALUE_END)
     held = read(table.name, table.start, rows)
     gone = read(deleted_table(table.name), table.deleted_start, rows)
-    ours = parse_given(table.name, keys, contents, table.sequence)
+    ours = parse_given(table, keys, contents, table.sequence)
     theirs, dead = (parse(found, table.sequence) for found in (held, gone))
     later, equal = _compared(ours, theirs)
     over_row = pc.or_(later, pc.and_(equal, pc.or_(deletes, pc.greater(contents, pc.fill_null(held, b"")))))

@@ -9,7 +9,7 @@ by every reducer, as SQL aggregates do. No pyspark is imported here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow.json as pj
 
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.sinks.layout import VALUE_END
+from tidegate.wal.bad_rows import shown_key
 from tidegate.wal.record import Column
 
 REDUCERS = ("sum", "count", "min", "max", "first", "last")
@@ -42,12 +43,13 @@ class ReducedColumn(msgspec.Struct, frozen=True):
 
 
 class ReducedTable(msgspec.Struct, frozen=True):
-    """A table written by ``reduce`` in this batch: its index, name, start at the base, fields."""
+    """A table written by ``reduce`` in this batch: its index, name, start at the base, fields and key."""
 
     index: int
     name: str
     start: int
     columns: tuple[ReducedColumn, ...]
+    key_types: tuple[str, ...]
 
 
 def reduced_column(table: str, column: Column, reducer: str) -> ReducedColumn:
@@ -80,23 +82,35 @@ def reduced(held: Any, table: ReducedTable, base_version: int, rows: Any) -> Any
     if overflow >= 0:
         name = values[overflow].as_py().removeprefix(OVERFLOW).decode()
         msg = (
-            f"table {table.name}, key {keys[overflow].as_py()!r}, field {name}: the batch's own sum does not"
-            " fit bigint; nothing was decided; use a wider type (double)"
+            f"table {table.name}, key {shown_key(keys[overflow].as_py(), table.key_types)}, field {name}: the"
+            " batch's own sum does not fit bigint; nothing was decided; use a wider type (double)"
         )
         raise BadRecordError(msg)
-    part = parse_given(table.name, keys, pc.binary_slice(values, 1, VALUE_END), table.columns)
+    part = parse_given(table, keys, pc.binary_slice(values, 1, VALUE_END), table.columns)
     state = parse(held, table.columns)
     combined = []
     for column, ours, theirs in zip(table.columns, state, part, strict=True):
         try:
             combined.append(combine(column.reducer, ours, theirs))
         except pa.ArrowInvalid as error:
+            key = shown_key(_first_too_large(keys, column.reducer, ours, theirs), table.key_types)
             msg = (
-                f"table {table.name}, field {column.name}: {column.reducer} of this batch and the state at"
-                f" version {base_version} fails: {error}; nothing was decided; use a wider type (double)"
+                f"table {table.name}, key {key}, field {column.name}: {column.reducer} of this batch and the"
+                f" state at version {base_version} fails: {error}; nothing was decided; use a wider type"
+                " (double)"
             )
             raise BadRecordError(msg) from error
     return format_values(table.columns, combined)
+
+
+def _first_too_large(keys: Any, reducer: str, state: Any, batch: Any) -> bytes:
+    """The key whose combination fails, found row by row."""
+    for place, key in enumerate(keys.to_pylist()):
+        try:
+            combine(reducer, state.slice(place, 1), batch.slice(place, 1))
+        except pa.ArrowInvalid:
+            return bytes(key)
+    raise AssertionError("each row can be combined alone, and all of them cannot")
 
 
 def combine(reducer: str, state: Any, batch: Any) -> Any:
@@ -149,7 +163,17 @@ def parse(values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
     return [table[column.name].combine_chunks().cast(TYPES[column.type]) for column in columns]
 
 
-def parse_given(table: str, keys: Any, values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
+class Keyed(Protocol):
+    """A table with what an error says of it: its name, and its keys as a reader writes them."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def key_types(self) -> tuple[str, ...]: ...
+
+
+def parse_given(table: Keyed, keys: Any, values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
     """As ``parse``, of what a batch brought. BadRecordError: a value is none that can be compared."""
     try:
         return parse(values, columns)
@@ -158,9 +182,11 @@ def parse_given(table: str, keys: Any, values: Any, columns: Sequence[ReducedCol
             try:
                 parse(values.slice(place, 1), columns)
             except pa.ArrowInvalid as error:
+                shown = shown_key(key, table.key_types)
+                value = values[place].as_py()[:200].decode(errors="replace")
                 msg = (
-                    f"table {table}, key {key!r}: {values[place].as_py()[:200]!r}: {error}; nothing was"
-                    " decided; dates and timestamps have to be of the years 0 to 9999"
+                    f"table {table.name}, key {shown}: {value}: {error}; nothing was decided; dates and"
+                    " timestamps have to be of the years 0 to 9999"
                 )
                 raise BadRecordError(msg) from error
         raise

@@ -118,7 +118,13 @@ class _Calls:
 
     def call(self, key: bytes, content: bytes | None, rows: Iterator[bytes]) -> None:
         """One key. FunctionError, BadRecordError: the function, or what it made, is refused."""
-        self._key = self._values.decode_key(key)
+        try:
+            self._key = self._values.decode_key(key)
+        except CorruptError as error:
+            where = f"table {self._work.table}, key {key[:120]!r}, {self._work.batch}"
+            raise BadRecordError(
+                f"{where}: Python has no such key: {error}; nothing was decided; filter such rows out"
+            ) from None
         state = None if content is None else self._values.decode(content)
         returned = self._calls.call(
             self._where, self._fn, self._key, self._decoded(rows), state, self._calls.emit

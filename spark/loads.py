@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,9 +17,12 @@ from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.batch import refuse_connect
+from tidegate.spark.call_checks import Names
 from tidegate.spark.exported import check_files, frame_of, read_manifest
-from tidegate.spark.transaction import Names, Transaction
+from tidegate.spark.transaction import Transaction
+from tidegate.spark.turns import Turns
 from tidegate.wal.fold import decided_for, once_key
+from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Folded, ImportOrigin, LoadOrigin, Origin, VersionFact
 
 Write = Callable[[Transaction], None]
@@ -28,7 +31,7 @@ Write = Callable[[Transaction], None]
 class Loads(abc.ABC):
     """The part of ``VersionedSink`` that writes what is there already."""
 
-    _lock: threading.Lock
+    _lock: Turns
     _key: Names | None
     _options: Options
     _endpoints: Endpoints
@@ -56,9 +59,7 @@ class Loads(abc.ABC):
         if not token:
             msg = "token='': give the load a name of its own, such as a date; it is loaded once per token"
             raise ConfigError(msg)
-        if not tables:
-            msg = "there is nothing to load: pass {table name: DataFrame}"
-            raise ConfigError(msg)
+        _check_loaded(tables)
         given = key if key is not None else self._key
         keys = {name: given.get(name) if isinstance(given, Mapping) else given for name in tables}
 
@@ -103,11 +104,11 @@ class Loads(abc.ABC):
 
     def _is_made(self) -> bool:
         where = self._endpoints
-        store = open_store(where.store, where.namespace, where.store_options)
-        try:
-            return store.identity() is not None
-        finally:
-            store.close()
+        with (
+            contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store,
+            contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log,
+        ):
+            return store.identity() is not None or any(True for _ in log.decisions())
 
     def _once(
         self, rows: DataFrame, origin: Origin, write: Write, expiring: frozenset[str] = frozenset()
@@ -169,3 +170,17 @@ class Loads(abc.ABC):
 
     @abc.abstractmethod
     def _release(self) -> Any: ...
+
+
+def _check_loaded(tables: object) -> None:
+    """ConfigError: these are not DataFrames by table, or none."""
+    if not isinstance(tables, Mapping):
+        msg = f"what is to be loaded is a {type(tables).__name__}: pass {{table name: DataFrame}}"
+        raise ConfigError(msg)
+    if not tables:
+        msg = "there is nothing to load: pass {table name: DataFrame}"
+        raise ConfigError(msg)
+    for name, rows in tables.items():
+        if not isinstance(rows, DataFrame):
+            msg = f"table {name}: rows must be a DataFrame, not {type(rows).__name__}"
+            raise ConfigError(msg)

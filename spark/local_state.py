@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -183,7 +184,7 @@ def run_local(work: LocalWork, fn: Step, store: Store, batches: Iterator[Any]) -
     index = first["i"][0].as_py()
     made = MadeRows(index)
     with Deadline(work.deadline_s) as deadline:
-        rows = Source(_rows(work.rows, first, batches), deadline.waiting)
+        rows = Source(_rows(work, first, batches), deadline.waiting)
         calls = UserCalls(work.spec, work.outputs, made, deadline, lambda: rows.fault)
         try:
             for change in run_instance(work, fn, store, index, rows, calls):
@@ -202,11 +203,18 @@ def run_local(work: LocalWork, fn: Step, store: Store, batches: Iterator[Any]) -
     yield made.marks(f"local state {work.name}/{index}", work.parallelism, work.spec.key_groups)
 
 
-def _rows(schema: TableSchema, first: Any, batches: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    decode = values_of(schema).decode
-    yield from map(decode, first["r"].slice(1).to_pylist())
-    for batch in batches:
-        yield from map(decode, batch["r"].to_pylist())
+def _rows(work: LocalWork, first: Any, batches: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """BadRecordError: a row cannot be had in Python."""
+    decode, index = values_of(work.rows).decode, first["i"][0].as_py()
+    parts = chain([first["r"].slice(1)], (batch["r"] for batch in batches))
+    for content in chain.from_iterable(part.to_pylist() for part in parts):
+        try:
+            row = decode(content)
+        except CorruptError as error:
+            where = work.shown(Instance(index, work.parallelism, 0))
+            msg = f"{where}: a row has a value that Python has not: {error}; nothing was decided"
+            raise BadRecordError(msg) from None
+        yield row
 
 
 def run_instance(

@@ -5,6 +5,7 @@ What travels to tasks is plain data. No pyspark is imported here.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from tidegate import reading
 from tidegate.clock import Clock
+from tidegate.errors import SnapshotExpiredError, TidegateError
 from tidegate.options import redact
 from tidegate.reading import TableView
 from tidegate.renewal import Renewals
@@ -150,32 +152,47 @@ def pin(options: SourceOptions, version: int | None = None) -> Pinned:
         if found is None and (target := store.aliases().get(options.namespace)) is not None:
             return pin_by_alias(options, store, target)
         identity = reading.checked_identity(found, store.where, options.store, options.namespace)
-        pointer = store.pointer()
-        wanted = version or options.version or reading.newest_of(pointer, options.namespace)
-        if options.as_of is not None:
-            entries = store.catalog(0, pointer.visible)
-            wanted = reading.version_as_of(entries, options.as_of, options.namespace)
-        reading.check_is_visible(wanted, pointer.visible, options.namespace)
-        if not wanted:
-            raise reading.no_version_yet(options.namespace)
-        lease = Lease(f"spark-{clock.new_id()}", wanted)
-        store.lease(lease, options.lease_s)
-        reading.check_kept(store.where, wanted, store.pointer().horizon)
         reader = Reader(store, identity, clock)
-        view = reader.held(reader.entry(wanted), options.table, lambda: None).view
-        return Pinned(
-            options.store,
-            options.store_options,
-            options.namespace,
-            identity.uuid,
-            identity.key_groups,
-            options.table,
-            wanted,
-            view.start,
-            view.at_us,
-            view.values.schema,
-            lease.lease_id,
-            options.lease_s,
-        )
+        if version is None and options.version is None and options.as_of is None:
+            for _ in range(reading.TRIES - 1):  # T28: the newest was retired before it was held; look again
+                with contextlib.suppress(SnapshotExpiredError):
+                    return _pinned(reader, options, None)
+        return _pinned(reader, options, version)
     finally:
         store.close()
+
+
+def _pinned(reader: Reader, options: SourceOptions, version: int | None) -> Pinned:
+    """Errors as ``pin``; the lease is given back then."""
+    store, identity = reader.store, reader.identity
+    pointer = store.pointer()
+    wanted = version or options.version or reading.newest_of(pointer, options.namespace)
+    if options.as_of is not None:
+        entries = store.catalog(0, pointer.visible)
+        wanted = reading.version_as_of(entries, options.as_of, options.namespace)
+    reading.check_is_visible(wanted, pointer.visible, options.namespace)
+    if not wanted:
+        raise reading.no_version_yet(options.namespace)
+    lease = Lease(f"spark-{reader.clock.new_id()}", wanted)
+    try:
+        store.lease(lease, options.lease_s)
+        reading.check_kept(store.where, wanted, store.pointer().horizon)
+        view = reader.held(reader.entry(wanted), options.table, lambda: None).view
+    except BaseException:
+        with contextlib.suppress(TidegateError):
+            store.release(lease.lease_id)
+        raise
+    return Pinned(
+        options.store,
+        options.store_options,
+        options.namespace,
+        identity.uuid,
+        identity.key_groups,
+        options.table,
+        wanted,
+        view.start,
+        view.at_us,
+        view.values.schema,
+        lease.lease_id,
+        options.lease_s,
+    )

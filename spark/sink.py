@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -20,13 +19,13 @@ from tidegate.committers.phases import Phases
 from tidegate.committers.pipeline_thread import PipelineThread
 from tidegate.committers.state_links import StateLinks
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.names import check_name
 from tidegate.observing import Commit
 from tidegate.options import PIPELINED, Endpoints, Options, StoreAt
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.apply_job import apply_on_executors
 from tidegate.spark.batch import BatchContext, batch_context, is_running
 from tidegate.spark.cached_state import CachePlace, cache_place, together
+from tidegate.spark.call_checks import Names, check_table, columns_named, key_columns
 from tidegate.spark.driver_stage import DriverStage
 from tidegate.spark.loads import Loads
 from tidegate.spark.locality import Locality
@@ -36,7 +35,8 @@ from tidegate.spark.small_batches import SmallBatches
 from tidegate.spark.stage import SparkBarrier
 from tidegate.spark.stopped import stopped
 from tidegate.spark.telling import Teller
-from tidegate.spark.transaction import Names, Transaction
+from tidegate.spark.transaction import Transaction
+from tidegate.spark.turns import Turns
 from tidegate.wal import quarantine
 from tidegate.wal.fold import replay_of
 from tidegate.wal.manifest import Manifest
@@ -97,7 +97,9 @@ class VersionedSink(Loads):
             msg = "table and key go together: give both, or neither and use sink.each(write)"
             raise ConfigError(msg)
         if table is not None:
-            check_name("table", table)
+            check_table(table)
+            key_columns(table, key)
+            columns_named(table, "order_by", () if order_by is None else order_by)
         elif order_by is not None or delete_when is not None or value is not None:
             msg = "order_by, delete_when and value belong to the one-table form: give table and key too"
             raise ConfigError(msg)
@@ -107,7 +109,7 @@ class VersionedSink(Loads):
         for at in self._endpoints.stores:
             open_store(at.url, namespace, at.options).close()
         self._teller = Teller(self._endpoints, self._options)
-        self._lock = threading.Lock()
+        self._lock = Turns()
         self._driver: Driver | None = None
         self._links: StateLinks | None = None
         self._followers: list[Follower] = []

@@ -163,15 +163,16 @@ class SparkBarrier:
         found: list[MergedTable] = []
         for call in self.calls:
             at = self.tables.index(call.table), call.table, self._start(call.table)
+            key_types = tuple(column.type for column in self.schemas[call.table].key)
             if call.kind == "reduce":
-                found.append(ReducedTable(*at, call.reduced))
+                found.append(ReducedTable(*at, call.reduced, key_types))
             elif call.kind == "patch":
                 columns = tuple(column.name for column in self.schemas[call.table].value)
                 found.append(PatchedTable(*at, columns))
             elif call.changed:
                 beside = deleted_table(call.table)
                 deletes = self.tables.index(beside), self._start(beside)
-                found.append(ChangedTable(*at, *deletes, call.changed))
+                found.append(ChangedTable(*at, *deletes, call.changed, key_types))
         return found
 
     def _start(self, table: str) -> int:
@@ -214,10 +215,6 @@ class SparkBarrier:
         )
         return keyed.withColumn("g", key_group(functions.col("k"), self.key_groups))
 
-    @property
-    def _batch(self) -> str:
-        return f"batch {self.origin.batch_id}" if isinstance(self.origin, BatchOrigin) else "this load"
-
     def _local_work(
         self, number: int, call: Call, local: Local, spec: StageSpec, base_version: int
     ) -> LocalWork:
@@ -232,7 +229,7 @@ class SparkBarrier:
             {name: self.schemas[name] for name in local.outputs},
             base_version,
             (known[0], known[1]),
-            self._batch,
+            spec.batch,
             self.function_deadline_s,
             self.parallelism,
         )
@@ -245,7 +242,7 @@ class SparkBarrier:
             self._start(call.table),
             TableSchema((), update.rows),
             {name: self.schemas[name] for name in call.touches},
-            self._batch,
+            spec.batch,
             self.function_deadline_s,
             self.parallelism,
         )

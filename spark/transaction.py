@@ -13,8 +13,17 @@ from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import BinaryType, MapType, StringType, StructField
 
 from tidegate.errors import ConfigError
-from tidegate.names import LOCAL, check_name
-from tidegate.spark.call_checks import compatible, did_you_mean, first_line, predicate, same_key
+from tidegate.names import LOCAL, did_you_mean
+from tidegate.spark.call_checks import (
+    Names,
+    check_table,
+    columns_named,
+    compatible,
+    first_line,
+    key_columns,
+    predicate,
+    same_key,
+)
 from tidegate.spark.changes_call import changes_call
 from tidegate.spark.encoding import (
     bytes_value,
@@ -37,8 +46,6 @@ from tidegate.spark.reduce_call import reduced_rows
 from tidegate.spark.update_call import Ddl, Outputs, Update, check_function, output_schemas, table_schema
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
-
-Names = str | Sequence[str]
 
 MIXING = frozenset({"upsert", "delete", "emit"})
 """Calls that may touch one table in one transaction: they act in the order they are made."""
@@ -144,7 +151,8 @@ class Transaction:
         *,
         order_by: Names | None = None,
     ) -> None:
-        """Combine these rows with each key's state: ``{column: reducer}`` names the fields.
+        """Combine these rows with each key's state: ``{column: reducer}`` names the fields. Columns without a
+        reducer are not stored.
 
         Reducers: sum, count (of values that are not null), min, max, first, last; all skip
         nulls. ``order_by`` says what first and last mean within the batch (default: the rows'
@@ -384,10 +392,7 @@ class Transaction:
         self._calls.append(call)
 
     def _keys(self, table: str, rows: DataFrame, key: Names) -> list[StructField]:
-        check_name("table", table)
-        if table.startswith("_"):
-            msg = f"table {table}: names that start with an underscore are reserved, as for the quarantine"
-            raise ConfigError(msg)
+        check_table(table)
         if not isinstance(rows, DataFrame):
             msg = f"table {table}: rows must be a DataFrame, not {type(rows).__name__}"
             raise ConfigError(msg)
@@ -395,11 +400,7 @@ class Transaction:
             msg = f"table {table}: this is the streaming DataFrame; use the one the function is given"
             raise ConfigError(msg)
         know_schema(rows)
-        names = [key] if isinstance(key, str) else list(key)
-        if not names or len(set(names)) != len(names):
-            msg = f"table {table}: key={key!r} must name one or more different columns"
-            raise ConfigError(msg)
-        fields = [self._field(table, rows, name) for name in names]
+        fields = [self._field(table, rows, name) for name in key_columns(table, key)]
         for field in fields:
             check_key_type(table, field)
         return fields
@@ -418,7 +419,7 @@ class Transaction:
     def _order(self, table: str, rows: DataFrame, order_by: Names | None) -> tuple[Column, ...]:
         if order_by is None:
             return (kept(functions.monotonically_increasing_id),)
-        names = [order_by] if isinstance(order_by, str) else list(order_by)
+        names = columns_named(table, "order_by", order_by)
         fields = [self._field(table, rows, name) for name in names]
         for field in fields:
             if isinstance(field.dataType, MapType):

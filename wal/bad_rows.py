@@ -32,6 +32,7 @@ class StageSpec(msgspec.Struct, frozen=True):
 
     ``at_us`` is the attempt's time: after the last decision's, not after its own decision's. State
     is read at it. ``ttls_us`` holds per table how long after it the rows expire, 0 for never.
+    ``batch`` is what messages call the attempt's rows.
     """
 
     namespace: str
@@ -45,6 +46,7 @@ class StageSpec(msgspec.Struct, frozen=True):
     quarantine: int | None = None
     at_us: int = 0
     ttls_us: tuple[int, ...] = ()
+    batch: str = ""
 
 
 class BadRow(NamedTuple):
@@ -122,11 +124,32 @@ def _is_text(key: bytes | None, types: Sequence[str]) -> bool:
 def describe(batch: Any, bad: BadRow, spec: StageSpec) -> str:
     """The refusal in words: table, key (or value), cause, and what to do."""
     key, value = batch["k"][bad.row].as_py(), batch["v"][bad.row].as_py()
-    shown = f"key {_short(key)}" if key is not None else f"value {_short(value)}"
-    table = spec.tables[batch["t"][bad.row].as_py()]
-    return f"table {table}, {shown}: {bad.why}; nothing was decided; {bad.advice}"
+    table = batch["t"][bad.row].as_py()
+    shown = f"key {shown_key(key, spec.key_types[table])}" if key is not None else f"value {_value(value)}"
+    aside = '; on_bad_record="quarantine" sets such rows aside instead' * (spec.quarantine is None)
+    return f"table {spec.tables[table]}, {shown}: {bad.why}; nothing was decided; {bad.advice}{aside}"
 
 
-def _short(content: bytes | None, most: int = 120) -> str:
-    text = repr(content)
-    return text if len(text) <= most else f"{text[:most]}... ({len(content or b'')} bytes)"
+def shown_key(key: bytes, types: Sequence[str]) -> str:
+    """The key as a reader would write it, its bytes where they cannot be read.
+
+    >>> shown_key(b"k7", ("string",)), shown_key(b"x", ("int",)), shown_key(b"k7", ())
+    ("'k7'", "b'x'", "b'k7'")
+    """
+    try:
+        return _short(repr(decode_key(key, types)), len(key))
+    except (CorruptError, UnicodeDecodeError):
+        return _short(repr(key), len(key))
+
+
+def _value(stored: bytes | None) -> str:
+    """The value without its flags byte, as text where it is some."""
+    content = (stored or b"")[1:]
+    try:
+        return _short(content.decode(), len(content))
+    except UnicodeDecodeError:
+        return _short(repr(content), len(content))
+
+
+def _short(text: str, size: int, most: int = 120) -> str:
+    return text if len(text) <= most else f"{text[:most]}... ({size} bytes)"

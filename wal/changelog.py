@@ -79,7 +79,8 @@ def stage_task(
     try:
         addresses = log.stage(f"{spec.attempt}-{task}-{task_attempt}", blobs())
     except (BadRecordError, FunctionError) as error:
-        refusal = Refusal(type(error).__name__, str(error))
+        told = str(error)  # a function's error names the batch itself
+        refusal = Refusal(type(error).__name__, told if spec.batch in told else f"{spec.batch}, {told}")
         return Ack(spec.attempt, task, task_attempt, host, (), 0, refusal)
     frames = tuple(
         msgspec.structs.replace(ref, address=address) for address, ref in zip(addresses, refs, strict=True)

@@ -437,31 +437,40 @@ class FileLog(Log):
     def _locked(self, flags: int = 0) -> Generator[None, None, None]:
         """Hold the lock. WalUnavailableError: not got in time. OSError: no lock to be had."""
         deadline = self._clock.monotonic() + self._lock_timeout_s
-        pause_s = POLL_FIRST_S
-        # A descriptor of its own per call: flock then keeps out threads too, not only processes.
-        fd = os.open(self._lock, os.O_RDONLY | flags, 0o666)
-        try:
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError as error:
-                    if self._clock.monotonic() >= deadline:
-                        msg = (
-                            f"{self._lock} was held by another append for {self._lock_timeout_s:g} s; nothing"
-                            " was written; look for a stopped process that writes here"
-                        )
-                        raise WalUnavailableError(msg) from error
-                self._clock.sleep(pause_s * self._jitter.uniform(0.5, 1.0))
-                pause_s = min(2 * pause_s, POLL_MOST_S)
+        while True:
+            # A descriptor of its own per call: flock then keeps out threads too, not only processes.
+            fd = os.open(self._lock, os.O_RDONLY | flags, 0o666)
             try:
-                yield
+                self._wait_for_lock(fd, deadline)
+                # The log may have been dropped since, and made anew: its appends go by another file then.
+                if not os.path.samestat(os.fstat(fd), self._lock.stat()):
+                    continue
+                try:
+                    yield
+                finally:
+                    # Closing is not enough: a child forked meanwhile would hold the lock on.
+                    with contextlib.suppress(OSError):
+                        fcntl.flock(fd, fcntl.LOCK_UN)
+                return
             finally:
-                # Closing is not enough: a child forked meanwhile would hold the lock on.
-                with contextlib.suppress(OSError):
-                    fcntl.flock(fd, fcntl.LOCK_UN)
-        finally:
-            close(fd)
+                close(fd)
+
+    def _wait_for_lock(self, fd: int, deadline: float) -> None:
+        pause_s = POLL_FIRST_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if self._clock.monotonic() >= deadline:
+                    msg = (
+                        f"{self._lock} was held by another append for {self._lock_timeout_s:g} s; nothing"
+                        " was written; look for a stopped process that writes here"
+                    )
+                    raise WalUnavailableError(msg) from error
+            else:
+                return
+            self._clock.sleep(pause_s * self._jitter.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, POLL_MOST_S)
 
     def _unavailable(self, error: OSError) -> NoReturn:
         hint = ""

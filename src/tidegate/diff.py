@@ -81,6 +81,8 @@ class Diff(Iterator[Change]):
     # -- rows ----------------------------------------------------------------------------------
 
     def __next__(self) -> Change:
+        if self.closed:
+            raise StopIteration
         if self._sides is None:
             self._start()
             self._changes = self._decoded()

@@ -13,8 +13,10 @@ its BLAKE2b digest; ``_9`` stands in no other escaped name.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
+from collections.abc import Iterable
 
 from tidegate.errors import ConfigError
 
@@ -33,6 +35,12 @@ def check_name(what: str, name: object) -> str:
         msg = f"{what} name {name!r} is not allowed: use 1 to 64 of the characters A-Z a-z 0-9 _ . -"
         raise ConfigError(msg)
     return name
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The end of a message about a name that is not there: the one that is nearest, if any is near."""
+    close = difflib.get_close_matches(name, list(names), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def escape(name: str) -> str:

@@ -11,7 +11,7 @@ from tidegate.durations import Duration, duration_us
 from tidegate.errors import ConfigError
 from tidegate.key_groups import check_key_groups, check_parallelism
 from tidegate.local_dir import LocalDirs, check_local_dir
-from tidegate.names import DELETED, LOCAL, check_name
+from tidegate.names import DELETED, LOCAL, check_name, did_you_mean
 
 KEY_BYTES_MAX = 32 * 1024
 VALUE_BYTES_MAX = 16 * 1024 * 1024
@@ -176,7 +176,8 @@ class Options:
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(given) - known)
         if unknown:
-            msg = f"unknown option {', '.join(unknown)}; the options are {', '.join(sorted(known))}"
+            there = f"the options are {', '.join(sorted(known))}"
+            msg = f"unknown option {', '.join(unknown)}; {there}{did_you_mean(unknown[0], known)}"
             raise ConfigError(msg)
         return cls(**given)
 
@@ -253,6 +254,8 @@ def stores_at(
     """
     if isinstance(stores, str):
         return (store_at(stores, dict(options or {})),)
+    if not isinstance(stores, Sequence):
+        raise ConfigError(f"store is {stores!r}; it must be a URL, or a list of URL or name=URL")
     found = tuple(one if isinstance(one, StoreAt) else store_at(one) for one in stores)
     names = [one.name for one in found]
     if not found:
@@ -260,8 +263,8 @@ def stores_at(
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         msg = (
-            f"two stores are called {twice[0]}: give each a name of its own, as in"
-            f" store=['{twice[0]}=URL', 'copy=URL']; the log keeps these names"
+            f"two stores are called {twice[0]}: give each a name of its own, as in {twice[0]}=URL and"
+            " copy=URL; the log keeps these names"
         )
         raise ConfigError(msg)
     given = dict(options or {})
@@ -306,6 +309,8 @@ class Endpoints:
         store_options: Mapping[str, Any] | None = None,
     ) -> Endpoints:
         """From what a user gave; errors as ``stores_at``."""
+        if not isinstance(wal, str):
+            raise ConfigError(f"the log's URL is {wal!r}; it must be text, as in file:///path")
         primary, *also = stores_at(stores, store_options)
         return cls(namespace, wal, primary.url, wal_options or {}, primary.options, primary.name, tuple(also))
 

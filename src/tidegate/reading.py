@@ -18,10 +18,18 @@ from tidegate.errors import (
 from tidegate.key_groups import encode_key
 from tidegate.options import redact
 from tidegate.sinks.aliases import Target
+from tidegate.sinks.names_there import has_instead
 from tidegate.sinks.store import CatalogEntry, Identity, Pointer
 from tidegate.source_offsets import Offsets, checked_offsets, passed
 from tidegate.values import EPOCH, Value, Values, described, values_of
-from tidegate.wal.record import BatchOrigin, ImportOrigin, LoadOrigin, Origin, TableSchema
+from tidegate.wal.record import (
+    BatchOrigin,
+    ImportOrigin,
+    LoadOrigin,
+    Origin,
+    RestoreOrigin,
+    TableSchema,
+)
 
 LEASE_S = 60.0
 """So long a version stays held without a sign of life from the snapshot's process, unless asked otherwise."""
@@ -100,6 +108,7 @@ def checked_identity(identity: Identity | None, where: str, url: str, namespace:
             f"there is no namespace {namespace!r} in store {redact(url)}: check both; a query with"
             " tidegate's VersionedSink makes it at its first batch, and so does"
             f" `tidegate init --namespace {namespace} --store {redact(url)} --wal URL`"
+            f"{has_instead(url, namespace)}"
         )
     if identity.format != 1:
         raise ConfigError(
@@ -255,7 +264,7 @@ def version_as_of(entries: list[CatalogEntry], as_of: datetime.datetime, namespa
 Awaited = int | dict[tuple[str, int], int]
 """A version, or offsets of records by topic and partition."""
 WITHOUT_OFFSETS_MAX = 20
-"""So many versions that are no batch (loads, restores) are looked behind for the last batch's offsets."""
+"""So many versions that are no batch (loads) are looked behind for the last batch's offsets."""
 
 
 def awaited(version: int | None, offsets: Offsets | None) -> Awaited:
@@ -274,9 +283,18 @@ def offsets_stand_in(visible: int) -> tuple[int, int]:
 
 
 def have_passed(entries: list[CatalogEntry], wanted: dict[tuple[str, int], int]) -> bool:
-    """Whether the newest batch among these has read all the records."""
-    batches = [entry.source_offsets for entry in entries if entry.source_offsets]
-    return bool(batches) and passed(batches[-1], wanted)
+    """Whether the last of these versions holds a batch that has read all the records, or follows one."""
+    return passed(offsets_at(entries), wanted)
+
+
+def offsets_at(entries: list[CatalogEntry]) -> str:
+    """How far the writer's query had read at the last of these versions; '' where that is not told. What lies
+    behind a restored version says nothing: it may be what the restore undid.
+    """
+    for entry in reversed(entries):
+        if entry.source_offsets or isinstance(entry.origin, RestoreOrigin):
+            return entry.source_offsets
+    return ""
 
 
 def oldest_of(limit: int | None, visible: int) -> int:
@@ -451,6 +469,10 @@ def no_schema(where: str, entry: CatalogEntry, table: str) -> CorruptError:
 
 def hashable(key: Any) -> Any:
     """The key as it stands in an answer's dict."""
-    if isinstance(key, list):
-        return tuple(key)
+    if isinstance(key, list | tuple):
+        try:
+            hash(whole := tuple(key))
+        except (TypeError, ValueError):  # one of its parts is a bytearray, or a view of one
+            return tuple(map(hashable, key))
+        return whole
     return bytes(key) if isinstance(key, bytearray | memoryview) else key

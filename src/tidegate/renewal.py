@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import weakref
@@ -11,6 +12,8 @@ from tidegate.clock import Clock
 from tidegate.deadline import one_call
 from tidegate.errors import SnapshotExpiredError, TidegateError
 from tidegate.sinks.store import Lease, Store
+
+logger = logging.getLogger("tidegate")
 
 PER_TTL = 3
 """A lease is renewed so often before it would run out: two renewals may be lost."""
@@ -32,6 +35,7 @@ class HeldLease:
         self.deadline = deadline
         self.due = deadline - ttl_s * (1 - 1 / PER_TTL)
         self.revoked: SnapshotExpiredError | None = None
+        self._has_run_out = False
         self._process = os.getpid()
 
     @property
@@ -44,24 +48,27 @@ class HeldLease:
         self.deadline = asked_at + self.ttl_s
         self.due = asked_at + self.ttl_s / PER_TTL
 
-    def not_renewed(self, asked_at: float, error: TidegateError) -> None:
+    def not_renewed(self, asked_at: float, error: Exception) -> None:
         """A renewal met this error: it was revoked, or nobody knows."""
         if isinstance(error, SnapshotExpiredError):
             self.revoked = error
         else:
+            if not isinstance(error, TidegateError):
+                logger.error("lease %s was not renewed: %s", self.lease.lease_id, error, exc_info=error)
             # Perhaps it was renewed, perhaps not: the deadline stays, and the same is sent again.
             self.due = asked_at + self.ttl_s / RETRIES_PER_TTL
 
     def check(self, clock: Clock) -> None:
         """I8: past the deadline the lease may be gone, so nothing more is read under it.
 
-        SnapshotExpiredError: it has run out by this process's clock, or was revoked.
+        SnapshotExpiredError: it has run out by this process's clock, or was revoked; from then on always.
         """
         if self.revoked is not None:
             raise SnapshotExpiredError(
                 f"the lease of this snapshot on version {self.lease.version} was revoked: {self.revoked}"
             )
-        if clock.monotonic() >= self.deadline:
+        if self._has_run_out or clock.monotonic() >= self.deadline:
+            self._has_run_out = True  # also if a renewal that is on its way is granted yet
             raise SnapshotExpiredError(
                 f"the lease of this snapshot on version {self.lease.version} has run out: it was not renewed"
                 f" for {self.ttl_s:g} s, because the store did not answer or this process stood still; take a"
@@ -153,7 +160,7 @@ class Renewals:
             return  # its owner is refused already, and stays so
         try:
             self._store.lease(held.lease, held.ttl_s)
-        except TidegateError as error:
+        except Exception as error:  # noqa: BLE001 - one lease's error may not end the renewal of the others
             held.not_renewed(asked_at, error)
         else:
             held.renewed(asked_at)

@@ -161,6 +161,7 @@ class Scan(Iterator[tuple[Any, Value]]):
         self._exit = contextlib.ExitStack()
         self._held: Held | None = None
         self._pairs: Iterator[tuple[Any, Value]] = iter(())
+        self._closed = False
 
     def _start(self) -> Held:
         if self._held is None:
@@ -170,6 +171,8 @@ class Scan(Iterator[tuple[Any, Value]]):
         return self._held
 
     def __next__(self) -> tuple[Any, Value]:
+        if self._closed:
+            raise StopIteration
         self._start()
         try:
             return next(self._pairs)
@@ -179,10 +182,14 @@ class Scan(Iterator[tuple[Any, Value]]):
 
     def to_arrow(self) -> Any:
         """The rows not yet given, as a ``pyarrow.Table`` of key and value columns."""
-        return self._start().view.values.to_arrow(self)
+        try:
+            return self._start().view.values.to_arrow(self)
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Let the version go; no more rows are given. May be repeated."""
+        self._closed = True
         self._pairs = iter(())
         self._exit.close()
 

@@ -53,7 +53,8 @@ def checked_offsets(given: object) -> dict[tuple[str, int], int]:
 
 
 def passed(text: str, wanted: Mapping[tuple[str, int], int]) -> bool:
-    """Whether a batch that ended at these offsets, or one before it, has read all the records.
+    """Whether a batch that ended at these offsets, or one before it, has read all the records: where several
+    sources read one topic, each of them.
 
     >>> ends = '[{"orders":{"0":42}}]'
     >>> passed(ends, {("orders", 0): 41}), passed(ends, {("orders", 0): 42})
@@ -65,5 +66,5 @@ def passed(text: str, wanted: Mapping[tuple[str, int], int]) -> bool:
             for partition, end in partitions.items() if isinstance(partitions, dict) else ():
                 if str(partition).isdecimal() and type(end) is int:
                     at = topic, int(partition)
-                    ends[at] = max(end, ends.get(at, 0))
+                    ends[at] = min(end, ends.get(at, end))
     return all(ends.get(at, 0) > offset for at, offset in wanted.items())

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from kafka_server import wait_until
 from kafka_world import DEADLINE_S, NAMESPACE, PARTITIONS, world_on
-from tidegate.cli import app
+from tidegate.cli import app, given
 from tidegate.committers.verify import verify
 from tidegate.errors import CorruptError, TidegateError, WalGapError
 from tidegate.wal.kafka_address import parse_address
@@ -209,11 +209,12 @@ def flip(kafka, topic, partition, value):
 # -- forgotten by age ---------------------------------------------------------------------------------------
 
 
-def test_what_is_needed_is_forgotten_by_age_and_status_told_until_when(world, tmp_path):
+def test_what_is_needed_is_forgotten_by_age_and_status_told_until_when(world, tmp_path, monkeypatch):
     driver = world.open()
     world.commit(driver, 0, 1)
     world.configure(world.changelog, retention_ms=3_600_000)
     world.decide_only(driver, 2)
+    monkeypatch.setattr(given, "PLACES", {})  # the store is this process's memory, the command runs in it
     told = status(world, tmp_path)
     assert told["log_retention_s"] == 3_600
     decided_at = driver.folded.recent[-1].decided_at_us / 1e6

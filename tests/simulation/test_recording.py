@@ -9,7 +9,7 @@ from tidegate.committers import apply
 from tidegate.testing.progress import shown
 from tidegate.testing.recording import Record, left, line_of
 from tidegate.testing.remembered import PURE, remembered
-from tidegate.testing.simulation import main, run_schedules
+from tidegate.testing.simulation import main, played, run_schedules
 from tidegate.testing.tally import Tally
 
 SEED = 12
@@ -50,6 +50,13 @@ def test_a_run_goes_on_behind_a_line_that_was_cut_off(tmp_path, capsys):
     before = path.read_bytes()
     assert main(command) == 0  # nothing is left to do
     assert path.read_bytes() == before
+
+
+def test_many_schedules_do_not_show_what_their_drivers_log_and_one_alone_does(caplog):
+    played(SEED, range(4, 6), None)
+    assert not caplog.records
+    played(SEED, range(4, 5), None)
+    assert "simulated: " in caplog.text
 
 
 def test_a_record_of_another_release_is_not_gone_on_with(tmp_path, capsys):

@@ -106,7 +106,7 @@ def test_a_bad_row_ends_the_query_with_its_error_and_the_mended_batch_is_version
     flights.add([{"k": "N1", "n": 1}, {"k": None, "n": 2}])
     ran = flights.run(flights.sink(table="air", key="k"))
     assert isinstance(ran.error, BadRecordError)
-    assert "BadRecordError: table air" in str(ran.exception)
+    assert "BadRecordError: batch 0, table air" in str(ran.exception)
     assert flights.decided() == flights.version() == 0
     flights.commit(flights.sink().each(lambda t, r: t.upsert("air", r.where("k IS NOT NULL"), "k")))
     assert flights.rows("air", 1) == {"N1": {"n": 1}}

@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import StructType
 
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, WalGapError
 from tidegate.options import Options
 from tidegate.spark import register
 from tidegate.spark.data_source import TidegateSource
@@ -73,6 +73,60 @@ def test_changes_come_by_version_and_go_on_from_the_checkpoint_until_the_log_has
         world.run()
     assert world.run(onRetired="snapshot") == [(3, 4, "snapshot", "N1", 3), (3, 4, "truncate", None, None)]
     world.writer.close()
+
+
+def test_a_gap_that_is_longer_than_a_batch_is_bridged_to_a_version_that_can_be_read(spark, tmp_path):
+    world = World(spark, tmp_path)
+    for flights in range(1, 5):
+        world.writer.write({"aircraft": {"N1": {**UA, "flights": flights}}})
+    world.writer.driver.log.trim_blobs([], 2**60)
+    assert world.writer.driver.store.announce(4) == 4
+    bridged = [(0, 4, "snapshot", "N1", 4), (0, 4, "truncate", None, None)]
+    assert world.run(onRetired="snapshot", maxVersionsPerTrigger=1) == bridged
+    world.writer.close()
+
+
+@pytest.fixture
+def reader(tmp_path):
+    """A stream's reader of two versions, as Spark's process for it has it; no session is needed."""
+    options = {"namespace": "flights", "table": "aircraft"}
+    options |= {"store": f"sqlite://{tmp_path}/store", "wal": f"file://{tmp_path}/wal"}
+    writer = Example(options["wal"], options["store"], options=Options(key_groups=2))
+    for flights in (1, 2):
+        writer.write({"aircraft": {"N1": {**UA, "flights": flights}}})
+    writer.close()
+    opened = []
+
+    def read(*, available_now, **more):
+        opened.append(TidegateSource({**options, **more}).streamReader(StructType()))
+        if available_now:
+            opened[-1].prepareForTriggerAvailableNow()
+        return opened[-1]
+
+    yield read
+    for one in opened:
+        one.stop()
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_store_that_went_back_behind_the_checkpoint_is_told_however_the_query_runs_i10(
+    reader, available_now
+):
+    """With availableNow it had ended as one that is done."""
+    mine = reader(available_now=available_now)
+    assert mine.latestOffset({"version": 2}) == {"version": 2}
+    with pytest.raises(WalGapError, match="has given version 3, the store's visible version is 2: it went"):
+        mine.latestOffset({"version": 3})
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_feed_begins_behind_what_is_visible_at_most(reader, available_now):
+    """It was called a store that went back, or waited for without a word."""
+    next_one = reader(available_now=available_now, startingVersion="3")
+    assert next_one.initialOffset() == {"version": 2}
+    assert next_one.latestOffset(next_one.initialOffset()) == {"version": 2}
+    with pytest.raises(ConfigError, match="startingVersion is 4, the visible version is 2: begin at 3"):
+        reader(available_now=available_now, startingVersion="4").initialOffset()
 
 
 def test_writing_by_format_is_refused_with_what_to_use_instead():

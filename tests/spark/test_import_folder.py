@@ -50,6 +50,16 @@ def imported(spark, sink, folder, **named):
         sink.close()
 
 
+def test_a_namespace_whose_store_was_lost_keeps_its_key_groups(spark, exported, tmp_path):
+    """The log knows how many it has: the export's are those of a new namespace only."""
+    folder = exported / "folder"
+    assert imported(spark, sink_at(tmp_path, key_groups=3), folder) == 1
+    shutil.rmtree(tmp_path / "store")
+    assert imported(spark, sink_at(tmp_path), folder, token="again") == 2
+    with tidegate.connect(f"sqlite://{tmp_path}/store", "copy") as gate:
+        assert gate.key_groups == 3
+
+
 @pytest.mark.parametrize("key_groups", [None, pytest.param(3, marks=pytest.mark.slow)])
 def test_an_export_becomes_one_version_once(spark, exported, tmp_path, key_groups):
     given = {} if key_groups is None else {"key_groups": key_groups}

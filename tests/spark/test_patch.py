@@ -97,7 +97,7 @@ def test_patches_that_cannot_be(stream):
             (
                 lambda t, r: t.patch("t", r.select("k", "s"), "k"),
                 BadRecordError,
-                r"table t, key b'a': its value takes",
+                r"table t, key 'a': its value takes",
             ),
         ):
             with pytest.raises(error, match=message):

@@ -125,6 +125,21 @@ def test_a_stream_goes_on_after_a_load_and_a_load_beside_it(stream, spark):
     assert loaded.version() == 4
 
 
+def test_a_load_within_a_batch_of_the_same_sink_is_refused_and_does_not_wait_for_itself(stream, spark):
+    top = stream(SCHEMA)
+    sink = top.sink()
+
+    def write(txn, batch):
+        txn.upsert("all", batch, key="k")
+        for call in (lambda: sink.load({"other": batch}, token="t", key="k"), sink.recover, sink.close):
+            with pytest.raises(ConfigError, match="in the middle of a batch or a load"):
+                call()
+
+    top.commit(sink.each(write), rows(("a", 1)))
+    assert top.rows("all") == {"a": {"n": 1}}
+    assert sink.load({"other": spark.createDataFrame([("b", 2)], SCHEMA)}, token="t", key="k") == 2
+
+
 def test_a_load_without_a_token_or_a_key_is_refused_and_writes_nothing(stream, spark):
     loaded = stream(SCHEMA)
     sink = loaded.sink()
@@ -132,6 +147,8 @@ def test_a_load_without_a_token_or_a_key_is_refused_and_writes_nothing(stream, s
     for given, words in (
         ({"tables": {"t": table}, "token": "", "key": "k"}, "name of its own"),
         ({"tables": {}, "token": "x", "key": "k"}, "nothing to load"),
+        ({"tables": table, "token": "x", "key": "k"}, "DataFrame: pass {table name: DataFrame}"),
+        ({"tables": {"t": [1]}, "token": "x", "key": "k"}, "table t: rows must be a DataFrame, not list"),
         ({"tables": {"t": table}, "token": "x"}, "which column is its key"),
         ({"tables": {"t": table}, "token": "x", "key": "nope"}, "'nope' is missing"),
     ):

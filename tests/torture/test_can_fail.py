@@ -35,9 +35,9 @@ OLD_STATE = (
     "self.read_rows(max(base_version - 1, 0))",
 )
 
-FLIP = "    WHERE visible = :version - 1 AND epoch <= :epoch"
-NO_EPOCH = ("sinks/sqlite_store.py", FLIP, "    WHERE visible = :version - 1")
-ANY_VERSION = ("sinks/sqlite_store.py", FLIP, "    WHERE visible < :version AND epoch <= :epoch")
+FLIP = "    WHERE visible = :version - 1 AND horizon < :version AND epoch <= :epoch"
+NO_EPOCH = ("sinks/sqlite_store.py", FLIP, "    WHERE visible = :version - 1 AND horizon < :version")
+ANY_VERSION = ("sinks/sqlite_store.py", FLIP, FLIP.replace("visible = :version - 1", "visible < :version"))
 NO_CLAIM = ("committers/open.py", "    claim_epoch(driver)\n", "")
 NOT_COUNTED = (
     "sinks/sqlite_rows.py",

@@ -294,7 +294,8 @@ def test_i8_a_lease_is_renewed_while_it_is_held_and_refused_when_it_was_revoked(
     connected(writer.driver.endpoints.store, read, clock)
 
 
-def test_i8_a_renewal_without_an_answer_leaves_the_deadline_where_it_was(writer):
+@pytest.mark.parametrize("error", [StoreUnavailableError("no answer"), ValueError("a bug")])
+def test_i8_a_renewal_without_an_answer_leaves_the_deadline_where_it_was(writer, error):
     clock = SetClock()
 
     async def read(gate):
@@ -304,7 +305,7 @@ def test_i8_a_renewal_without_an_answer_leaves_the_deadline_where_it_was(writer)
             held = snapshot._lease
 
             async def lost(*_):
-                raise StoreUnavailableError("no answer")
+                raise error
 
             found, gate._reader.store.lease = gate._reader.store.lease, lost
             clock.seconds = held.due

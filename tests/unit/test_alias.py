@@ -330,7 +330,12 @@ def test_what_no_alias_can_name(place):
     Example(place.wal, place.store, "empty").close()
     assert "'blue' is a namespace" in run(place, "alias", "set", "blue", "--namespace", "green", code=2)
     assert "no version is visible" in run(place, "alias", "set", "live", "--namespace", "empty", code=2)
-    assert "an alias is none" in run(place, "alias", "set", "second", "--namespace", "live", code=2)
+    told = run(place, "alias", "set", "second", "--namespace", "live", code=2)
+    assert "'live' is an alias of namespace blue" in told
+    assert "give --namespace blue" in told
+    assert "namespace absent: there is no such namespace" in run(
+        place, "alias", "set", "live", "--namespace", "absent", code=2
+    )
     assert "name 'a b'" in run(place, "alias", "set", "a b", "--namespace", "blue", code=2)
     with place.gate() as gate:
         assert gate.namespace == "blue"

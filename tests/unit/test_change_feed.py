@@ -8,6 +8,7 @@ import pytest
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.options import Options
 from tidegate.sinks.open_store import open_store
+from tidegate.spark import change_feed
 from tidegate.spark.arrow_rows import columns_of, readable_type
 from tidegate.spark.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
 from tidegate.spark.pinned import pin
@@ -36,9 +37,12 @@ def world(tmp_path):
     class World:
         example = writer
 
-        def planner(self, **options):
+        def options(self, **options):
             given = {"namespace": "flights", "store": store, "wal": wal, "table": "aircraft", **options}
-            checked = SourceOptions.of(given)
+            return SourceOptions.of(given)
+
+        def planner(self, **options):
+            checked = self.options(**options)
             feed = Feed(pin(checked), wal, {}, checked.exact)
             opened[:] = [*opened, open_log(wal, "flights"), open_store(store, "flights")]
             return feed, FeedPlanner(feed, *opened[-2:], 3)
@@ -74,6 +78,30 @@ def test_each_version_gives_its_own_changes_and_no_others(world):
     assert {kind for _, kind, *_ in world.changes(0, 1, changeTypes="exact")} == {"insert"}
 
 
+def test_a_table_that_a_version_emptied_is_told_also_where_nothing_came_instead(world):
+    world.example.write({"aircraft": {"N1": UA}, "airports": {}})
+    world.example.write({"aircraft": {}}, starts=frozenset({"aircraft"}))
+    world.example.write({"aircraft": {"N2": UA}}, starts=frozenset({"aircraft"}))
+    for options in ({}, {"changeTypes": "exact"}):
+        emptied = [row for row in world.changes(1, 3, **options) if row[1] == "truncate"]
+        assert emptied == [(2, "truncate", None, None), (3, "truncate", None, None)]
+
+
+def test_a_version_that_emptied_the_table_and_changed_another_one_is_told(world):
+    world.example.write({"aircraft": {"N1": UA}})
+    world.example.write({"aircraft": {}, "notes": {b"1": b"one"}}, starts=frozenset({"aircraft"}))
+    assert world.changes(1, 2) == [(2, "truncate", None, None)]
+
+
+def test_whatever_task_reads_it_a_row_is_new_in_a_version_that_emptied_its_table(world, monkeypatch):
+    monkeypatch.setattr(change_feed, "ROWS_PER_PART", 4)  # so that several tasks read one version
+    rows = {f"N{number}": UA for number in range(20)}
+    world.example.write({"aircraft": rows})
+    world.example.write({"aircraft": rows}, starts=frozenset({"aircraft"}))
+    found = [kind for _, kind, *_ in world.changes(1, 2, changeTypes="exact")]
+    assert sorted(found) == ["insert"] * 20 + ["truncate"]
+
+
 def test_a_version_that_the_log_has_no_longer_is_a_loud_gap_with_the_ways_out(world):
     for number in range(3):
         world.example.write({"aircraft": {"N1": {**UA, "flights": number}}})
@@ -94,6 +122,69 @@ def test_columns_that_a_running_feed_does_not_know_stop_it(world):
     with pytest.raises(ConfigError, match=r"has the columns seats from version 2 on.*restart it"):
         planner.works(0, 2)
     assert sorted(world.changes(0, 2)) == [(1, "upsert", "N1", 1), (2, "upsert", "N2", 1)]
+
+
+def given_by(planned, after, upto):
+    """What a feed that was planned before gives of these versions, with its own columns."""
+    feed, planner = planned
+    columns = pa.schema([*feed.pinned.values.arrow_schema, *list(COLUMNS)[-2:]])
+    parts = planner.works(after, upto)
+    return [row for part in parts for b in feed.rows(encode_works(part), columns) for row in b.to_pylist()]
+
+
+def test_columns_that_a_running_feed_does_not_know_stop_its_snapshot_too(world):
+    """It gives the whole table after a gap; its rows without their new columns would never come again."""
+    world.example.write({"aircraft": {"N1": UA}})
+    feed, _ = world.planner()
+    wider = TableSchema(SCHEMAS["aircraft"].key, (*SCHEMAS["aircraft"].value, Column("seats", "int")))
+    world.example.schemas["aircraft"] = wider
+    world.example.write({"aircraft": {"N2": {**UA, "seats": 2}}})
+    options = world.options()
+    with pytest.raises(ConfigError, match=r"has the columns seats from version 2 on.*restart it"):
+        feed.hold(options, 2)
+    restarted, _ = world.planner()
+    held = restarted.hold(options, 2)
+    columns = pa.schema([*held.values.arrow_schema, *list(COLUMNS)[-2:]])
+    rows = [row for b in restarted.snapshot(held, range(8), columns) for row in b.to_pylist()]
+    seats = {row["tailnum"]: row["seats"] for row in rows if row[CHANGE_TYPE] == "snapshot"}
+    assert seats == {"N1": None, "N2": 2}
+
+
+def replaced_by(world, value, value_format, row):
+    world.example.schemas["aircraft"] = TableSchema(SCHEMAS["aircraft"].key, value, value_format)
+    world.example.write({"aircraft": {"N2": row}}, starts=frozenset({"aircraft"}))
+
+
+def test_a_table_replaced_by_other_values_is_never_given_as_rows_of_nulls(world):
+    world.example.write({"aircraft": {"N1": UA}})
+    running = world.planner()
+    replaced_by(world, (Column("photo", "binary"),), "bytes", b"...")
+    with pytest.raises(ConfigError, match=r"holds bytes values at version 2.*gives json ones: restart it"):
+        given_by(running, 1, 2)
+    (_, row) = given_by(world.planner(), 1, 2)
+    assert row["photo"] == b"..."
+    with pytest.raises(ConfigError, match=r"holds json values at version 1.*startingVersion behind that"):
+        given_by(world.planner(), 0, 2)
+
+
+def test_values_of_a_replaced_tables_other_type_stop_a_feed_in_words(world):
+    world.example.write({"aircraft": {"N1": UA}})
+    running = world.planner()
+    replaced_by(world, (Column("carrier", "string"), Column("flights", "string")), "json", {"flights": "ten"})
+    with pytest.raises(ConfigError, match=r"aircraft has values at version 2 that do not fit.*restart"):
+        given_by(running, 1, 2)
+    assert [row["flights"] for row in given_by(world.planner(), 0, 2)] == ["1", None, "ten"]
+
+
+def test_a_feed_from_the_beginning_passes_columns_that_a_replacement_dropped(world):
+    world.example.write({"aircraft": {"N1": UA}})
+    replaced_by(world, (Column("carrier", "string"),), "json", {"carrier": "AA"})
+    found = given_by(world.planner(), 0, 2)
+    assert [(row[CHANGE_TYPE], row["tailnum"], row["carrier"]) for row in found] == [
+        ("upsert", "N1", "UA"),
+        ("truncate", None, None),
+        ("upsert", "N2", "AA"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,23 @@ def test_of_a_key_of_several_columns_the_text_is_checked():
     assert rows_of(_checked([batch(rows)], spec(key_types=(("binary", "int"), ("binary",))))) == rows
 
 
+@pytest.mark.parametrize(
+    "types,row,said",
+    [
+        (("int",), (0, 0, None, b'+{"n":5}'), 'batch 7, table flights, value {"n":5}: its key is null'),
+        (("int",), (0, 0, None, b"+\xff"), r"batch 7, table flights, value b'\xff': its key is null"),
+        (("int",), (0, 0, b"5", None), "batch 7, table flights, key 5: its value is null"),
+        (("string", "int"), (0, 0, b"3:EWR,2:15,", None), "batch 7, table flights, key ('EWR', 15): its"),
+        (("string",), (0, 0, b"\xff", b"+"), r"batch 7, table flights, key b'\xff': its key is not valid"),
+    ],
+)
+def test_a_refusal_names_batch_table_and_row_as_a_reader_would_write_them(log, types, row, said):
+    ack = staged(log, [batch([row])], spec(key_types=(types, ("binary",)), batch="batch 7"))
+    assert ack.refusal is not None
+    assert ack.refusal.message.startswith(said)
+    assert "quarantine" in ack.refusal.message
+
+
 def test_a_huge_value_is_not_put_into_the_message():
     with pytest.raises(BadRecordError) as caught:
         list(_checked([batch([(0, 0, None, b"+" + b"v" * 900)])], SPEC))

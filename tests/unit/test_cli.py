@@ -249,7 +249,10 @@ def test_init_makes_a_namespace_once(tmp_path):
     status = done_json("status", *options)
     assert (status["visible"], status["decided"], status["lineage"], status["tables"]) == (0, 0, None, [])
     assert "none yet" in done("status", *options)
-    assert done("history", *readers_only(options)).count("\n") == 1
+    history = run("history", *readers_only(options))
+    assert (history.exit_code, history.stdout) == (0, "")
+    assert "namespace new has no visible version yet" in history.stderr
+    assert done_json("history", *readers_only(options)) == []
     assert "no visible version yet" in refused(2, "scan", "t", *readers_only(options))
 
 
@@ -409,6 +412,35 @@ def test_doctor_passes_here(flights, monkeypatch):
     assert "promise at stake" in done("doctor")
 
 
+def test_doctor_without_a_namespace_speaks_of_none(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "check_java", lambda **_: doctor.check_python())
+    (tmp_path / "short").write_text("timeout_s=0.5\n")
+    where = [
+        "--store=redis://127.0.0.1:1",
+        f"--store-config={tmp_path}/short",
+        "--store=b=redis://127.0.0.1:1",
+    ]
+    told = run("doctor", *where, f"--store-config=b={tmp_path}/short")
+    assert told.exit_code == 1
+    assert told.stdout.count("store redis://127.0.0.1:1: ") == 2
+    assert "namespace doctor" not in told.stdout
+
+
+def test_a_name_that_is_not_there_is_told_with_those_that_are(tmp_path):
+    write_flights(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
+    for number in range(11):
+        done("init", "--key-groups=1", *options_for(tmp_path, f"n{number:02}"))
+    near = options_for(tmp_path, "flihgts")
+    for command in (["history"], ["status"], ["recover", f"--wal=file://{tmp_path}/other"], ["vacuum"]):
+        words = [*readers_only(near), *command[1:]] if command[0] != "status" else near
+        told = refused(2, command[0], *words)
+        assert (
+            "the store has flights, n00, n01, n02, n03, n04, n05, n06, n07, n08 and 2 more; did you" in told
+        )
+        assert "did you mean 'flights'?" in told
+    assert "the store has" not in refused(2, "history", *readers_only(options_for(tmp_path / "none")))
+
+
 def test_doctor_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "check_java", lambda **_: doctor.Check("Java", "pass", "", ""))
     assert "can be made below" in done("doctor", *options_for(tmp_path))
@@ -518,6 +550,13 @@ def test_doctor_on_a_folder_below_a_file(tmp_path):
     assert room.folder_of("memory://x") is None
 
 
+@pytest.mark.parametrize("option,url", [("--wal", "file://data/wal"), ("--store", "sqlite://data/store")])
+def test_doctor_checks_no_folder_of_a_url_that_names_none(option, url):
+    told = CliRunner().invoke(app, ["doctor", option, url], prog_name="tidegate").output
+    assert "fail" in told
+    assert ": folder" not in told, "/wal is not what was meant by file://data/wal"
+
+
 # -- demo ---------------------------------------------------------------------------------------------
 
 
@@ -619,6 +658,18 @@ def test_exit_codes_stand_in_help_and_in_the_docs():
             assert f"| {cls.exit_code} | `{name}`" in page
     for command in COMMANDS:
         assert f"`tidegate {command}" in page
+
+
+@pytest.mark.parametrize("command", [["scan", "aircraft"], ["history"]])
+def test_a_pipe_that_nobody_reads_ends_it_quietly(flights, command):
+    """As ``| head``: with the exit code that shells have of other programs."""
+    read, write = os.pipe()
+    os.close(read)
+    program = [sys.executable, "-c", "from tidegate.cli import main; main()"]
+    words = [*program, *command, *readers_only(flights)]
+    with os.fdopen(write, "wb") as nobody:
+        ended = subprocess.run(words, stdout=nobody, stderr=subprocess.PIPE, check=False, timeout=120)
+    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
 def test_the_version():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import sqlite3
+
 import pytest
 from typer.testing import CliRunner
 
@@ -16,6 +20,10 @@ def store(tmp_path_factory):
     write_flights(f"file://{root}/wal", f"sqlite://{root}/store", alias="live")
     Example(f"file://{root}/wal", f"sqlite://{root}/store", "Daily.Top-10").close()
     (root / "store" / "other").mkdir()
+    left = root / "store" / "other.dropped"  # as by a drop that was cut short
+    shutil.copytree(root / "store" / "flights", left)
+    with contextlib.closing(sqlite3.connect(left / "meta.sqlite")) as meta, meta:
+        meta.execute("UPDATE namespace SET identity = replace(identity, 'flights', 'fled')")
     (root / "store" / "broken").mkdir()
     (root / "store" / "broken" / "meta.sqlite").write_text("no database")
     return f"sqlite://{root}/store"

@@ -120,6 +120,50 @@ def test_an_unknown_kind_of_store_or_log(leaf, place):
         assert "secret" not in told.output
 
 
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_what_is_in_memory_is_no_place_for_a_command(leaf, place):
+    """It would end with the command, which said that it is made."""
+    refused(called(leaf, place, store="memory://here"), "--store memory://here: what is in memory ends")
+    refused(called(leaf, place, store="main=memory://here"), "sqlite:///path, redis://")
+    if leaf not in NO_LOG:
+        told = called(leaf, place, wal="memory://here")
+        refused(told, "--wal memory://here: what is in memory ends")
+        assert "file:///path or kafka://" in told.output
+        assert told.exit_code == 2
+
+
+def test_a_store_in_memory_cannot_be_added(place):
+    where = ["--store", f"sqlite://{place}/store", "--wal", f"file://{place}/wal", "--namespace", "flights"]
+    told = CliRunner().invoke(app, ["store", "add", "copy=memory://here", *where])
+    refused(told, "the new store copy=memory://here")
+
+
+@pytest.mark.parametrize(
+    "leaf", ["get", "scan", "history", "diff", "tail", "export", "quarantine list", "quarantine export"]
+)
+def test_two_stores_where_one_is_read(leaf, place):
+    told = called(leaf, place, more=["--store", f"copy=sqlite://{place}/copy"])
+    refused(told, f"--store is given 2 times, and `tidegate {leaf}` works with one store: give only")
+    assert told.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "leaf, option, value, must",
+    [
+        ("history", "--limit", "x", "'x' must be a whole number"),
+        ("history", "--limit", "0", "'0' must be greater than or equal to 1"),
+        ("tail", "--after", "1.5", "'1.5' must be a whole number"),
+        ("bench", "--deadline", "soon", "'soon' must be"),
+    ],
+)
+def test_a_number_that_is_none_is_named_with_its_option(leaf, option, value, must, place):
+    told = called(leaf, place, more=[option, value])
+    assert told.exit_code == 2
+    assert must in told.output
+    assert "Input should be" not in told.output
+    assert option in told.output
+
+
 @pytest.mark.parametrize("leaf", sorted({*LEAVES} - NO_NAMESPACE - {"store list", "ui"}))
 def test_a_store_that_is_not_there(leaf, place):
     """Nothing listens on port 1. (The list and the page tell it, which is no failure of theirs.)"""

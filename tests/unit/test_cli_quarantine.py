@@ -140,7 +140,9 @@ def test_nothing_is_dropped_without_a_word_beside_a_writer_or_of_another_file(fi
     assert "add --yes" in call(tmp_path, "quarantine", "drop", file, "--force", code=2).stderr
     assert "no column _id or id" in call(tmp_path, "quarantine", "drop", other, "--yes", code=2).stderr
     other.write_bytes(b"no parquet")
-    assert "no whole Parquet file" in call(tmp_path, "quarantine", "drop", other, "--yes", code=2).stderr
+    told = call(tmp_path, "quarantine", "drop", other, "--yes", code=2).stderr
+    assert "no whole Parquet file" in told
+    assert "give a file of `tidegate quarantine export`" in told
     nowhere = tmp_path / "nowhere"
     assert "No such file" in call(tmp_path, "quarantine", "drop", nowhere, "--yes", code=2).stderr
     filled.driver.store.heartbeat(filled.driver.epoch)

@@ -68,3 +68,10 @@ def test_each_command_is_where_the_list_says(name):
 def test_no_line_of_the_list_is_cut_short():
     told = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).output
     assert all(found.line in told for found in COMMANDS.values())
+
+
+@pytest.mark.parametrize("group", ["alias", "quarantine", "store"])
+def test_a_groups_own_list_is_whole_and_shows_nothing_else(group):
+    told = CliRunner().invoke(app, [group, "--help"], env={"COLUMNS": "80"}).output
+    assert "..." not in told.partition("Commands:")[2]
+    assert "--install-completion" not in told

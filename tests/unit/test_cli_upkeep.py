@@ -93,7 +93,7 @@ def test_verify_names_what_is_wrong_and_exits_14(options, tmp_path):
     assert heading == "where\texpected\tfound"
     assert "shard-" in finding
     assert "version 3, key group" in finding
-    assert "table airports, key b'JFK'" in finding
+    assert "table airports, key 'JFK'" in finding
     result = run("verify", "--json", *options)
     assert result.exit_code == 14
     (finding,) = json.loads(result.stdout)["findings"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pty
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from tidegate.cli import app, look, status
 from tidegate.errors import StoreUnavailableError
 from tidegate.testing.example import BATCHES, Example
+from tidegate.wal.record import Summary, decode_record
 
 WAIT_S = 60
 COMMAND = [sys.executable, "-m", "tidegate", "status", "--watch", "--every", "0.1"]
@@ -50,6 +52,23 @@ def watch(*words, code=0):
     told = CliRunner().invoke(app, ["status", "--watch", *words])
     assert told.exit_code == code, told.output
     return told.stdout
+
+
+def test_a_log_that_is_cut_between_two_looks_is_no_gap(example, between):
+    """It was told as a WalGapError, and by --for ended with its exit code."""
+    example.driver.options = dataclasses.replace(example.driver.options, summary_every=1)
+
+    def write_and_cut():
+        example.write(BATCHES[1])
+        example.write(BATCHES[2])
+        log = example.driver.log
+        records = [(one.position, decode_record(one.content, "")) for one in log.decisions()]
+        log.trim_decisions([at for at, record in records if isinstance(record, Summary)][-1])
+
+    between += [write_and_cut]
+    looks = [json.loads(line) for line in watch("--json").splitlines()]
+    assert [one.get("error") for one in looks] == [None, None]
+    assert [(one["visible"], one["decided"]) for one in looks] == [(1, 1), (3, 3)]
 
 
 def test_each_look_sees_what_is_new(example, between):

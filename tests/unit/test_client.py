@@ -1,5 +1,6 @@
 """Readers: what they are told, at which version, and what they are told when it cannot be told."""
 
+import asyncio
 import contextlib
 import datetime
 import doctest
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 
 import tidegate
+import tidegate.aio
 from tidegate.clock import Clock
 from tidegate.errors import (
     BadRecordError,
@@ -111,6 +113,22 @@ def test_keys_of_several_columns_and_of_bytes(gate):
     assert gate.table("notes").get(bytearray(b"\x00\x01")) == b"plain bytes"
 
 
+def test_bytes_that_may_change_are_found_as_a_part_of_a_key(writer):
+    key = (Column("shard", "binary"), Column("number", "int"))
+    writer.schemas["parts"] = TableSchema(key, (Column("size", "int"),))
+    writer.write({"parts": {(b"a", 1): {"size": 7}}})
+    url, found = writer.driver.endpoints.store, {(b"a", 1): {"size": 7}}
+    for part in (bytearray(b"a"), memoryview(bytearray(b"a"))):
+        with tidegate.connect(url, "flights") as gate:
+            assert gate.table("parts").get_many([(part, 1), [part, 2]]) == found
+
+        async def read(part=part):
+            async with await tidegate.aio.connect(url, "flights") as gate:
+                return await gate.table("parts").get((part, 1))
+
+        assert asyncio.run(read()) == {"size": 7}
+
+
 def test_a_scan_gives_every_live_row_once(gate):
     assert sorted(gate.table("airports").scan()) == [
         ("EWR", {"departures": 2, "delay": 1.5}),
@@ -141,6 +159,11 @@ def test_a_scan_that_is_closed_gives_no_more_rows(gate):
     with gate.table("airports").scan() as scan:
         assert next(scan)
     assert list(scan) == []
+    unread = gate.table("airports").scan()
+    unread.close()
+    assert list(unread) == []
+    assert unread.to_arrow().num_rows == 0
+    assert gate._reader.store.leases() == []
 
 
 def test_history_lists_versions_with_their_batches_and_changes(gate):

@@ -68,6 +68,9 @@ def test_a_diff_holds_its_versions_until_it_ends(gate):
         assert sorted(one.version for one in gate._reader.store.leases()) == [1, 3]
     assert gate._reader.store.leases() == []
     assert next(found, None) is None
+    unread = gate.diff(1, 3)
+    unread.close()
+    assert list(unread) == []
     list(gate.diff(1, 3))
     assert gate._reader.store.leases() == []
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.errors import BadRecordError
+from tidegate.key_groups import encode_key
 from tidegate.spark import keyed_state
 from tidegate.spark.keyed_state import (
     FLOATS,
@@ -125,7 +126,9 @@ def test_state_and_batch_are_combined_as_python_would(case):
     held = pa.array([state for state, _ in stored], pa.binary())
     parts = pa.array([b"+" + part for _, part in stored], pa.binary())
     keys = pa.array([b"k"] * len(rows), pa.binary())
-    made = reduced(held, ReducedTable(0, "t", 0, columns), 1, pa.record_batch([keys, parts], ["k", "v"]))
+    made = reduced(
+        held, ReducedTable(0, "t", 0, columns, ("string",)), 1, pa.record_batch([keys, parts], ["k", "v"])
+    )
     for (state, part), value in zip(stored, made.to_pylist(), strict=True):
         before, new = {} if state is None else decode(state), decode(part)
         expected = {c.name: folded(c.reducer, before.get(c.name), new[c.name]) for c in columns}
@@ -137,5 +140,21 @@ def test_a_time_that_python_has_not_is_a_bad_record_with_its_key(kind, text):
     columns = (ReducedColumn("at", kind, "max"),)
     values = pa.array([b'+{"at":null}', b'+{"at":"%s"}' % text.encode()], pa.binary())
     rows = pa.record_batch([pa.array([b"k1", b"k2"], pa.binary()), values], ["k", "v"])
-    with pytest.raises(BadRecordError, match=r"table t, key b'k2': .*years 0 to 9999"):
-        reduced(pa.nulls(2, pa.binary()), ReducedTable(0, "t", 0, columns), 1, rows)
+    with pytest.raises(BadRecordError, match=r"table t, key 'k2': .*years 0 to 9999"):
+        reduced(pa.nulls(2, pa.binary()), ReducedTable(0, "t", 0, columns, ("string",)), 1, rows)
+
+
+@pytest.mark.parametrize(
+    "value, why",
+    [
+        (b"!n", "the batch's own sum does not fit bigint"),
+        (b'+{"n":%d}' % (2**62), "and the state at version 4"),
+    ],
+)
+def test_a_sum_that_does_not_fit_is_told_with_its_key(value, why):
+    table = ReducedTable(0, "t", 0, (ReducedColumn("n", "bigint", "sum"),), ("string", "int"))
+    keys = pa.array([encode_key(key, table.key_types) for key in (("a", 1), ("b", 7))], pa.binary())
+    rows = pa.record_batch([keys, pa.array([b'+{"n":1}', value], pa.binary())], ["k", "v"])
+    held = pa.array([None, b'{"n":%d}' % (2**62)], pa.binary())
+    with pytest.raises(BadRecordError, match=rf"table t, key \('b', 7\), field n: .*{why}"):
+        reduced(held, table, 4, rows)

@@ -338,6 +338,14 @@ def test_a_row_that_python_cannot_hold_is_a_bad_record():
         list(unmarked(run_function(batches([("a", "+10000-01-01")]), changed, fn, State(), task=0), {}))
 
 
+@pytest.mark.parametrize("day", ["+12000-01-01", "-0044-03-15"])
+def test_a_key_that_python_cannot_hold_is_a_bad_record_told_once(day):
+    """As an error it would be tried again by Spark, and looks like damage."""
+    tables = {**TABLES, "t": TableSchema((Column("k", "date"),), STATE.value)}
+    told = refusal(returns({"n": 1}), rows=[(day, 1)], schemas=tables)
+    assert told.startswith(f"BadRecordError: table t, key b'{day}', batch 7: Python has no such key")
+
+
 def test_rows_without_a_key_pass_by_the_function():
     bad = pa.record_batch(
         [pa.array([1, 2], pa.int32()), pa.array([None, b"\xff"]), pa.array([b"{}", b"{}"])], ROWS

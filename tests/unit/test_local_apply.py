@@ -192,6 +192,18 @@ def test_processes_that_were_started_ahead_do_it_or_end_with_the_command(place):
             driver.store.seal(work.stamp, work.counts)
 
 
+def test_what_is_sent_to_a_process_that_has_ended_is_not_waited_for(place):
+    worker = local_apply._Worker(place.where)
+    try:
+        worker.kill()
+        worker._process.wait(DEADLINE_S)
+        worker._unsent = memoryview(b"more\n")
+        assert worker.send() is False
+    finally:
+        worker.kill()
+        worker.reap()
+
+
 def test_a_share_may_be_larger_than_a_pipe(place):
     works = 3 * tuple(place.works)
     assert len(msgspec.json.encode(works)) > 2 * PIECE

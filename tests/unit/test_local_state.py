@@ -1,5 +1,6 @@
 """Local state without Spark: what instances read at the base version, what they write, what is refused."""
 
+import contextlib
 import re
 
 import pyarrow as pa
@@ -343,7 +344,7 @@ def task(fn, numbers=(), index=1, deadline_s=60.0, key_bytes_max=20):
     types = (("string", "int"), ("int", "int"))
     spec = StageSpec("uuid", "attempt", (LOCAL, TABLE), types, 1000, key_bytes_max, 100, 8)
     work = LocalWork(spec, 0, NAME, "split", ITEMS, ROWS, {}, 0, (-1, -1), "batch 7", deadline_s, 2)
-    rows = [None, *(b'{"n":%d}' % number for number in numbers)]
+    rows = [None, *(f'{{"n":{number}}}'.encode() for number in numbers)]
     source = pa.record_batch(
         {"i": pa.array([index] * len(rows), pa.int32()), "r": pa.array(rows, pa.binary())}
     )
@@ -396,6 +397,19 @@ def test_a_refusal_is_given_as_a_row_so_that_spark_does_not_try_again(fn, told):
     assert table == 1
     assert value.startswith(REFUSED)
     assert re.search(told, value)
+
+
+def test_a_row_that_python_cannot_hold_is_refused_even_if_the_function_swallows_it():
+    def swallow(_, rows, state, __):
+        with contextlib.suppress(Exception):
+            list(rows)
+        return state
+
+    for fn in (collect, swallow):
+        ((table, _, value),) = task(fn, [5, '"no number"'])
+        assert table == 1
+        assert value.startswith(REFUSED + b'["BadRecordError"')
+        assert b"instance 1 of 2, batch 7: a row has a value that Python has not" in value
 
 
 def test_a_key_over_the_limit_is_refused_not_quarantined():

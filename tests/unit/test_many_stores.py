@@ -441,7 +441,7 @@ def test_stores_are_named_by_kind_never_by_host():
     "stores,options,says",
     [
         ([], {}, "at least one"),
-        (["sqlite:///x", "sqlite:///y"], {}, "two stores are called sqlite"),
+        (["sqlite:///x", "sqlite:///y"], {}, "two stores are called sqlite: .*sqlite=URL"),
         (["A=sqlite:///x"], {}, "cannot name a store"),
         (["=sqlite:///x"], {}, "cannot name a store"),
         (["a=sqlite:///x"], {"timeout_s": 1}, "by name"),

@@ -332,6 +332,25 @@ def test_a_newer_driver_fences_what_is_in_flight_and_has_it_visible_i4_i6(place,
     check_content(place, 2)
 
 
+def test_who_fenced_the_line_and_was_fenced_since_is_told_so_i10(place, gates, make):
+    driver, pipeline = make()
+    gates.close("publish")
+    pipeline.commit(barrier_of(driver, 0))
+    wait_until(lambda: "publish" in gates.waiting, "it is about to be published")
+    newer = driver_at(place, Gates())
+    assert open_namespace(newer, "query-1") == [1]
+    gates.open("publish")
+    wait_until(lambda: pipeline.failed is not None, "the line fails")
+    with pytest.raises(FencedError) as plain:
+        pipeline.check()
+    assert "has fenced that one since" not in str(plain.value)
+    fenced_at = pipeline.line_epoch
+    open_namespace(driver, "query-1")  # as decide does when it cannot learn what became of its record
+    assert driver.epoch > newer.epoch > fenced_at == pipeline.line_epoch
+    with pytest.raises(FencedError, match=f"has fenced that one since, at epoch {driver.epoch}: restart it"):
+        pipeline.check()
+
+
 def test_an_own_fencing_open_fences_nothing_that_is_in_flight(place, gates, make):
     """While version 2 is decided its reply is lost and the log is silent: the driver fences itself."""
     driver, pipeline = make(decide_deadline_s=0.1)

@@ -47,6 +47,8 @@ def test_the_login_is_decoded_and_never_shown():
         ("redis://u:secret@a", {"ssl_certfile": "x"}, "rediss://"),
         ("redis://u:secret@a", {"timeout_s": 0}, "timeout_s"),
         ("redis://u:secret@a", {"timeout_s": True}, "timeout_s"),
+        ("redis://u:secret@a", {"socket_timeout": None}, "socket_timeout is None; it must be 0 to 3,600"),
+        ("redis://u:secret@a", {"socket_connect_timeout": "3"}, "socket_connect_timeout is '3'"),
         ("redis://u:secret@a", {"functions": "no"}, "functions"),
     ],
 )

@@ -124,6 +124,22 @@ def test_the_thread_renews_by_itself_and_ends_with_the_last_snapshot(writer, clo
     assert lease_threads() == []
 
 
+def test_an_error_that_nobody_foresaw_does_not_end_the_thread(writer, monkeypatch, caplog):
+    with tidegate.connect(writer.driver.endpoints.store, namespace="flights") as gate:
+        errors, plain, renewed = iter([ValueError("a bug")]), gate._reader.store.lease, []
+
+        def lease(lease, ttl_s):
+            for error in errors:
+                raise error
+            renewed.append(lease)
+            return plain(lease, ttl_s)
+
+        with gate.snapshot(lease_s=3):
+            monkeypatch.setattr(gate._reader.store, "lease", lease)
+            until(lambda: renewed)
+    assert "was not renewed: a bug" in caplog.text
+
+
 def test_close_gives_leases_back_and_ends_the_thread(writer, clock):
     gate = tidegate.connect(writer.driver.endpoints.store, namespace="flights", clock=clock)
     snapshot = gate.snapshot()
@@ -147,6 +163,26 @@ def test_i8_a_reader_refuses_by_its_own_clock_and_stays_refused(writer, gate, cl
         with pytest.raises(SnapshotExpiredError, match="has run out"):
             departures(snapshot)
         gate._reader.renewals.renew_due()  # too late: it would answer again, and had refused
+        with pytest.raises(SnapshotExpiredError, match="has run out"):
+            departures(snapshot)
+
+
+def test_i8_a_renewal_that_is_granted_behind_a_refusal_does_not_take_it_back(
+    writer, gate, clock, monkeypatch
+):
+    """It was asked for in time, and the answer came after a read had been refused."""
+    plain = gate._reader.store.lease
+
+    def slowly(lease, ttl_s):
+        plain(lease, ttl_s)
+        clock.seconds = 31
+        with pytest.raises(SnapshotExpiredError, match="has run out"):
+            departures(snapshot)
+
+    with gate.snapshot(lease_s=30) as snapshot:
+        clock.seconds = 29
+        monkeypatch.setattr(gate._reader.store, "lease", slowly)
+        gate._reader.renewals.renew_due()
         with pytest.raises(SnapshotExpiredError, match="has run out"):
             departures(snapshot)
 

@@ -2,12 +2,13 @@
 
 import json
 import threading
+import time
 import uuid
 
 import pytest
 
 from tidegate import observing
-from tidegate.committers import apply
+from tidegate.committers import apply, background
 from tidegate.committers.background import Background
 from tidegate.committers.change_stores import add_store
 from tidegate.committers.commit import commit
@@ -43,6 +44,13 @@ DEADLINE_S = 60.0
 @pytest.fixture
 def place():
     return uuid.uuid4().hex
+
+
+def until(holds):
+    end = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def driver_at(place, **options):
@@ -184,13 +192,16 @@ def test_a_heartbeat_ends_with_its_query(place):
     assert work.ended
 
 
-def test_a_heartbeat_that_fails_is_tried_again_and_stops_nothing(place, monkeypatch, caplog):
+@pytest.mark.parametrize(
+    "error, level", [(StoreUnavailableError("away"), "WARNING"), (ValueError("away"), "ERROR")]
+)
+def test_a_heartbeat_that_fails_is_tried_again_and_stops_nothing(place, monkeypatch, caplog, error, level):
     driver = opened(place)
-    beats, well = iter([StoreUnavailableError("away")]), threading.Event()
+    beats, well = iter([error]), threading.Event()
 
     def heartbeat(_):
-        for error in beats:
-            raise error
+        for fails_with in beats:
+            raise fails_with
         well.set()
 
     monkeypatch.setattr(driver.store, "heartbeat", heartbeat)
@@ -201,6 +212,28 @@ def test_a_heartbeat_that_fails_is_tried_again_and_stops_nothing(place, monkeypa
     finally:
         work.stop()
     assert "heartbeat failed, tried again in 0.01 s: away" in caplog.text
+    assert [one.levelname for one in caplog.records] == [level]
+
+
+def test_an_error_that_nobody_foresaw_does_not_end_retirement(place, monkeypatch, caplog):
+    driver, tried, well = opened(place), iter([ValueError("a bug")]), threading.Event()
+
+    def retire(*_):
+        for error in tried:
+            raise error
+        well.set()
+        return 0
+
+    monkeypatch.setattr(background, "retire_up_to", retire)
+    work = Background(driver.log, driver.store, driver.options, lambda: driver.epoch)
+    try:
+        work.published()
+        until(lambda: "a bug" in caplog.text)
+        work.published()
+        assert well.wait(DEADLINE_S)
+    finally:
+        work.stop()
+    assert "Traceback" in caplog.text
 
 
 def test_how_far_each_store_is_behind_is_told_while_somebody_observes(place):
@@ -219,6 +252,28 @@ def test_how_far_each_store_is_behind_is_told_while_somebody_observes(place):
     assert levels[Level.LAG, At("n", "a")] == 0
     assert levels[Level.LAG, At("n", "b")] == 1
     assert levels[Level.BEHIND_S, At("n", "b")] == 3.0
+
+
+def test_a_store_is_asked_how_it_stands_only_while_somebody_observes(place, monkeypatch):
+    monkeypatch.setattr(observing, "_observers", ())  # metrics that another test exported go on observing
+    driver = driver_at(place)  # its store is not even made
+    look_around(At("n", "a"), driver.store, [], 2)
+
+
+def test_an_open_that_the_log_did_not_take_is_appended_again(place):
+    driver, lost = driver_at(place), []
+    append = driver.log.append_decision
+
+    def append_decision(content):
+        if b"open" in content.lower() and not lost:
+            lost.append(content)
+            raise OutcomeUnknownError("simulated: nothing was written")
+        return append(content)
+
+    driver.log.append_decision = append_decision
+    open_namespace(driver, "q")
+    assert lost
+    assert driver.epoch == driver.folded.epoch == driver.store.pointer().epoch
 
 
 def test_a_stop_ends_the_look_for_expired_rows_between_two_pieces(place, monkeypatch):

@@ -137,6 +137,25 @@ def test_a_follower_that_is_not_level_yet_stays_behind(place):
     assert follower._level_at == since
 
 
+def test_an_idle_follower_gives_signs_of_life(place, monkeypatch):
+    follower = to_fill(opened(place, 1, heartbeat_s=0.01))
+    beats, plain, enough = [], follower.store.heartbeat, threading.Event()
+
+    def heartbeat(epoch):
+        beats.append(epoch)
+        plain(epoch)
+        if len(beats) == 3:
+            enough.set()
+
+    monkeypatch.setattr(follower.store, "heartbeat", heartbeat)
+    thread = FollowerThread(follower, lambda: False)  # it is woken once, to begin
+    try:
+        assert enough.wait(DEADLINE_S)
+    finally:
+        thread.stop()
+    assert set(beats) == {follower._driver.epoch}
+
+
 def test_a_follower_may_be_stopped_by_its_own_thread():
     """As when what it calls ends the query: it does not wait for itself."""
     done, threads = threading.Event(), []

@@ -137,6 +137,16 @@ def test_a_run_counts_for_its_key_groups_only_however_it_is_cut(seed, folder):
     assert answers.values().to_pylist() == [expected.get(key) for key in keys]
 
 
+@pytest.mark.parametrize("piece_bytes", [100_000, 1_000, 300])
+def test_runs_of_neighbours_that_share_a_piece_are_merged(piece_bytes, folder):
+    """After two rescales: each has a part of what a third one wrote."""
+    content = {b"k%d" % key: b"+%d" % key for key in range(60)}
+    run = folder.run(content, 1)
+    neighbours = [run.within(range(1, 3)), run.within(range(3, 4))]
+    expected = {key: value for key, value in content.items() if key_group(key, KEY_GROUPS) in range(1, 4)}
+    assert as_dict(merge(neighbours, folder.open, piece_bytes)) == expected
+
+
 def test_the_last_key_group_there_may_be_has_places_too():
     groups = np.array([32_767], np.int32)
     (place,) = state_run.places_of(groups, large([b"k"])).tolist()

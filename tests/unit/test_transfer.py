@@ -17,8 +17,9 @@ from tidegate.committers.import_rows import import_rows, read_whole
 from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
-from tidegate.testing.example import BATCHES, Example
+from tidegate.testing.example import BATCHES, SCHEMAS, Example
 from tidegate.wal.open_log import open_log
+from tidegate.wal.record import Column, TableSchema
 
 TABLES = ["aircraft", "airports", "legs", "notes"]
 
@@ -94,6 +95,19 @@ def test_an_import_replaces_its_tables_and_leaves_the_others(place):
     assert content(url) == {**before, "aircraft": content(url, version=1)["aircraft"]}
     run(place, "import", folder, "--yes", "--token", "again")
     assert [info.origin for info in tidegate.connect(url, "flights").history()][-1] == "import again"
+
+
+def test_a_table_of_another_key_is_refused_before_anything_is_staged(place):
+    folder, _ = exported(place)
+    other = Example(f"file://{place}/wal", f"sqlite://{place}/store", "other")
+    other.schemas["airports"] = TableSchema((Column("origin", "binary"),), SCHEMAS["airports"].value)
+    other.write({"airports": {b"EWR": {"departures": 9, "delay": 0.0}}})
+    other.close()
+    message = run(place, "import", folder, "--yes", code=ConfigError.exit_code, namespace="other")
+    assert "table airports has the key origin binary, the export has origin string" in message
+    assert content(f"sqlite://{place}/store", "other") == {
+        "airports": {b"EWR": {"departures": 9, "delay": 0.0}}
+    }
 
 
 def test_rows_that_expire_go_on_expiring(place):

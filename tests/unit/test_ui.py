@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -17,8 +18,9 @@ from importlib import resources
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.options import Options, StoreAt
+from tidegate.options import Options, StoreAt, store_at
 from tidegate.testing.example import BATCHES, Example
+from tidegate.testing.store_harness import ManualClock
 from tidegate.ui.facts import Facts
 from tidegate.ui.server import Server
 
@@ -132,6 +134,40 @@ def test_one_keys_history_has_the_versions_at_which_it_changed(tmp_path, served)
     assert json.loads(ask("api/key?table=aircraft&key=N0")[2])["values"] == [
         {"version": 1, "value": None, "decided_at": pytest.approx(time.time(), abs=3600)}
     ]
+
+
+@pytest.fixture
+def seen_after(tmp_path):
+    """A key's history [(version, value)] after writes: rows, the tables that they empty, seconds after."""
+
+    def history(writes, **options):
+        wal, store, clock = f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", ManualClock()
+        writer = Example(wal, store, options=Options(key_groups=2, **options), clock=clock)
+        for rows, starts, seconds in writes:
+            writer.write(rows, starts=frozenset(starts))
+            clock.advance(seconds)
+        writer.close()
+        with contextlib.closing(Facts("flights", (store_at(store),), wal)) as facts:
+            return [(one["version"], one["value"]) for one in facts.key("aircraft", ["N1"])["values"]]
+
+    return history
+
+
+UA = {"carrier": "UA", "flights": 1}
+
+
+def test_a_key_that_went_with_its_whole_table_is_shown_as_gone(seen_after):
+    """A version that empties a table may change no row of it."""
+    empties = {"aircraft": {}}, ("aircraft",), 0
+    found = seen_after([({"aircraft": {"N1": UA}}, (), 0), empties, ({"notes": {}}, (), 0)])
+    assert found == [(2, None), (1, UA)]
+
+
+def test_a_key_that_has_expired_is_shown_as_gone(seen_after):
+    """No version changes it: it is gone at the newest."""
+    later = [({"notes": {}}, (), 0)] * 2
+    found = seen_after([({"aircraft": {"N1": UA}}, (), 700), *later], ttl={"aircraft": "10 min"})
+    assert found == [(3, None), (1, UA)]
 
 
 @pytest.mark.parametrize(

@@ -186,10 +186,11 @@ class AliasGate(Gate):
         if self._closed:
             return
         self._closed = True
-        for space in self._spaces.values():
-            if space.gate is not None:
-                await space.gate.close()
-        await self._store.close()
+        async with contextlib.AsyncExitStack() as ending:  # all of it, also when it is cancelled
+            ending.push_async_callback(self._store.close)
+            for space in self._spaces.values():
+                if space.gate is not None:
+                    ending.push_async_callback(space.gate.close)
 
     def __repr__(self) -> str:
         return f"<Gate by alias {self.alias} of {self._store.where}>"

@@ -180,8 +180,10 @@ class Gate:
         """Release the connections; its tables and snapshots end with it. May be repeated."""
         if not self._reader.closed:
             self._reader.closed = True
-            await self._reader.renewals.close()
-            await self._reader.store.close()
+            try:
+                await self._reader.renewals.close()
+            finally:  # also when it is cancelled: nobody can close it again
+                await self._reader.store.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -53,10 +53,12 @@ class AsyncRenewals:
     async def close(self) -> None:
         """Give all leases back and end the task. May be repeated."""
         held = [one for ref in self._held.values() if (one := ref()) is not None]
-        with one_call():
-            await asyncio.gather(*(self.give_back(one) for one in held))
-        self._closed = True
-        self._changed.set()
+        try:
+            with one_call():
+                await asyncio.gather(*(self.give_back(one) for one in held))
+        finally:
+            self._closed = True
+            self._changed.set()
         going = [*self._aside, *([self._task] if self._task is not None else [])]
         if going:  # each ends with the store's answer, which has its own limit
             await asyncio.wait(going)
@@ -77,7 +79,7 @@ class AsyncRenewals:
         asked_at = self._clock.monotonic()
         try:
             await self._store.lease(held.lease, held.ttl_s)
-        except TidegateError as error:
+        except Exception as error:  # noqa: BLE001 - one lease's error may not end the renewal of the others
             held.not_renewed(asked_at, error)
         else:
             held.renewed(asked_at)

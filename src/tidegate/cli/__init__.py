@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.commands import COMMANDS, INTERRUPTED, Commands
+from tidegate.cli.commands import COMMANDS, INTERRUPTED, NOBODY_READS, Commands
 from tidegate.errors import BY_NAME, ConfigError, CorruptError, TidegateError
 
 
@@ -16,7 +16,7 @@ def exit_codes() -> str:
     by_code[TidegateError.exit_code] = "anything else; a key that is absent (get); a failed check (doctor)"
     by_code[CorruptError.exit_code] += ", and findings of verify"
     by_code[ConfigError.exit_code] += ", and options that cannot be read"
-    by_code |= {0: "done", INTERRUPTED: "Ctrl-C"}
+    by_code |= {0: "done", INTERRUPTED: "Ctrl-C", NOBODY_READS: "standard output was closed, as by head"}
     return "\n".join(f"  {code:>3}  {name}" for code, name in sorted(by_code.items()))
 
 

@@ -10,6 +10,7 @@ import typer
 from tidegate.cli import completing
 from tidegate.cli.client_config import StoreConfigs, stores_given
 from tidegate.cli.common import Json, Namespace, Stores, confirm, examples
+from tidegate.cli.given import Given
 from tidegate.cli.output import print_json, print_table
 from tidegate.committers.alias import checked_target, set_alias
 from tidegate.errors import ConfigError
@@ -30,6 +31,7 @@ app = typer.Typer(
     name="alias",
     help="Names under which readers find a namespace: set one, list them, drop one.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 
@@ -136,9 +138,9 @@ def _name(target: Target | None) -> str | None:
     return None if target is None else target.namespace
 
 
-for command, name_of, epilog in (
-    (set_, "set", SET_EXAMPLES),
-    (list_, "list", LIST_EXAMPLES),
-    (drop, "drop", DROP_EXAMPLES),
+for command, name_of, line, epilog in (
+    (set_, "set", "Let readers of ALIAS find a namespace.", SET_EXAMPLES),
+    (list_, "list", "List the aliases in a store.", LIST_EXAMPLES),
+    (drop, "drop", "Remove an alias; the namespace stays.", DROP_EXAMPLES),
 ):
-    app.command(name=name_of, epilog=epilog)(command)
+    app.command(name=name_of, cls=Given, short_help=line, epilog=epilog)(command)

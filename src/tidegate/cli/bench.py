@@ -11,7 +11,7 @@ import typer
 
 from tidegate.cli.client_config import store_options, wal_options
 from tidegate.cli.common import AllowUnsafe, Json, examples
-from tidegate.cli.demo import Store, StoreConfig, Wal, WalConfig
+from tidegate.cli.demo import StoreConfig, WalConfig
 from tidegate.cli.output import print_json, print_pairs, print_table
 from tidegate.cli.reach import refuse_unusable
 from tidegate.clock import Clock
@@ -23,7 +23,12 @@ EXAMPLES = examples(
     "tidegate bench --wal kafka://broker:9092 --store redis://host:6379 --only throughput --rows 1000000",
 )
 
-
+# Unlike elsewhere not from the environment: what is meant there may be in use.
+Wal = Annotated[str, typer.Option(metavar="URL", help="The log to measure: kafka://..., file:///path.")]
+Store = Annotated[
+    str,
+    typer.Option(metavar="URL", help="The store to measure: redis://..., cassandra://..., sqlite:///path."),
+]
 Only = Annotated[
     list[str] | None,
     typer.Option(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import typer
@@ -19,6 +21,8 @@ from tidegate.errors import StoreUnavailableError, TidegateError, WalUnavailable
 LOGGER = "tidegate"
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
+NOBODY_READS = 141
+"""The exit code when standard output was closed (``| head``), as shells have it of other programs."""
 
 
 class Command(NamedTuple):
@@ -66,8 +70,10 @@ def command(name: str) -> Any:
     module = importlib.import_module(f"tidegate.cli.{found.module}")
     made = getattr(module, found.name)
     if not isinstance(made, typer.Typer):
+        from tidegate.cli.given import Given
+
         app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        app.command(name, epilog=getattr(module, found.epilog))(made)
+        app.command(name, cls=Given, epilog=getattr(module, found.epilog))(made)
         made = app
     return get_command(made)
 
@@ -85,7 +91,9 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             with _warnings_said():
-                return super().invoke(ctx)
+                done = super().invoke(ctx)
+                sys.stdout.flush()
+                return done
         except TidegateError as error:
             say(f"{type(error).__name__}: {error}{_next_step(error)}")
             raise typer.Exit(error.exit_code) from None
@@ -94,10 +102,17 @@ class Commands(TyperGroup):
             raise typer.Exit(INTERRUPTED) from None
         except OSError as error:
             if error.errno == errno.EPIPE:  # `tidegate scan ... | head`
-                raise
+                _drop_output()
+                raise typer.Exit(NOBODY_READS) from None
             where = "" if error.filename is None else f": {error.filename}"
             say(f"{error.strerror or error}{where}; look at the path and who may use it, then run it again")
             raise typer.Exit(TidegateError.exit_code) from None
+
+
+def _drop_output() -> None:
+    """What is still to be written goes nowhere, so that the interpreter's end does not fail by it."""
+    with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _next_step(error: TidegateError) -> str:
@@ -125,7 +140,7 @@ class _Sayer(logging.Handler):
             say(f"{record.levelname.lower()}: {text}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _warnings_said() -> Iterator[None]:
     logger, sayer = logging.getLogger(LOGGER), _Sayer()
     logger.addHandler(sayer)

@@ -23,6 +23,7 @@ from tidegate.durations import duration_us
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options, redact, store_at
 from tidegate.sinks.aliases import refuse_writing
+from tidegate.sinks.names_there import has_instead
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
 
@@ -165,7 +166,7 @@ def made_here(driver: Driver) -> None:
         refuse_writing(driver.store.where, name, driver.store.aliases().get(name))
         raise ConfigError(
             f"there is no namespace {name} at {driver.log.where}: check --wal and --namespace; a query's"
-            " first batch makes it, and so does `tidegate init`"
+            f" first batch makes it, and so does `tidegate init`{has_instead(driver.endpoints.store, name)}"
         )
 
 
@@ -181,7 +182,7 @@ def no_namespace(namespace: str, *urls: str) -> ConfigError:
     return ConfigError(
         f"there is no namespace {namespace!r} in {' nor in '.join(map(redact, urls))}: check URLs and name; a"
         " query's first batch makes it, and so does `tidegate init`; an alias (`tidegate alias list`) is for"
-        " readers alone"
+        f" readers alone{next(filter(None, (has_instead(url, namespace) for url in urls)), '')}"
     )
 
 
@@ -189,7 +190,7 @@ def confirm(what: str) -> None:
     """Ask whether to go on. ConfigError: no, or nobody can be asked."""
     if not sys.stdin.isatty():
         raise ConfigError(f"{what}: add --yes to do that without being asked")
-    if not typer.confirm(f"{what}. Go on?", err=True):
+    if not typer.confirm(f"{what[0].upper()}{what[1:]}. Go on?", err=True):
         raise ConfigError("nothing was written")
 
 

@@ -17,7 +17,7 @@ def misfit(state: Folded | None, identity: Identity | None, pointer: Pointer) ->
             return None
         return "the store has nothing of this namespace: check --store; `tidegate recover` writes it anew"
     if state is None:
-        return "the log is empty and the store is not: restore the log, or check --wal"
+        return "the log is empty and the store is not: check --wal, or restore the log"
     if identity.uuid != state.namespace:
         return f"the log is of namespace {state.namespace}, the store of {identity.uuid}: check the URLs"
     if pointer.visible > state.last_version:

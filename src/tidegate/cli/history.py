@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from tidegate.cli.client_config import StoreConfig, store_options
+from tidegate.cli.commands import say
 from tidegate.cli.common import Json, Namespace, Store, examples, gate_to
-from tidegate.cli.output import on_terminal, print_json, print_table
+from tidegate.cli.output import print_json, print_table
 
 EXAMPLES = examples(
     "tidegate history --store sqlite:///data/store --namespace flights",
@@ -34,8 +35,8 @@ def history(
     if json:
         print_json([dataclasses.asdict(info) for info in versions])
         return
-    if not versions and on_terminal():
-        print(f"namespace {namespace} has no visible version yet")
+    if not versions:
+        say(f"namespace {namespace} has no visible version yet")
         return
     print_table(
         ["version", "from", "decided", "published", "tasks", "changes"],

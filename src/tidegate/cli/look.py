@@ -16,7 +16,8 @@ from tidegate.options import StoreAt
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import CatalogEntry, Identity, Pointer, Store
 from tidegate.values import described
-from tidegate.wal.fold import View, fold_all
+from tidegate.wal.catch_up import catch_up
+from tidegate.wal.fold import View
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
 
@@ -116,7 +117,7 @@ class Places:
     def _in_log(self, url: str, visible: int) -> InLog:
         if self._log is None:
             self._log = open_log(url, self._namespace, self._wal_options)
-        self._view = fold_all(self._view, self._log.decisions(self._view.position), self._log.where)
+        self._view = catch_up(self._view, self._log)
         facts = retention.look_at(self._log)
         deadline = retention.deadline_of(facts, self._view.state, visible, self._clock.now_us())
         return InLog(self._view, facts, deadline)

@@ -73,5 +73,7 @@ def read_column(path: Path, names: Sequence[str]) -> list[str]:
             f"{path} cannot be read: {why}; give a file of `tidegate quarantine export`"
         ) from None
     except ArrowException as error:
-        raise ConfigError(f"{path} is no whole Parquet file: {error}") from None
+        raise ConfigError(
+            f"{path} is no whole Parquet file ({error}): give a file of `tidegate quarantine export`"
+        ) from None
     return found

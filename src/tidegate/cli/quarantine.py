@@ -28,6 +28,7 @@ from tidegate.cli.common import (
     gate_to,
     made_here,
 )
+from tidegate.cli.given import Given
 from tidegate.cli.many import fail_if_behind, print_standings, stores_as_json
 from tidegate.cli.output import print_json, print_table
 from tidegate.cli.parquet import write_tables
@@ -48,6 +49,7 @@ app = typer.Typer(
     name="quarantine",
     help="The rows that a query with on_bad_record='quarantine' refused: list, export, drop them.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 
@@ -186,9 +188,9 @@ def drop(  # noqa: PLR0913 - its options
     fail_if_behind(standings)
 
 
-for command, name_of, epilog in (
-    (list_, "list", LIST_EXAMPLES),
-    (export, "export", EXPORT_EXAMPLES),
-    (drop, "drop", DROP_EXAMPLES),
+for command, name_of, line, epilog in (
+    (list_, "list", "List refused rows, and why.", LIST_EXAMPLES),
+    (export, "export", "Write a table's refused rows to a Parquet file.", EXPORT_EXAMPLES),
+    (drop, "drop", "Remove a file's rows from the quarantine.", DROP_EXAMPLES),
 ):
-    app.command(name=name_of, epilog=epilog)(command)
+    app.command(name=name_of, cls=Given, short_help=line, epilog=epilog)(command)

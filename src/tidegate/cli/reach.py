@@ -70,9 +70,7 @@ def look_at(given: Given) -> Seen:
         # The store first: what is visible was decided before, so a log read later must have it.
         if given.store is not None:
             in_store = _check_store(given.store, given.namespace, given.store_config, closing)
-        others = [
-            (at, check_store(at.url, given.namespace or ANY_NAME, at.options, closing)) for at in given.also
-        ]
+        others = [(at, _look_at_store(at.url, given.namespace, at.options, closing)) for at in given.also]
         if given.wal is not None:
             in_log = _check_wal(given.wal, given.namespace, given.wal_config, closing)
         checks, state = [*in_log.checks, *in_store.checks], in_log.state
@@ -163,8 +161,23 @@ def _check_store(
         options = store_options(config)
     except ConfigError as error:
         return StoreSeen([Check("store: options", "fail", str(error), OF_STORE)])
+    return _look_at_store(url, namespace, options, closing)
+
+
+def _look_at_store(
+    url: str, namespace: str | None, options: dict[str, Any], closing: contextlib.ExitStack
+) -> StoreSeen:
     if namespace is not None:
         return check_store(url, namespace, options, closing)
+    seen = _look_at_set_up(url, options, closing)
+    unnamed = [
+        check._replace(found=check.found.replace(f", namespace {ANY_NAME}", "")) for check in seen.checks
+    ]
+    return StoreSeen(unnamed)
+
+
+def _look_at_set_up(url: str, options: dict[str, Any], closing: contextlib.ExitStack) -> StoreSeen:
+    """What can be told of a store without a namespace."""
     try:
         store = open_store(url, ANY_NAME, options)
     except (TidegateError, OSError) as error:

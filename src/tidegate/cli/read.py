@@ -50,7 +50,7 @@ def get(
 
     Keys are written as text and read by the type of their column: dates as 2026-11-21,
     booleans as true or false, binary as text, or as 0x and hex digits. Write -- before a
-    KEY that starts with a hyphen.
+    KEY that starts with a hyphen, and all options before the --.
     """
     options = store_options(store_config)
     with gate_to(store, namespace, options) as gate, snapshot_at(gate, at) as snapshot:

@@ -76,7 +76,7 @@ def restore(  # noqa: PLR0913 - its options
         visible = driver.folded.last_version
         if not yes:
             confirm(
-                f"What changed in namespace {namespace} from version {to + 1} to {visible} would be undone"
+                f"what changed in namespace {namespace} from version {to + 1} to {visible} would be undone"
             )
         done = restore_version(driver, to, reprocess=reprocess)
         standings = [each.catch_up() for each in followers_in(driver, jobs)]

@@ -30,7 +30,8 @@ BOUNDED = "disks do not fill up (I11): retirement and trimming keep up"
 def folder_of(url: str) -> Path | None:
     """The folder that a file or sqlite URL names, None for any other."""
     parts = urlsplit(url)
-    return Path(unquote(parts.path)) if parts.scheme in ("file", "sqlite") and parts.path else None
+    on_disk = parts.scheme in ("file", "sqlite") and not parts.netloc and parts.path
+    return Path(unquote(parts.path)) if on_disk else None
 
 
 def free_bytes(url: str) -> int | None:

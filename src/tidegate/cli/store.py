@@ -20,6 +20,7 @@ from tidegate.cli.common import (
     followers_in,
     made_here,
 )
+from tidegate.cli.given import Given
 from tidegate.cli.many import fail_if_behind, print_standings, stores_as_json
 from tidegate.cli.output import print_json, print_table
 from tidegate.cli.rows import look_at_stores, with_log
@@ -41,6 +42,7 @@ app = typer.Typer(
     name="store",
     help="The stores that follow a namespace's log: add one, remove one, list them.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 
@@ -157,9 +159,9 @@ def list_(
         print_table(["store", "at", "visible", "lag", "stands"], [row.cells() for row in rows])
 
 
-for command, name_of, epilog in (
-    (add, "add", ADD_EXAMPLES),
-    (remove, "remove", REMOVE_EXAMPLES),
-    (list_, "list", LIST_EXAMPLES),
+for command, name_of, line, epilog in (
+    (add, "add", "Add a store, and fill it.", ADD_EXAMPLES),
+    (remove, "remove", "Remove a store; its data stays there.", REMOVE_EXAMPLES),
+    (list_, "list", "List a namespace's stores.", LIST_EXAMPLES),
 ):
-    app.command(name=name_of, epilog=epilog)(command)
+    app.command(name=name_of, cls=Given, short_help=line, epilog=epilog)(command)

@@ -132,7 +132,7 @@ def import_(  # noqa: PLR0913, PLR0917 - its options
         if done is None:
             replaced = sorted({*manifest.tables} & {*(state.tables if state else ())})
             if replaced and not yes:
-                confirm(f"What tables {', '.join(replaced)} of namespace {namespace} hold would be replaced")
+                confirm(f"what tables {', '.join(replaced)} of namespace {namespace} hold would be replaced")
             done = import_rows(driver, folder, manifest, token or digest)
             standings = [each.catch_up() for each in followers_in(driver, jobs)]
     if json:
@@ -156,8 +156,8 @@ def _tell(done: Imported, namespace: str, folder: Path, manifest: Manifest) -> N
         return
     if done.recovered:
         print(f"made visible first: version {', '.join(map(str, done.recovered))}")
-    rows = sum(table.rows for table in manifest.tables.values())
+    rows, count = sum(table.rows for table in manifest.tables.values()), len(manifest.tables)
     print(
-        f"version {done.version} of namespace {namespace} is visible: {rows} rows of"
-        f" {len(manifest.tables)} tables, version {manifest.version} of {manifest.namespace} when exported"
+        f"version {done.version} of namespace {namespace} is visible: {rows} rows of {count}"
+        f" table{'s' * (count != 1)}, version {manifest.version} of {manifest.namespace} when exported"
     )

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from tidegate.committers.driver import Driver
 from tidegate.committers.pipeline import Changes, Pipeline
-from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
+from tidegate.errors import SnapshotExpiredError, StoreUnavailableError, TidegateError
 from tidegate.sinks.store import Store
 from tidegate.testing.faulty import Call, FaultyLog, FaultyStore
 from tidegate.testing.history import History, live, require
@@ -83,10 +83,16 @@ class Pipelines:
     def __init__(self, world: World, history: History) -> None:
         self._world, self._history = world, history
         self._most = history.in_flight_max = world.chance.randint(1, 3)
+        self._of: dict[str, Pipeline] = {}
 
     def reads_state(self) -> bool:
         """Whether the next barrier has stateful calls."""
         return self._world.chance.random() < 0.3
+
+    def epoch_of(self, error: TidegateError, driver: Driver, epoch: int) -> int:
+        """The epoch that an error of this driver is about: what ended its line is about the line's."""
+        pipeline = self._of[driver.writer]
+        return pipeline.line_epoch if error.__cause__ is pipeline.failed is not None else epoch
 
     @contextlib.contextmanager
     def beside(self, driver: Driver, actor: Actor) -> Iterator[Pipeline]:
@@ -98,7 +104,7 @@ class Pipelines:
         driver.log = FaultyLog(self._history.log, process)
         driver.store = FaultyStore(self._history.store, process)
         driver.options = dataclasses.replace(driver.options, commit_in_flight=self._most)
-        pipeline = Pipeline(driver, changes=process)
+        pipeline = self._of[driver.writer] = Pipeline(driver, changes=process)
         completing = self._world.spawn(
             f"{actor.name}/pipeline", lambda _: pipeline.run(math.inf), faulty=actor.faulty
         )

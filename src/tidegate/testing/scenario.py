@@ -329,6 +329,8 @@ def _commit(
         elif isinstance(error, StoreUnavailableError):
             decided = any(same_barrier(fact.origin, origin) for fact in query.history.facts)
             require("proof", decided, f"commit raised {error!r}, but {origin} is not decided")
+        if query.pipelines is not None:
+            epoch = query.pipelines.epoch_of(error, driver, epoch)
         if not isinstance(error, LineageError | TaskLostError):
             _check_error(query, driver, error, epoch)
         raise

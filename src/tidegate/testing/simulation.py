@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import logging
 import math
 import sys
@@ -80,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Violation as violation:
         say(str(violation))
         if args.shrink and violation.index is not None and args.folder is None:
-            say(_short(args.seed, violation.index))
+            with quiet():
+                say(shrunk(args.seed, violation.index))
         return 1
     say(total.report())
     if args.coverage:
@@ -103,7 +105,7 @@ def _played(args: argparse.Namespace, chunks: Sequence[range]) -> Iterator[Line]
                     chunk = next(waiting, None)
                     if chunk is None:
                         break
-                    running.add(pool.submit(_line, args.seed, chunk, args.folder))
+                    running.add(pool.submit(played, args.seed, chunk, args.folder))
                 if not running:
                     return
                 done, running = concurrent.futures.wait(running, return_when="FIRST_COMPLETED")
@@ -114,18 +116,21 @@ def _played(args: argparse.Namespace, chunks: Sequence[range]) -> Iterator[Line]
             raise
 
 
-def _line(seed: int, chunk: range, folder: Path | None) -> Line:
+def played(seed: int, chunk: range, folder: Path | None) -> Line:
+    """A chunk as it was played. One alone tells what its drivers log, too."""
     before = time.process_time()
-    tally = run_schedules(seed, chunk, folder)
+    with contextlib.nullcontext() if len(chunk) == 1 else quiet():
+        tally = run_schedules(seed, chunk, folder)
     return line_of(seed, chunk, tally, time.process_time() - before)
 
 
-def _short(seed: int, index: int) -> str:
-    """The schedule made short, without what thousands of tries log."""
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without what drivers log, who meet faults in nearly every schedule."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
-        return shrunk(seed, index)
+        yield
     finally:
         logging.disable(before)
 

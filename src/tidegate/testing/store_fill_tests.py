@@ -98,7 +98,9 @@ class FillTests(StoreHarness):
         empty.seal(stamp(1), counts_of(from_log))
         assert empty.begin_fill(entry(2, STATE), EPOCH) == 2  # again, after a crash: what was sealed stands
         write(empty, 2, STATE)
-        assert empty.publish(entry(1, from_log), EPOCH - 1) is False
+        for epoch in (EPOCH - 1, EPOCH):  # late, from before the fill
+            assert empty.publish(entry(1, from_log), epoch) is False
+        assert (empty.pointer().visible, empty.pointer().filling_at) == (0, 2)
         assert empty.publish_filled(entry(2, STATE), EPOCH) is True
         for chunk in chunks:
             empty.apply(stamp(1), chunk)

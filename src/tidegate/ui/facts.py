@@ -365,11 +365,21 @@ def _event(record: Any, reason: str | None) -> str | None:
     return None
 
 
+def _may_change(entry: CatalogEntry, table: str, *, newest: bool) -> bool:
+    """Whether a key may be another one from this version on: it wrote rows of the table, or emptied it. What
+    has expired since is seen at the newest one.
+    """
+    at = entry.tables.get(table)
+    emptied = at is not None and at.start == entry.version
+    may_have_expired = newest and at is not None and at.expires is True
+    return bool(entry.changes.get(table)) or emptied or may_have_expired
+
+
 def _key_history(
     store: Store, identity: Identity, table: str, texts: list[str], entries: list[CatalogEntry]
 ) -> dict[str, Any]:
     schemas, end = store.schemas(), time.monotonic() + KEY_S
-    touched = [entry for entry in entries[1:] if entry.changes.get(table)]
+    touched = [entry for entry in entries[1:] if _may_change(entry, table, newest=entry is entries[-1])]
     looked = (entries[:1] + touched)[-KEY_VERSIONS_MAX:]
     if not entries or table not in entries[-1].tables:
         there = ", ".join(sorted(entries[-1].tables)) if entries else "none"

@@ -1,0 +1,37 @@
+"""How long a reader sleeps on Redis until a version comes. No server."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from redis import exceptions
+
+from tidegate.sinks.redis_answers import Then, answer_of
+from tidegate.sinks.redis_reads import BLOCK_S, newer_call
+from tidegate.sinks.redis_store import RedisStore
+
+
+@pytest.mark.parametrize(
+    "options, blocked_s",
+    [
+        ({}, BLOCK_S),
+        ({"timeout_s": 1.0}, 0.5),
+        ({"timeout_s": 0.2}, 0.1),
+        ({"socket_timeout": 0.5}, 0.25),
+    ],
+)
+def test_a_sleep_ends_before_its_answer_would_be_given_up(options, blocked_s, monkeypatch):
+    store = RedisStore("redis://nowhere", "n", **options)
+    sent = []
+    monkeypatch.setattr(store._space.calls, "run", sent.extend)
+    assert store.await_newer(7, 60.0)
+    block = re.search(rb"BLOCK\r\n\$\d+\r\n(\d+)\r\n", sent[0].args[0])
+    assert int(block.group(1)) == blocked_s * 1_000
+
+
+def test_who_sleeps_on_a_server_that_becomes_a_replica_looks_again_where_the_primary_is():
+    said = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
+    call = newer_call("n", 7, 60.0)
+    answer = answer_of(exceptions.ResponseError(said), call, "store", "host:6379")
+    assert answer is Then.LOOK_AGAIN

@@ -1,0 +1,75 @@
+"""One deadline for all servers that a call asks, however many of them are silent. No server."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from tidegate import deadline
+from tidegate.deadline import one_call
+from tidegate.errors import StoreUnavailableError
+from tidegate.sinks.redis_answers import plain
+from tidegate.sinks.redis_calls import Calls
+from tidegate.sinks.redis_servers import Servers
+from tidegate.sinks.redis_settings import Address, settings_of
+
+SERVERS, TIMEOUT_S = 6, 10.0
+
+
+class Time:
+    now = 0.0
+
+
+class Silent:
+    """A connection to a server that never answers: who reads waits for as long as the socket says."""
+
+    def __init__(self, time):
+        self._sock, self._time, self._limit_s = self, time, None
+
+    def gettimeout(self):
+        return self._limit_s
+
+    def settimeout(self, limit_s):
+        self._limit_s = limit_s
+
+    def send_packed_command(self, _packed):
+        pass
+
+    def read_response(self, **_):
+        self._time.now += self._limit_s
+        raise redis.TimeoutError("silent")
+
+    def disconnect(self):
+        pass
+
+
+class SilentServers(Servers):
+    """Each key on a server of its own."""
+
+    def __init__(self, settings, time):
+        super().__init__(settings)
+        self._time = time
+
+    def node_of(self, key):
+        node = self.node_at(Address("host", int(key)))
+        node.ready = True
+        if not node._idle:
+            node.give(Silent(self._time))
+        return node
+
+    def primaries(self):
+        return [self.node_of(b"%d" % number) for number in range(SERVERS)]
+
+    def refresh(self):
+        pass
+
+
+def test_a_call_to_many_silent_servers_ends_at_its_deadline(monkeypatch):
+    time = Time()
+    monkeypatch.setattr(deadline, "monotonic", lambda: time.now)
+    settings = settings_of("redis+cluster://host", {"timeout_s": TIMEOUT_S})
+    calls = Calls(SilentServers(settings, time), "store", lambda _: True, frozenset)
+    asked = [plain(b"%d" % number, b"GET", b"%d" % number) for number in range(SERVERS)]
+    with one_call(), pytest.raises(StoreUnavailableError, match="no answer within 10"):
+        calls.run(asked)
+    assert time.now == TIMEOUT_S
