@@ -187,10 +187,32 @@ def closed() -> redis.ConnectionError:
     return redis.ConnectionError("the connection was closed")
 
 
+class _Ended:
+    """However a connection ends, its transport does: by itself one of TLS waits for the server's goodbye, and
+    one with bytes unsent until they are taken, beyond every deadline.
+    """
+
+    async def disconnect(self: Any, *given: Any, **named: Any) -> None:
+        writer = self._writer  # redis-py has no other name for it
+        try:
+            await super().disconnect(*given, **named)  # type: ignore[misc]
+        finally:
+            if writer is not None:
+                writer.transport.abort()
+
+
+class _Plain(_Ended, Connection):
+    pass
+
+
+class _Tls(_Ended, SSLConnection):
+    pass
+
+
 async def connected(address: Address, settings: RedisSettings) -> Any:
     """A connection that has logged in. redis.RedisError or OSError: not in time, or refused."""
     limits = settings.connection
-    kind: Any = SSLConnection if settings.tls else Connection
+    kind: Any = _Tls if settings.tls else _Plain
     connection = kind(host=address.host, port=address.port, protocol=2, **limits)
     try:
         await asyncio.wait_for(

@@ -5,6 +5,7 @@ import gc
 import time
 
 import pytest
+import redis
 
 import tidegate
 import tidegate.aio
@@ -22,6 +23,8 @@ from tidegate.errors import (
 )
 from tidegate.options import store_at
 from tidegate.sinks import redis_channel
+from tidegate.sinks.redis_channel import Channel, connected
+from tidegate.sinks.redis_settings import settings_of
 from tidegate.testing.example import Example
 
 DEADLINE_S = 30.0
@@ -193,6 +196,28 @@ def test_by_tls_and_with_an_acl_user(private_redis, tmp_path):
     assert "wrong" not in str(caught.value)
     with pytest.raises(StoreUnavailableError, match=r"no answer within 2\.0 s"):
         asyncio.run(refused(url, {"timeout_s": 2}))  # it trusts nobody
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_nothing_is_left_of_a_tls_connection_to_a_silent_server(private_redis, asked):
+    """It would wait for the server's part of the end of TLS, longer than the loop goes on."""
+    server = private_redis(tls=True)
+    limits = {"socket_connect_timeout": 0.2, "socket_timeout": 0.2}
+    settings = settings_of(server.url, {**server.tls_settings, **limits})
+
+    async def main():
+        channel = Channel(await connected(settings.seeds[0], settings), limit_s=0.2)
+        await asyncio.to_thread(server.pause)
+        if asked:
+            with pytest.raises(redis.TimeoutError):
+                await channel.send((b"PING\r\n",))
+        await channel.close()
+
+    try:
+        asyncio.run(main())
+        gc.collect()  # a connection that was not closed warns now
+    finally:
+        server.resume()
 
 
 # -- one read, one call -----------------------------------------------------------------------------

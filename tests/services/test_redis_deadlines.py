@@ -21,6 +21,7 @@ from tidegate import deadline, reading
 from tidegate.errors import StoreUnavailableError
 
 KEYS = [f"N{n}" for n in range(40)]
+IN_TIME_S, TOO_LATE_S = 6.0, 11.0
 ROWS = {key: {"carrier": "UA", "flights": 1} for key in KEYS}
 
 
@@ -48,8 +49,10 @@ class Late:
         monkeypatch.setattr(deadline, "monotonic", lambda: time.monotonic() + self._ahead_s)
 
     @contextlib.contextmanager
-    def replies(self, late_s: float = 11.0) -> Iterator[None]:
-        """One reply is within the ten seconds of a call, as it began before; two are not."""
+    def replies(self, late_s: float = TOO_LATE_S) -> Iterator[None]:
+        """Within here. No request begins after a reply that was ``TOO_LATE_S`` late; one reply that is
+        ``IN_TIME_S`` late is within its call's ten seconds wherever they are looked at, two are not.
+        """
 
         def jump(_: int, direction: str, __: object) -> None:
             self._ahead_s += late_s if direction == "reply" else 0.0
@@ -87,7 +90,7 @@ def test_a_call_of_several_requests_has_one_deadline(writer, proxy, late):
         tidegate.connect(url_of(proxy), writer.driver.endpoints.namespace) as gate,
         gate.snapshot() as snapshot,
     ):
-        with late.replies():
+        with late.replies(IN_TIME_S):
             assert gate.version() == 2
         for ask in (
             gate.tables,
@@ -107,7 +110,7 @@ def test_a_call_of_several_requests_has_one_deadline_in_an_event_loop(writer, pr
     async def main():
         gate = await tidegate.aio.connect(url_of(proxy), writer.driver.endpoints.namespace)
         async with gate, gate.snapshot() as snapshot:
-            with late.replies():
+            with late.replies(IN_TIME_S):
                 assert await gate.version() == 2
             for ask in (
                 gate.tables,
@@ -132,7 +135,7 @@ def test_each_page_of_a_scan_has_a_deadline_of_its_own(writer, proxy, late):
     ):
         table = snapshot.table("aircraft")
         assert {key: row for key, row in table.scan() if key in ROWS} == ROWS
-        with late.replies():
+        with late.replies(IN_TIME_S):
             assert {key: row for key, row in table.scan() if key in ROWS} == ROWS
 
 
@@ -142,7 +145,7 @@ def test_each_page_of_a_scan_has_a_deadline_of_its_own_in_an_event_loop(writer, 
         async with gate, gate.snapshot() as snapshot:
             table = snapshot.table("aircraft")
             assert {key: row async for key, row in table.scan() if key in ROWS} == ROWS
-            with late.replies():
+            with late.replies(IN_TIME_S):
                 assert {key: row async for key, row in table.scan() if key in ROWS} == ROWS
 
     asyncio.run(main())
@@ -155,7 +158,7 @@ def test_many_keys_are_asked_for_in_parts_with_a_deadline_each(writer, proxy, la
         gate = await tidegate.aio.connect(url_of(proxy), writer.driver.endpoints.namespace)
         async with gate, gate.snapshot() as snapshot:
             assert await snapshot.table("aircraft").get_many(KEYS) == ROWS
-            with late.replies():
+            with late.replies(IN_TIME_S):
                 assert await snapshot.table("aircraft").get_many(KEYS) == ROWS
 
     asyncio.run(main())
@@ -164,7 +167,7 @@ def test_many_keys_are_asked_for_in_parts_with_a_deadline_each(writer, proxy, la
         gate.snapshot() as snapshot,
     ):
         assert snapshot.table("aircraft").get_many(KEYS) == ROWS
-        with late.replies():
+        with late.replies(IN_TIME_S):
             assert snapshot.table("aircraft").get_many(KEYS) == ROWS
 
 
@@ -172,7 +175,7 @@ def test_leases_are_renewed_after_the_call_that_took_them(writer, proxy, late):
     async def main():
         gate = await tidegate.aio.connect(url_of(proxy), writer.driver.endpoints.namespace)
         async with gate, gate.snapshot() as snapshot:
-            with late.replies():
+            with late.replies(IN_TIME_S):
                 assert await gate.version() == 2  # the call that began the renewal is long over now
             lease, before = snapshot._lease, snapshot._lease.deadline
             lease.due = 0.0
