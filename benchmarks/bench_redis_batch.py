@@ -2,7 +2,7 @@ r"""Large batches into Redis: tidegate beside the plainest and the fastest write
 
     tools/run python tests/services/run.py kafka redis -- \
         python benchmarks/bench_redis_batch.py --wal {kafka} --store {redis} \
-        [--keys 400000] [--key-groups 1024] [--spark-redis PYTHON JARS]
+        [--keys 400000] [--key-groups 1024] [--replace] [--spark-redis PYTHON JARS]
 
 All write the same batches inside foreachBatch, in turns, on local[2], beside the servers on the same
 cores: (a) ``foreachPartition`` with redis-py pipelines of 5,000 SETs; (b) ``mapInArrow`` with one MSET per
@@ -10,7 +10,9 @@ Arrow batch; (c) if asked for, spark-redis, which does not run on this Spark: PY
 environment with ``pyspark==3.5.9``, JARS a folder with its jars (spark-redis-pom.xml); tidegate, with
 its log, its versions, and its merge into the base counted: until a
 version is visible, and until the layer that it pushed out is merged. Printed: seconds per batch and
-ratios of medians, the first batch being a warm-up.
+ratios of medians, the first batch being a warm-up. With ``--replace`` tidegate is told that a batch is
+the whole table (``txn.replace``), as a query in the complete output mode knows: no row has to be moved onto
+another.
 """
 
 from __future__ import annotations
@@ -162,6 +164,7 @@ def write_input(spark: Any, folder: Path, arguments: argparse.Namespace) -> Any:
 def in_turns(
     url: str,
     sink: Any,
+    run_batch: Callable[[Any, int], None],
     store: Any,
     other: Callable[[int], float] | None,
     seconds: dict[str, list[float]],
@@ -184,7 +187,7 @@ def in_turns(
 
     def tide(batch: Any, batch_id: int) -> None:
         started = time.perf_counter()
-        sink(batch, batch_id)
+        run_batch(batch, batch_id)
         clocked("tidegate, visible", started)
         for name, took in sink.last_phases.items():
             stages.setdefault(name, []).append(took)
@@ -209,6 +212,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--key-groups", type=int, default=128)
+    parser.add_argument("--replace", action="store_true", help="each batch is the whole table")
     parser.add_argument("--spark-redis", nargs=2, metavar=("PYTHON", "JARS"), help="writer (c)")
     arguments = parser.parse_args()
     from tidegate.sinks.open_store import open_store
@@ -218,16 +222,16 @@ def main() -> None:
     spark = session()
     rows = write_input(spark, folder, arguments)
     namespace = f"bench-{os.getpid()}"
+    parts = None if arguments.replace else {"table": "t", "key": "key", "value": "value"}
     sink = VersionedSink(
         namespace=namespace,
         wal=arguments.wal,
         store=arguments.store,
-        table="t",
-        key="key",
-        value="value",
         key_groups=arguments.key_groups,
         allow_unsafe=True,
+        **(parts or {}),
     )
+    run_batch = sink if parts else sink.each(lambda tx, batch: tx.replace("t", batch, "key", value="value"))
     seconds: dict[str, list[float]] = {}
     stages: dict[str, list[float]] = {}
     store = open_store(arguments.store, namespace)
@@ -242,7 +246,7 @@ def main() -> None:
         .option("maxFilesPerTrigger", 2)
         .parquet(str(folder / "input" / "*"))
         .writeStream.foreachBatch(
-            in_turns(arguments.store, sink, store, other if spark_redis else None, seconds, stages)
+            in_turns(arguments.store, sink, run_batch, store, other if spark_redis else None, seconds, stages)
         )
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
