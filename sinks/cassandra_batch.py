@@ -9,7 +9,7 @@ batch of one partition is one mutation for the server, atomic there and without 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,6 +111,12 @@ def bigint(number: int) -> bytes:
 def one(head: bytes, *values: bytes) -> Packed:
     """One statement."""
     return Packed(1, head + bound(*values))
+
+
+def joined(parts: Iterable[Packed]) -> Packed:
+    """All their statements, in order."""
+    some = list(parts)
+    return Packed(sum(packed.statements for packed in some), b"".join(packed.body for packed in some))
 
 
 def rows(head: bytes, keys: Any, tail: bytes, values: Any = None) -> Iterator[Packed]:

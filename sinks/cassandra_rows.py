@@ -21,7 +21,17 @@ import pyarrow.compute as pc
 
 from tidegate.errors import CorruptError
 from tidegate.key_groups import key_group
-from tidegate.sinks.cassandra_batch import Packed, PackedBatch, bigint, bound, one, rows, statement
+from tidegate.sinks.cassandra_batch import (
+    Packed,
+    PackedBatch,
+    bigint,
+    bound,
+    joined,
+    one,
+    routing_key,
+    rows,
+    statement,
+)
 from tidegate.sinks.cassandra_space import Space
 from tidegate.sinks.expired import Looked, is_hidden
 from tidegate.sinks.layout import unpack
@@ -32,6 +42,9 @@ from tidegate.wal.frame import Chunk, Run
 
 KEYS_AT_ONCE = 100
 """Keys in one request: each is a slice of its own for the server."""
+TOGETHER, TOGETHER_BYTES = 10, 5 * 1024
+"""Partitions in one request, and their bytes: servers warn of more, and refuse ten times as many bytes
+(unlogged_batch_across_partitions_warn_threshold, batch_size_warn_threshold and _fail_threshold)."""
 PAGE_FIRST, PAGE_ROWS = 32, 500
 PAGE_BYTES = 2 * 1024 * 1024
 SEAL = ""
@@ -39,6 +52,8 @@ SEAL = ""
 DELETES = pa.array([b"-", b"d"])
 
 Request = tuple[Any, int]
+Part = tuple[tuple[bytes, ...], Packed]
+"""Statements of one partition, and which."""
 
 
 class Rows:
@@ -57,7 +72,7 @@ class Rows:
             return
         runs = [run for chunk in chunks for run in chunk.runs]
         self._list_tables({run.table for run in runs})
-        self._send(_in_turns(self._puts(stamp, run) for run in runs))
+        self._send(self._batches(stamp, _in_turns(self._puts(stamp, run) for run in runs)))
         notes: dict[tuple[int, str, int], int] = {}
         for chunk in chunks:
             counted: dict[tuple[int, str, int], int] = defaultdict(int)
@@ -66,11 +81,11 @@ class Rows:
             notes |= counted  # a chunk that comes again counts once
         self._note(stamp, [(*of, changes) for of, changes in notes.items()])
 
-    def _puts(self, stamp: Stamp, run: Run) -> Iterator[Request]:
+    def _puts(self, stamp: Stamp, run: Run) -> Iterator[Part]:
         of = self._partition(run.table, run.group)
         head, tail = self._start_of("put_row", 6) + bound(*of), bound(bigint(stamp.version))
         for packed in rows(head, run.keys, tail, run.values):
-            yield self._batch(of, packed, stamp)
+            yield of, packed
 
     def seal(self, stamp: Stamp, counts: Counts) -> list[str]:
         """Seal what is whole; in words, what is not."""
@@ -183,13 +198,14 @@ class Rows:
         for chunk in changes:
             if stopped():
                 return False
-            self._send(
-                self._batch(of, packed, stamp)
+            gone = (
+                (of, packed)
                 for run in chunk.runs
                 for of in [self._partition(run.table, run.group)]
                 for head, keys in ((below, _upserted(run)), (until, _deleted(run)))
                 for packed in rows(head + bound(*of), keys, version)
             )
+            self._send(self._batches(stamp, gone))
         return True
 
     def retire_replaced(self, stamp: Stamp, table: str) -> None:
@@ -292,6 +308,22 @@ class Rows:
     def _start_of(self, name: str, values: int) -> bytes:
         return statement(self._space.session.prepared(name).query_id, values)
 
+    def _batches(self, stamp: Stamp, parts: Iterable[Part]) -> Iterator[Request]:
+        """A request for each part; small ones go together where the same nodes have their partitions."""
+        session, waiting = self._space.session, defaultdict[Any, list[Part]](list)
+        for of, packed in parts:
+            if packed.weight > TOGETHER_BYTES // 2:
+                yield self._batch(of, packed, stamp)
+                continue
+            together = waiting[session.replicas(routing_key(of))]
+            weight = packed.weight + sum(other.weight for _, other in together)
+            if weight > TOGETHER_BYTES or len(together) == TOGETHER:
+                yield self._batch(together[0][0], joined(packed for _, packed in together), stamp)
+                together.clear()
+            together.append((of, packed))
+        for together in waiting.values():
+            yield self._batch(together[0][0], joined(packed for _, packed in together), stamp)
+
     def _batch(self, of: tuple[bytes, ...], packed: Packed, stamp: Stamp) -> tuple[Any, int]:
         space = self._space
         batch = PackedBatch(space.settings.keyspace, of, packed, stamp.decided_at_us, space.write_at)
@@ -310,10 +342,10 @@ class Rows:
         )
 
 
-def _in_turns(of_each: Iterable[Iterator[Request]]) -> Iterator[Request]:
-    """One request of each partition after the other: writers of one partition wait for each other there."""
+def _in_turns(of_each: Iterable[Iterator[Part]]) -> Iterator[Part]:
+    """One part of each partition after the other: writers of one partition wait for each other there."""
     for some in itertools.zip_longest(*of_each):
-        yield from (request for request in some if request is not None)
+        yield from (part for part in some if part is not None)
 
 
 def _upserted(run: Run) -> Any:
@@ -330,8 +362,7 @@ def _is_delete(run: Run) -> Any:
 
 def _joined(statements: Sequence[Packed], at_once: int = 1_000) -> Iterator[Packed]:
     for at in range(0, len(statements), at_once):
-        some = statements[at : at + at_once]
-        yield Packed(len(some), b"".join(packed.body for packed in some))
+        yield joined(statements[at : at + at_once])
 
 
 def _next_limit(page: Sequence[tuple[bytes, bytes]]) -> int:

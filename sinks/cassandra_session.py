@@ -222,6 +222,10 @@ class Session:
         statement.consistency_level = level
         return statement
 
+    def replicas(self, routing_key: bytes) -> frozenset[Any]:
+        """The nodes that have a partition of this key, as the driver knows the ring; none: it does not."""
+        return frozenset(self.cluster.metadata.get_replicas(self.settings.keyspace, routing_key))
+
     def prepared(self, name: str) -> Any:
         """A statement, prepared once in this session; a node that does not know it is told by the driver."""
         found = self._prepared.get(name)
