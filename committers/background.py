@@ -1,5 +1,5 @@
 """Work beside the batches: heartbeat, repair while no batch comes, retirement, trimming, and the other
-stores. Never on a batch's path.
+stores. A batch waits for it only where older versions pile up (``right_of_way.py``).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tidegate.committers.follower import Follower, FollowerThread, Standing
 from tidegate.committers.levels import look_around
 from tidegate.committers.recover import recover
 from tidegate.committers.retire import retire_up_to
+from tidegate.committers.right_of_way import RightOfWay
 from tidegate.committers.trim import Trimmer
 from tidegate.errors import TidegateError
 from tidegate.observing import At, Level, Somewhere
@@ -49,6 +50,8 @@ class Background:
         self._log, self._store, self._options, self._epoch, self._alive = log, store, options, epoch, alive
         self._clock = clock or Clock()
         self._at = at
+        self.way = RightOfWay()
+        """The driver's, whose versions go before retirement."""
         self.decided: Callable[[], int] = lambda: 0
         """The last decided version, for whoever observes."""
         self._name, self._others = at.store, {follower.name: follower.store for follower in followers}
@@ -69,6 +72,7 @@ class Background:
 
     def published(self) -> None:
         """A version became visible: an older one may be retired now, the log trimmed, the others follow."""
+        self.way.published()
         self._work.set()
         for each in self._followers:
             each.wake()
@@ -146,14 +150,20 @@ class Background:
                 view = catch_up(view, self._log)
                 observing.level(Level.VOID, At(self._at.namespace), view.void)
                 self._repair_if_changed(view)
-                with observing.timed(self._at, "retire"):
+                with observing.timed(self._at, "retire"), self.way.retiring():
                     dropped = retire_up_to(
-                        self._log, self._store, view.state, self._options, self._ending.is_set, dropped
+                        self._log, self._store, view.state, self._options, self._between_steps, dropped
                     )
                 if not self._ending.is_set():
                     trimmer.trim(view, folded_at_us, self._ending.is_set)
             except Exception as error:  # noqa: BLE001 - what ended here would never be retired again
                 _tell(error, "retiring or trimming failed, tried again after the next version: %s")
+
+    def _between_steps(self) -> bool:
+        """Whether to stop here; a version that is applied goes first."""
+        if not self._ending.is_set():
+            self.way.give_way()
+        return self._ending.is_set()
 
     def _repair_if_changed(self, view: View) -> None:
         """Put back what servers lost, though no batch may come for hours. A batch that comes meanwhile

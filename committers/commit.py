@@ -21,6 +21,7 @@ from tidegate.committers.facts import facts_from
 from tidegate.committers.phases import Phases
 from tidegate.committers.publish import publish
 from tidegate.committers.repair import repair
+from tidegate.committers.retire import behind_most
 from tidegate.committers.seal import RETRIED, seal_everywhere
 from tidegate.committers.states import Event, Machine, State
 from tidegate.committers.trim import summarise_if_due
@@ -93,6 +94,7 @@ def until_decided(
     machine.on(Event.MANIFEST_WRITTEN)
     failpoints.hit("manifest.after_write")
     wait_for_room()
+    _let_retirement_catch_up(driver)
 
     # The commit point: one record, and which attempt the fold gives for the barrier.
     record = decided_of(driver, barrier, manifest, address, manifest_digest(content), spec.at_us)
@@ -102,6 +104,26 @@ def until_decided(
         replay_of(driver.folded, barrier.origin)  # LineageError when it was from other offsets
     driver.last_manifest = manifest if won else None
     return OnItsWay(fact, driver.last_manifest, machine)
+
+
+def _let_retirement_catch_up(driver: Driver) -> None:
+    """Versions that wait to be retired take room in the store, and readers look through them: while they are
+    many, no more are decided. After ``apply_deadline_s`` they are, with a warning.
+    """
+    if not driver.way.behind:
+        return
+    most, deadline_s = behind_most(driver.store, driver.options), driver.options.apply_deadline_s
+    if driver.way.wait_for_room(most, 0):
+        return
+    driver.waits_for(f"{driver.way.behind} older versions to be retired")
+    if not driver.way.wait_for_room(most, deadline_s):
+        logger.warning(
+            "the retirement of older versions has gone on for more than %s s while %s became visible: readers"
+            " look through all of them, and they take room; write fewer or larger batches, or give the store"
+            " more servers",
+            deadline_s,
+            driver.way.behind,
+        )
 
 
 def complete(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from tidegate.clock import Clock
 from tidegate.committers.apply import ApplyWork
 from tidegate.committers.phases import Phases
+from tidegate.committers.right_of_way import RightOfWay
 from tidegate.committers.states import Watch
 from tidegate.errors import ConfigError, OutcomeUnknownError, TidegateError, WalUnavailableError
 from tidegate.options import Endpoints, Options
@@ -69,6 +70,8 @@ class Driver:
     """Of the version that this driver decided, or made visible, last; None: it is only in the log."""
     held: dict[str, bytes] = dataclasses.field(default_factory=dict)
     """Frames that it staged itself for the barrier on its way, by address: they need not be read back."""
+    way: RightOfWay = dataclasses.field(default_factory=RightOfWay)
+    """Who goes first at the store: also between a pipelined line and its deciding side."""
     unproven: str = ""
     """What the log said of the last append, when that proved nothing."""
     refused: bool = False

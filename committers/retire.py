@@ -36,11 +36,22 @@ LOOK_AT_LEAST, LOOK_PER_CHANGE, LOOK_AT_ONCE = 500, 2, 2_000
 (I11), and while as many rows come as go, about a third as many as live wait to be dropped.
 """
 
+BEHIND_LEAST = 4
+"""Versions that may become visible during one retirement, however few layers a lease may hold."""
+
 
 def kept_by(store: Store, options: Options) -> tuple[int, int]:
     """How many versions stay readable, and how many behind the visible one a lease may hold."""
     kept = store.keep_versions_default if options.keep_versions is None else options.keep_versions
     return kept, kept + store.layers_default if options.max_layers is None else options.max_layers
+
+
+def behind_most(store: Store, options: Options) -> int:
+    """How many versions may become visible while older ones are retired. With as many that wait for the next
+    retirement they are about as many as a lease may hold.
+    """
+    kept, layers = kept_by(store, options)
+    return max(BEHIND_LEAST, (layers - kept) // 2)
 
 
 def retire_up_to(

@@ -85,12 +85,13 @@ def _seal_once(driver: Driver, fact: VersionFact, manifest: Manifest | None) -> 
         sum(ref.changes for ref in frames) <= options.driver_apply_max_changes
         and sum(ref.bytes for ref in frames) <= options.driver_apply_max_bytes
     )
-    if small or driver.apply_on_executors is None:
-        for work in apply.plan(manifest, fact, 1):
-            apply.do(work, driver.log, driver.store, held=driver.held)
-    else:
-        tasks = min(manifest.key_groups, max(parallelism_of(manifest), options.tasks or 1))
-        driver.apply_on_executors(apply.plan(manifest, fact, tasks))
+    with driver.way.applying():
+        if small or driver.apply_on_executors is None:
+            for work in apply.plan(manifest, fact, 1):
+                apply.do(work, driver.log, driver.store, held=driver.held)
+        else:
+            tasks = min(manifest.key_groups, max(parallelism_of(manifest), options.tasks or 1))
+            driver.apply_on_executors(apply.plan(manifest, fact, tasks))
     if driver.options.wait_replicas or driver.options.wait_aof:
         replicas, aof = driver.options.wait_replicas, driver.options.wait_aof
         driver.store.confirm(fact.version, replicas=replicas, aof=aof)

@@ -369,6 +369,7 @@ class VersionedSink(Loads):
                 followers=self._followers,
                 at=self._teller.at,
             )
+            self._background.way = driver.way
             self._background.decided = lambda: driver.last_decided
 
     def _new_driver(self) -> Driver:

@@ -1,0 +1,154 @@
+"""A version that is applied goes before the retirement of older ones, and waits for it when those pile up."""
+
+import threading
+import time
+import uuid
+
+import pytest
+
+from tidegate.committers import apply, right_of_way
+from tidegate.committers.background import Background
+from tidegate.committers.driver import Driver
+from tidegate.committers.retire import BEHIND_LEAST, behind_most
+from tidegate.committers.right_of_way import GIVES_WAY, RightOfWay
+from tidegate.options import Options
+from tidegate.testing.example import Example
+
+KEEP_ONE = Options(key_groups=2, keep_versions=1, max_layers=3)
+DEADLINE_S = 30.0
+
+
+def until(condition):
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def writer(tmp_path):
+    example = Example(f"memory://{uuid.uuid4().hex}", f"sqlite://{tmp_path}/store", options=KEEP_ONE)
+    yield example
+    example.close()
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Retirement has come to a place between two steps; it gives way there without an end."""
+    came, plain = threading.Event(), RightOfWay.give_way
+
+    def give_way(way):
+        came.set()
+        plain(way)
+
+    monkeypatch.setattr(right_of_way, "GIVES_WAY_S", DEADLINE_S)
+    monkeypatch.setattr(RightOfWay, "give_way", give_way)
+    return came
+
+
+@pytest.fixture
+def background(writer):
+    driver = writer.driver
+    made = Background(driver.log, driver.store, KEEP_ONE, lambda: driver.epoch)
+    made.way = driver.way
+    yield made
+    made.stop()
+
+
+def write(writer, count=1):
+    for _ in range(count):
+        last = writer.driver.folded.last_version
+        writer.write({"airports": {"EWR": {"departures": last, "delay": 0.0}}})
+
+
+def horizon(writer):
+    return writer.driver.store.pointer().horizon
+
+
+def test_retirement_gives_way_to_a_version_that_is_applied(writer, background, steps):
+    write(writer, 3)
+    with writer.driver.way.applying():
+        background.published()
+        assert steps.wait(DEADLINE_S)
+        assert horizon(writer) == 0
+    until(lambda: horizon(writer) == 3)
+
+
+def test_it_goes_on_beside_it_when_more_have_become_visible(writer, background, steps):
+    write(writer, 3)
+    with writer.driver.way.applying():
+        background.published()
+        assert steps.wait(DEADLINE_S)
+        for _ in range(GIVES_WAY):
+            background.published()
+        until(lambda: horizon(writer) == 3)
+
+
+def test_it_goes_on_step_by_step_beside_one_that_takes_without_end(writer, background, monkeypatch):
+    monkeypatch.setattr(right_of_way, "GIVES_WAY_S", 0.01)
+    write(writer, 3)
+    with writer.driver.way.applying():
+        background.published()
+        until(lambda: horizon(writer) == 3)
+
+
+def test_a_stop_ends_a_retirement_that_gives_way(writer, background, monkeypatch):
+    monkeypatch.setattr(right_of_way, "GIVES_WAY_S", 0.01)
+    write(writer, 3)
+    with writer.driver.way.applying():
+        background.published()
+    background.stop()
+    assert background.ended
+
+
+def test_a_version_is_applied_with_the_right_of_way(writer, monkeypatch):
+    way, seen, plain = writer.driver.way, [], apply.do
+
+    def do(*arguments, **named):
+        seen.append(way._applying)
+        return plain(*arguments, **named)
+
+    monkeypatch.setattr(apply, "do", do)
+    write(writer)
+    assert seen == [1]
+    assert way._applying == 0
+
+
+# -- older versions that pile up -------------------------------------------------------------------
+
+
+def pile_up(way, versions=BEHIND_LEAST):
+    for _ in range(versions):
+        way.published()
+
+
+def test_nothing_more_is_decided_while_many_wait_to_be_retired(writer, monkeypatch):
+    waits, way = threading.Event(), writer.driver.way
+    said = []
+    monkeypatch.setattr(Driver, "waits_for", lambda _, reason: (said.append(reason), waits.set()))
+    thread = threading.Thread(target=write, args=(writer,))
+    with way.retiring():
+        pile_up(way, BEHIND_LEAST - 1)
+        write(writer)
+        assert not said
+        pile_up(way, 1)
+        thread.start()
+        assert waits.wait(DEADLINE_S)
+        assert len(list(writer.driver.log.decisions())) == 3, "genesis, open, one version"
+    thread.join(DEADLINE_S)
+    assert writer.driver.store.pointer().visible == 2
+    assert said == [f"{BEHIND_LEAST} older versions to be retired"]
+
+
+def test_after_a_deadline_it_is_decided_with_a_warning(writer, monkeypatch, caplog):
+    monkeypatch.setattr(RightOfWay, "wait_for_room", lambda *_: False)
+    with writer.driver.way.retiring():
+        pile_up(writer.driver.way)
+        write(writer)
+    assert writer.driver.store.pointer().visible == 1
+    assert f"more than {KEEP_ONE.apply_deadline_s} s while {BEHIND_LEAST} became visible" in caplog.text
+
+
+@pytest.mark.parametrize("layers, most", [(None, 500), (3, BEHIND_LEAST), (41, 20)])
+def test_how_many_may_wait_follows_from_what_a_lease_may_hold(writer, layers, most):
+    assert behind_most(writer.driver.store, Options(keep_versions=1, max_layers=layers)) == most
