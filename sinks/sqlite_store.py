@@ -112,7 +112,10 @@ class SqliteStore(Store):
             if not has_table(meta, "namespace"):
                 return None  # being made, or its making was cut short
             row = meta.execute("SELECT identity FROM namespace WHERE ready = 1").fetchone()
-        return None if row is None else self._decode(row[0], Identity)
+        found = None if row is None else self._decode(row[0], Identity)
+        if found is not None and self._files.uuid is None:
+            self._files.uuid = found.uuid  # what was seen is what is used, also where another is made later
+        return found
 
     def create(self, identity: Identity) -> Identity:
         make_folder(self._files.folder, self.where)
