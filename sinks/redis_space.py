@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tidegate import forks
 from tidegate.errors import StoreNotVerifiedError, TidegateError
 from tidegate.names import check_name
 from tidegate.options import redact
@@ -49,7 +50,7 @@ class Space:
         self._repairing = threading.local()
         self.compared_at: tuple[Address, ...] = ()
         self._known: Identity | None = None
-        self._lock = threading.Lock()
+        self._lock = forks.Lock()
 
     # -- asking ----------------------------------------------------------------------------------
 
