@@ -182,7 +182,7 @@ class Gate:
         WaitTimeoutError: it was not visible within ``timeout`` seconds. StoreUnavailableError: a look at the
         store had no answer within its ``timeout_s``. ConfigError: give one of the two.
         """
-        wanted = reading.awaited(version, offsets)
+        wanted = reading.awaited(version, offsets, timeout)
         clock = self._reader.clock
         end, pause = clock.monotonic() + timeout, 0.0
         while True:
