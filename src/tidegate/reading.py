@@ -268,7 +268,7 @@ WITHOUT_OFFSETS_MAX = 20
 """So many versions that are no batch (loads) are looked behind for the last batch's offsets."""
 
 
-def awaited(version: int | None, offsets: Offsets | None, timeout: float) -> Awaited:
+def awaited(version: int | None, offsets: Offsets | None, timeout: object) -> Awaited:
     """What ``wait_for`` waits for. ConfigError: its arguments do not fit."""
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout):
         raise ConfigError(f"timeout is {timeout!r}; it must be a number of seconds")
