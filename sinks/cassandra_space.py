@@ -207,6 +207,8 @@ class Space:
         """Take the namespace out of sight, for ever; whether there was one. The first step of a drop."""
         found = self._find()
         if found is not None:
+            if self._known not in (None, found.space):
+                raise dropped(self.where)
             level = found.write_at
             self.session.decide(("begin_drop", self.namespace, found.space), level=level)
         self._made = self._known = None

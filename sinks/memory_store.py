@@ -489,6 +489,8 @@ class MemoryStore(LookingStore):
 
     def drop(self) -> bool:
         with self._found.lock:
+            if self.identity() not in (None, self._known):
+                raise dropped(self.where)
             there, self._known = self._found.identity is not None, None
             self._found.empty()
             return there

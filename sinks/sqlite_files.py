@@ -264,6 +264,19 @@ class Files:
             if there != self.uuid:
                 raise dropped(self.where)
 
+    def refuse_another(self) -> None:
+        """ConfigError: another namespace lies there than the one that was seen. Damage is passed over."""
+        if self.uuid is None or not self.exists(META_FILE):
+            return
+        there = None
+        with (
+            contextlib.suppress(sqlite3.Error, CorruptError),
+            contextlib.closing(self._connect(META_FILE, "rw")) as connection,
+        ):
+            there = self._uuid_in(connection)
+        if there not in (None, self.uuid):
+            raise dropped(self.where)
+
     def _uuid_in(self, connection: sqlite3.Connection) -> str | None:
         """Whose ``meta.sqlite`` this is; None: it is being made."""
         if not has_table(connection, "namespace"):

@@ -406,7 +406,8 @@ class SqliteStore(Store):
 
     def drop(self) -> bool:
         self._files.close()
-        there = drop_folder(self._files.folder, self.where, self._timeout_s)
+        files = self._files
+        there = drop_folder(files.folder, self.where, self._timeout_s, files.refuse_another)
         self._files = Files(self._files.folder, self.where, self._timeout_s)
         self._opened, self._visible_seen = None, 0
         return there

@@ -243,3 +243,19 @@ class UpkeepTests(StoreHarness):
         assert (fresh.pointer().epoch, get(fresh, "t", [b"k"], 2)) == (EPOCH, [b"new"])
         store.close()
         fresh.close()
+
+    def test_a_late_drop_leaves_another_of_its_name_alone(self) -> None:
+        """Whoever looked, slept and drops now means the one that it saw."""
+        store = self.make_created()
+        late = self.reopen(store)
+        assert late.identity() is not None
+        store.drop()
+        fresh = self.reopen(store)
+        fresh.create(Identity("uuid-2", "suite", 2))
+        with pytest.raises(ConfigError):
+            late.drop()
+        assert fresh.identity() == Identity("uuid-2", "suite", 2)
+        last = self.reopen(store)
+        assert last.drop() is True
+        for each in (store, late, fresh, last):
+            each.close()
