@@ -28,6 +28,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import sqlite3
@@ -352,7 +353,10 @@ def make_folder(folder: Path, where: str) -> None:
 
 @contextlib.contextmanager
 def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
-    """One maker of a namespace at a time: SQLite does not wait for a lock when it changes to WAL mode."""
+    """One maker of a namespace at a time: SQLite does not wait for a lock when it changes to WAL mode.
+
+    FileNotFoundError: the folder is gone, or another one by now; whoever made that may be at work in it.
+    """
     deadline = time.monotonic() + timeout_s
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -366,6 +370,8 @@ def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
                         f"{where}: another process has been making {folder} for {timeout_s} s"
                     ) from None
                 time.sleep(0.01)
+        if not os.path.samestat(os.fstat(handle), folder.stat()):
+            raise FileNotFoundError(errno.ENOENT, "it was dropped", str(folder))
         yield
     finally:
         os.close(handle)  # gives the lock back

@@ -1,15 +1,22 @@
 """A namespace that was dropped, and perhaps made anew, while others have it open."""
 
 import contextlib
+import fcntl
+import os
+import threading
+import time
+import types
 import uuid
 
 import pytest
 
 import tidegate
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StoreUnavailableError
+from tidegate.sinks import sqlite_files
 from tidegate.sinks.cassandra_space import Made, Space
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.sqlite_files import META_FILE
+from tidegate.sinks.sqlite_store import SqliteStore
 from tidegate.sinks.store import Identity
 from tidegate.testing.example import Example, write_flights
 
@@ -70,3 +77,38 @@ def test_in_cassandra_what_was_looked_at_is_what_is_read(monkeypatch):
         _ = space.made
     there.insert(0, gone)
     assert space.made == gone
+
+
+def test_who_waited_for_a_folder_that_was_dropped_leaves_the_new_one_to_its_maker(tmp_path):
+    """The lock that it got is the old folder's: beside it another process makes the new one."""
+    store = SqliteStore(str(tmp_path), "n")
+    folder, results = tmp_path / "n", []
+    folder.mkdir()
+    maker = os.open(folder, os.O_RDONLY)
+    fcntl.flock(maker, fcntl.LOCK_EX)
+    waits = threading.Event()
+    times = types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda s: (waits.set(), time.sleep(s)))
+
+    def drop():
+        results.append(store.drop())
+
+    def create():
+        with pytest.raises(StoreUnavailableError, match="dropped while it was made"):
+            store.create(Identity("uuid-1", "n", 4))
+        results.append("refused")
+
+    for work in (drop, create):
+        waits.clear()
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(sqlite_files, "time", times)
+            thread = threading.Thread(target=work)
+            thread.start()
+            assert waits.wait(30)
+            folder.rename(tmp_path / f"old-{work.__name__}")
+            folder.mkdir()
+            os.close(maker)
+            thread.join(30)
+        maker = os.open(folder, os.O_RDONLY)
+        fcntl.flock(maker, fcntl.LOCK_EX)
+    os.close(maker)
+    assert (results, folder.is_dir(), list(folder.iterdir())) == ([False, "refused"], True, [])
