@@ -96,7 +96,7 @@ class Session:
     def __init__(self, settings: CassandraSettings, where: str) -> None:
         self.settings, self.where = settings, where
         self._prepared: dict[str, Any] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a scan that is collected while this thread prepares asks, too
         self._tables_seen = False
         self.cluster, self.driver = self._connect()
 

@@ -10,6 +10,9 @@ import weakref
 class Lock:
     """A context manager, for threads of one process. That thread is not in the child, so nobody would ever
     release its lock there. What the lock guards has to be whole at any moment: each change is one assignment.
+
+    A thread may take it again: what it drops unfinished (a scan, which then gives its lease back) may be
+    collected while it holds the lock.
     """
 
     __slots__ = ("__weakref__", "_lock")
@@ -20,7 +23,7 @@ class Lock:
 
     def renew(self) -> None:
         """In a child: nobody holds it."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __enter__(self) -> None:
         self._lock.acquire()

@@ -82,7 +82,7 @@ def alive_of(held: dict[str, weakref.ref[HeldLease]], now: float) -> list[HeldLe
     for lease_id, ref in list(held.items()):
         one = ref()
         if one is None or one.revoked is not None or one.deadline <= now:
-            del held[lease_id]
+            held.pop(lease_id, None)  # a scan that is collected meanwhile may have given it back
         else:
             alive.append(one)
     return alive

@@ -1,5 +1,6 @@
 """What a child of a fork finds where another thread of its parent was at work."""
 
+import gc
 import os
 import signal
 import threading
@@ -8,6 +9,8 @@ import pytest
 
 import tidegate
 from tidegate import alias_gate, forks
+from tidegate.sinks.redis_servers import servers_of
+from tidegate.sinks.redis_settings import Address, settings_of
 from tidegate.testing.example import write_flights
 
 DEADLINE_S = 30
@@ -77,3 +80,30 @@ def test_a_child_reads_by_an_alias_while_another_thread_was_opening_what_it_name
         finally:
             answers.set()
             thread.join()
+
+
+def test_what_is_collected_while_its_thread_is_in_a_lock_may_ask_the_store():
+    """A scan that was dropped half-way, in a cycle with a traceback for one, gives its lease back."""
+    servers, asked, ended = servers_of(settings_of("redis://nowhere", {})), [], threading.Event()
+
+    def scan():
+        try:
+            yield
+        finally:
+            asked.append(servers.node_of(b"key").address)
+
+    def work():
+        dropped = scan()
+        next(dropped)
+        cycle = [dropped]
+        cycle.append(cycle)
+        del dropped, cycle
+        with servers._lock:  # as ``node_at`` does, which makes a node in it
+            gc.collect()
+        ended.set()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert ended.wait(DEADLINE_S), "it waits for itself"
+    thread.join()
+    assert asked == [Address("nowhere", 6379)]
