@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import pyarrow as pa
@@ -44,7 +44,8 @@ def export(
     The version is held by a lease for as long as it takes; a row group at a time is in memory. On return all
     is on disk (fsync). After an error the folder has no manifest, and is no export.
 
-    ConfigError: the folder cannot be written or is not empty, or there is no such table.
+    ConfigError: the folder cannot be written or is not empty, there is no such table, or the file system does
+    not tell two tables apart.
     SnapshotExpiredError: the version was retired.
     """
     held = HeldVersion(store, version, Clock(), "export")
@@ -127,7 +128,7 @@ def _write(folder: Path, name: str, batches: Iterator[Any], file_bytes: int) -> 
         path = place_of(folder, name, len(files))
         path.parent.mkdir(exist_ok=True)
         rows = written = 0
-        with parquet.ParquetWriter(path, ROWS) as file:
+        with _new(path, name) as made, parquet.ParquetWriter(made, ROWS) as file:
             while following is not None and (not written or written + following.nbytes <= file_bytes):
                 file.write_table(following)
                 rows, written = rows + following.num_rows, written + following.nbytes
@@ -135,6 +136,17 @@ def _write(folder: Path, name: str, batches: Iterator[Any], file_bytes: int) -> 
         _sync(path)
         files.append(msgspec.structs.replace(checksum_of(path), rows=rows))
     return files
+
+
+def _new(path: Path, table: str) -> BinaryIO:
+    """The file, which nobody has made yet. ConfigError: another table's lies there."""
+    try:
+        return path.open("xb")
+    except FileExistsError:
+        raise ConfigError(
+            f"{path} is another table's: this file system does not tell {table} from a name that differs in"
+            " upper and lower case alone; export to another file system, or such tables one at a time"
+        ) from None
 
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:

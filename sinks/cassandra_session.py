@@ -8,6 +8,8 @@ after a time-out, and whoever asked reads back (``committers/publish.py``).
 from __future__ import annotations
 
 import collections
+import functools
+import itertools
 import os
 import ssl
 import sys
@@ -83,6 +85,8 @@ NOT_LEFT_THERE = ("unconfigured table", "does not exist", "Keyspace")
 
 Found = TypeVar("Found")
 Row = tuple[Any, ...]
+Page = tuple[list[Row], bytes | None]
+"""Rows, and where the next page begins; None: there is none."""
 Fields = dict[str, Any]
 
 
@@ -92,7 +96,7 @@ class Session:
     def __init__(self, settings: CassandraSettings, where: str) -> None:
         self.settings, self.where = settings, where
         self._prepared: dict[str, Any] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a scan that is collected while this thread prepares asks, too
         self._tables_seen = False
         self.cluster, self.driver = self._connect()
 
@@ -135,17 +139,30 @@ class Session:
     def rows(self, name: str, *values: Any, level: int) -> list[Row]:
         """All rows that a statement gives. Repeated until it has an answer."""
         statement = self.bind(name, values, level)
-        return self._ask(lambda: list(self._execute(statement)))
+        return self._ask(lambda: list(itertools.chain.from_iterable(self._pages(statement, self._page))))
 
     def stream(self, name: str, *values: Any, level: int) -> Iterator[Row]:
         """The rows that a statement gives, ``FETCH_ROWS`` in memory at a time."""
-        statement = self.bind(name, values, level)
-        result = self._ask(lambda: self._execute(statement))
-        while True:
-            yield from result.current_rows
-            if not result.has_more_pages:
-                return
-            self._ask(result.fetch_next_page)
+        for page in self._pages(
+            self.bind(name, values, level), lambda *of: self._ask(functools.partial(self._page, *of))
+        ):
+            yield from page
+
+    @staticmethod
+    def _pages(statement: Any, ask: Callable[[Any, bytes | None], Page]) -> Iterator[list[Row]]:
+        rows, following = ask(statement, None)
+        yield rows
+        while following is not None:
+            rows, following = ask(statement, following)
+            yield rows
+
+    def _page(self, statement: Any, at: bytes | None) -> Page:
+        """Each page is a request of its own. The driver's way to the next one counts the time of all pages as
+        one, and takes a page that comes twice for the next: of a second node, which it asks when the first
+        is slow.
+        """
+        result = self.driver.execute(statement, timeout=self._try_s(), paging_state=at)
+        return result.current_rows, result.paging_state
 
     def write(self, name: str, *values: Any, level: int) -> None:
         """A plain write, repeated until it is acknowledged."""
@@ -207,9 +224,14 @@ class Session:
         """
 
         def ask() -> list[Fields]:
-            timeout = timeout_s or self.settings.timeout_s
-            result = self.driver.execute(cql, values or None, timeout=timeout, host=host)
-            return [dict(zip(result.column_names, row, strict=True)) for row in result]
+            found: list[Fields] = []
+            following, timeout = None, timeout_s or self.settings.timeout_s
+            while True:  # a request for each page: see ``_page``
+                asked = {"timeout": timeout, "host": host, "paging_state": following}
+                result = self.driver.execute(cql, values or None, **asked)
+                found += [dict(zip(result.column_names, row, strict=True)) for row in result.current_rows]
+                if (following := result.paging_state) is None:
+                    return found
 
         return self._ask(ask)
 

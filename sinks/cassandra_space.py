@@ -68,6 +68,7 @@ class Space:
         self.visible = self.horizon = self.merged = 0
         self.writing = False
         self._made: Made | None = None
+        self._known: uuid.UUID | None = None
         self._session: sessions.Session | None = None
         self._pid = 0
         self._closed = False
@@ -135,6 +136,8 @@ class Space:
             found = self._find()
             if found is None:
                 raise nothing_here(self.where)
+            if self._known not in (None, found.space):  # another one was made since its identity was read
+                raise dropped(self.where)
             self._made = self._readable(found)
         return self._made
 
@@ -144,7 +147,10 @@ class Space:
 
     def identity(self) -> Identity | None:
         found = self._find()
-        return None if found is None else found.identity
+        if found is None:
+            return None
+        self._known = self._known or found.space
+        return found.identity
 
     def _find(self, *, state: str = HERE) -> Made | None:
         if not self.session.has_tables():
@@ -192,7 +198,7 @@ class Space:
         entered = self.session.decide(("enter", self.namespace, space, *content), level=level)
         if not entered[0]:  # another was faster
             self.session.write("drop_pointer", NEVER_AGAIN_US, space, level=level)
-        self._made = None
+        self._made = self._known = None
         return self.made.identity
 
     # -- ending --------------------------------------------------------------------------------
@@ -201,9 +207,12 @@ class Space:
         """Take the namespace out of sight, for ever; whether there was one. The first step of a drop."""
         found = self._find()
         if found is not None:
+            if self._known not in (None, found.space):
+                raise dropped(self.where)
             level = found.write_at
             self.session.decide(("begin_drop", self.namespace, found.space), level=level)
-        self._made, self.visible, self.horizon, self.merged = None, 0, 0, 0
+        self._made = self._known = None
+        self.visible = self.horizon = self.merged = 0
         return found is not None
 
     def finish_drop(self) -> bool:

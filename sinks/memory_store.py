@@ -30,6 +30,7 @@ from tidegate.sinks.reads import (
     check_kept,
     check_leasable,
     check_visible,
+    dropped,
     nothing_here,
 )
 from tidegate.sinks.store import (
@@ -95,12 +96,14 @@ class MemoryStore(LookingStore):
         self.where = f"store memory://{name}, namespace {namespace}"
         self._place, self._clock = name, clock or Clock()
         self._sweep = Sweep()
+        self._known: Identity | None = None
         with _spaces_lock:
             self._found = _spaces.setdefault((name, namespace), _Space())
 
     # -- identity ------------------------------------------------------------------------------
 
     def identity(self) -> Identity | None:
+        self._known = self._known or self._found.identity
         return self._found.identity
 
     def create(self, identity: Identity) -> Identity:
@@ -114,8 +117,11 @@ class MemoryStore(LookingStore):
 
     @property
     def _space(self) -> _Space:
-        if self._found.identity is None:
+        identity = self.identity()
+        if identity is None:
             raise nothing_here(self.where)
+        if identity != self._known:  # another one of its name, made since
+            raise dropped(self.where)
         return self._found
 
     # -- the pointer ---------------------------------------------------------------------------
@@ -270,15 +276,7 @@ class MemoryStore(LookingStore):
     def leases(self) -> list[LeaseInfo]:
         space, now_us = self._space, self._clock.now_us()
         with space.lock:
-            infos = [
-                LeaseInfo(
-                    name,
-                    held.version,
-                    max(0.0, (now_us - held.taken_us) / 1e6),
-                    (held.expires_us - now_us) / 1e6,
-                )
-                for name, held in space.leases.items()
-            ]
+            infos = [held.told(name, now_us) for name, held in space.leases.items()]
         return sorted((info for info in infos if info.expires_in_s > 0), key=lambda info: info.version)
 
     def announce(
@@ -491,7 +489,9 @@ class MemoryStore(LookingStore):
 
     def drop(self) -> bool:
         with self._found.lock:
-            there = self._found.identity is not None
+            if self.identity() not in (None, self._known):
+                raise dropped(self.where)
+            there, self._known = self._found.identity is not None, None
             self._found.empty()
             return there
 

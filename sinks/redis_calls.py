@@ -38,7 +38,6 @@ from tidegate.sinks.redis_answers import (
     must_load,
     no_answer,
     not_compared,
-    plain,
     release_of,
     takes_no_functions,
 )
@@ -167,8 +166,8 @@ class Calls:
                     raise Later(str(error) or type(error).__name__) from error
         return replies
 
-    def each_primary_scan(self, pattern: str, *, unlink: bool = False) -> list[Any]:
-        """The keys that fit the pattern, of all primaries; with ``unlink`` they are removed."""
+    def each_primary_scan(self, pattern: str) -> list[Any]:
+        """The keys that fit the pattern, of all primaries."""
         found: list[Any] = []
         for attempt in self.retrying():
             with attempt:
@@ -185,8 +184,6 @@ class Calls:
                 except (*LOST, *NOT_NOW) as error:
                     self.servers.refresh()
                     raise Later(str(error) or type(error).__name__) from error
-        if unlink:
-            self.run([plain(key, b"UNLINK", key) for key in found])
         return found
 
     def wait_behind(self, call: Call, replicas: int, *, aof: bool) -> tuple[bool, int]:

@@ -10,7 +10,6 @@ import abc
 import bisect
 import collections
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from redis.connection import Connection, SSLConnection
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from tidegate import forks
 from tidegate.deadline import left_of
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis_keys import slot_of
@@ -139,7 +139,7 @@ class Servers(abc.ABC):
     def __init__(self, settings: RedisSettings) -> None:
         self.settings = settings
         self._nodes: dict[Address, Node] = {}
-        self._lock = threading.Lock()
+        self._lock = forks.Lock()
 
     @abc.abstractmethod
     def node_of(self, key: bytes) -> Node:

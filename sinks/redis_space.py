@@ -8,11 +8,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tidegate import forks
 from tidegate.errors import StoreNotVerifiedError, TidegateError
 from tidegate.names import check_name
 from tidegate.options import redact
-from tidegate.sinks.reads import decode, encode, nothing_here
-from tidegate.sinks.redis_answers import FLIGHT_CALLS, Call, Later, Refused
+from tidegate.sinks.reads import decode, dropped, encode, nothing_here
+from tidegate.sinks.redis_answers import FLIGHT_CALLS, Call, Later, Refused, plain
 from tidegate.sinks.redis_calls import Calls
 from tidegate.sinks.redis_keys import header_key, meta_key, patterns
 from tidegate.sinks.redis_reads import (
@@ -49,7 +50,7 @@ class Space:
         self._repairing = threading.local()
         self.compared_at: tuple[Address, ...] = ()
         self._known: Identity | None = None
-        self._lock = threading.Lock()
+        self._lock = forks.Lock()
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -141,21 +142,31 @@ class Space:
     def _make_headers(self, uuid: bytes, key_groups: int) -> None:
         calls = [Call(header_key(self.namespace, group), "make", (uuid,)) for group in range(key_groups)]
         if any(found != uuid for found in self.calls.run(calls)):
-            self.remove_groups()  # of one that was dropped, and not to the end
+            _, of_groups = patterns(self.namespace)
+            self._remove(of_groups, uuid)  # of one that was dropped, and not to the end
             self.calls.run(calls)
 
-    def remove_groups(self) -> int:
-        """Remove every key of every key group, whatever it is; how many."""
-        _, pattern = patterns(self.namespace)
-        return len(self.calls.each_primary_scan(pattern, unlink=True))
+    def _whose(self) -> bytes | None:
+        """The uuid of what is here, made or being made."""
+        (uuid,) = self.calls.run([plain(self.meta, b"HGET", self.meta, b"uuid")])
+        return None if uuid is None else bytes(uuid)
+
+    def _remove(self, pattern: str, uuid: bytes | None) -> int:
+        """Remove every key that fits, whatever it is; how many. ConfigError: while this slept a namespace of
+        another uuid was made under the name, and these are its keys.
+        """
+        keys = self.calls.each_primary_scan(pattern)
+        if self._whose() not in (None, uuid):
+            raise dropped(self.where)
+        self.calls.run([plain(key, b"UNLINK", key) for key in keys])
+        return len(keys)
 
     def drop(self) -> bool:
         """Remove everything, the identity first; whether there was anything."""
-        there = False
+        there, begun = False, self._whose()
         if self.identity() is not None:
             there = bool(self.ask("drop"))
-        own, _ = patterns(self.namespace)
-        gone = len(self.calls.each_primary_scan(own, unlink=True)) + self.remove_groups()
+        gone = sum(self._remove(pattern, begun) for pattern in patterns(self.namespace))
         self._known, self.visible, self.horizon, self.listed = None, 0, 0, frozenset()
         self.went_back += 1
         return there or gone > 0

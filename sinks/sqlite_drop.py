@@ -11,6 +11,7 @@ import errno
 import os
 import shutil
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 from tidegate.errors import StoreUnavailableError
@@ -20,13 +21,16 @@ DROPPED = ".dropped"
 """A dot never stands in an escaped name, so no namespace's folder is called so."""
 
 
-def drop_folder(folder: Path, where: str, timeout_s: float) -> bool:
-    """Remove the folder and what an earlier try left; whether there was anything."""
+def drop_folder(folder: Path, where: str, timeout_s: float, refuse: Callable[[], None]) -> bool:
+    """Remove the folder and what an earlier try left; whether there was anything. ``refuse`` may raise, just
+    before the folder is moved: nobody makes or drops a namespace there meanwhile.
+    """
     aside = folder.with_name(folder.name + DROPPED)
     try:
         there = aside.exists()
         _remove(aside, timeout_s)
         with contextlib.suppress(FileNotFoundError), creation_lock(folder, where, timeout_s):
+            refuse()
             folder.rename(aside)
             there = True
             _sync(folder.parent)

@@ -28,6 +28,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import sqlite3
@@ -39,6 +40,8 @@ from typing import Any
 from urllib.parse import quote
 
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
+from tidegate.sinks.reads import decode, dropped
+from tidegate.sinks.store import Identity
 
 META_FILE = "meta.sqlite"
 SHARDS_MAX = 16
@@ -104,6 +107,7 @@ class Files:
     def __init__(self, folder: Path, where: str, timeout_s: float) -> None:
         self.folder = folder
         self.where = where
+        self.uuid: str | None = None  # the namespace's, once it was seen
         self.expected: dict[str, tuple[str, int, int]] = {}  # per shard file: uuid, number, files
         self._timeout_s = timeout_s
         # A deque's append and pop need no lock, so that no lock is held when another thread forks.
@@ -226,23 +230,61 @@ class Files:
         """A connection to a file that must be there and must be this namespace's (I10)."""
         path = self.folder / name
         if not path.exists():
+            self._refuse_dropped()
             raise CorruptError(
                 f"{self.where}: {path} is missing; put it back from a copy of the whole folder"
             )
         connection = self._connect(name, "rw")
-        if name in self.expected:
-            try:
+        try:
+            if name in self.expected:
                 found = connection.execute("SELECT uuid, number, shards FROM shard").fetchone()
-            except BaseException:
-                connection.close()
-                raise
-            if found != self.expected[name]:
-                connection.close()
-                raise CorruptError(
-                    f"{self.where}: {path} is (namespace, number, shards) {found}, not {self.expected[name]};"
-                    " put it back from a copy of the whole folder"
-                )
+                if found != self.expected[name]:
+                    self._refuse_dropped()
+                    raise CorruptError(
+                        f"{self.where}: {path} is (namespace, number, shards) {found}, not"
+                        f" {self.expected[name]}; put it back from a copy of the whole folder"
+                    )
+            elif name == META_FILE and self.uuid is not None and self._uuid_in(connection) != self.uuid:
+                raise dropped(self.where)
+        except BaseException:
+            connection.close()
+            raise
         return connection
+
+    def _refuse_dropped(self) -> None:
+        """ConfigError: the namespace whose files these were is not in the folder any more, which another
+        process may have dropped, and made anew. A file that is missing is no loss then.
+        """
+        if self.uuid is None:
+            return
+        if not self.folder.exists():
+            raise dropped(self.where)
+        if self.exists(META_FILE):
+            with contextlib.closing(self._connect(META_FILE, "rw")) as connection:
+                there = self._uuid_in(connection)
+            if there != self.uuid:
+                raise dropped(self.where)
+
+    def refuse_another(self) -> None:
+        """ConfigError: another namespace lies there than the one that was seen. Damage is passed over."""
+        if self.uuid is None or not self.exists(META_FILE):
+            return
+        there = None
+        with (
+            contextlib.suppress(sqlite3.Error, CorruptError),
+            contextlib.closing(self._connect(META_FILE, "rw")) as connection,
+        ):
+            there = self._uuid_in(connection)
+        if there not in (None, self.uuid):
+            raise dropped(self.where)
+
+    def _uuid_in(self, connection: sqlite3.Connection) -> str | None:
+        """Whose ``meta.sqlite`` this is; None: it is being made."""
+        if not has_table(connection, "namespace"):
+            return None
+        row = connection.execute("SELECT identity FROM namespace").fetchone()
+        where = f"{self.where}: {self.folder / META_FILE}"
+        return None if row is None else decode(where, row[0], Identity).uuid
 
     def _connect(self, name: str, mode: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -311,7 +353,10 @@ def make_folder(folder: Path, where: str) -> None:
 
 @contextlib.contextmanager
 def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
-    """One maker of a namespace at a time: SQLite does not wait for a lock when it changes to WAL mode."""
+    """One maker of a namespace at a time: SQLite does not wait for a lock when it changes to WAL mode.
+
+    FileNotFoundError: the folder is gone, or another one by now; whoever made that may be at work in it.
+    """
     deadline = time.monotonic() + timeout_s
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -325,6 +370,8 @@ def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
                         f"{where}: another process has been making {folder} for {timeout_s} s"
                     ) from None
                 time.sleep(0.01)
+        if not os.path.samestat(os.fstat(handle), folder.stat()):
+            raise FileNotFoundError(errno.ENOENT, "it was dropped", str(folder))
         yield
     finally:
         os.close(handle)  # gives the lock back

@@ -84,6 +84,7 @@ class Shards:
         self._identity = identity
         self.count = min(SHARDS_MAX, identity.key_groups)
         self._tables: set[tuple[int, str]] = set()  # known to exist; they are never dropped
+        files.uuid = identity.uuid
         for shard in range(self.count):
             files.expected[self._name(shard)] = (identity.uuid, shard, self.count)
 

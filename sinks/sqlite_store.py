@@ -23,6 +23,7 @@ from tidegate.clock import Clock
 from tidegate.errors import (
     ConfigError,
     IncompleteError,
+    StoreUnavailableError,
 )
 from tidegate.key_groups import key_group
 from tidegate.names import check_name, escape
@@ -112,20 +113,31 @@ class SqliteStore(Store):
             if not has_table(meta, "namespace"):
                 return None  # being made, or its making was cut short
             row = meta.execute("SELECT identity FROM namespace WHERE ready = 1").fetchone()
-        return None if row is None else self._decode(row[0], Identity)
+        found = None if row is None else self._decode(row[0], Identity)
+        if found is not None and self._files.uuid is None:
+            self._files.uuid = found.uuid  # what was seen is what is used, also where another is made later
+        return found
 
     def create(self, identity: Identity) -> Identity:
         make_folder(self._files.folder, self.where)
-        with creation_lock(self._files.folder, self.where, self._timeout_s):
-            self._files.make(META_FILE, META)
+        try:
+            with creation_lock(self._files.folder, self.where, self._timeout_s):
+                return self._made(identity)
+        except FileNotFoundError as error:
+            raise StoreUnavailableError(
+                f"{self.where}: it was dropped while it was made here; make it again"
+            ) from error
+
+    def _made(self, identity: Identity) -> Identity:
+        self._files.make(META_FILE, META)
+        with self._files.writing(META_FILE, durable=True) as meta:
+            meta.execute("INSERT OR IGNORE INTO namespace VALUES (1, ?, 0)", (encode(identity).decode(),))
+            content, ready = meta.execute("SELECT identity, ready FROM namespace").fetchone()
+        stands = self._decode(content, Identity)
+        if not ready:  # a shard that is missing later is a loss (I10), never made anew
+            Shards(self._files, stands).create()
             with self._files.writing(META_FILE, durable=True) as meta:
-                meta.execute("INSERT OR IGNORE INTO namespace VALUES (1, ?, 0)", (encode(identity).decode(),))
-                content, ready = meta.execute("SELECT identity, ready FROM namespace").fetchone()
-            stands = self._decode(content, Identity)
-            if not ready:  # a shard that is missing later is a loss (I10), never made anew
-                Shards(self._files, stands).create()
-                with self._files.writing(META_FILE, durable=True) as meta:
-                    meta.execute("UPDATE namespace SET ready = 1")
+                meta.execute("UPDATE namespace SET ready = 1")
         return stands
 
     def aliases(self) -> Aliases:
@@ -403,7 +415,8 @@ class SqliteStore(Store):
 
     def drop(self) -> bool:
         self._files.close()
-        there = drop_folder(self._files.folder, self.where, self._timeout_s)
+        files = self._files
+        there = drop_folder(files.folder, self.where, self._timeout_s, files.refuse_another)
         self._files = Files(self._files.folder, self.where, self._timeout_s)
         self._opened, self._visible_seen = None, 0
         return there

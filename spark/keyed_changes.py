@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tidegate.errors import BadRecordError, ConfigError
 from tidegate.names import DELETED
 from tidegate.sinks.layout import DELETE, VALUE_END
-from tidegate.spark.keyed_state import INTEGERS, TEXTS, ReducedColumn, parse, parse_given
+from tidegate.spark.keyed_state import INTEGERS, TEXTS, ReducedColumn, parse_given, parse_held
 from tidegate.spark.state_read import ReadState
 from tidegate.wal.bad_rows import CHANGES, shown_key
 from tidegate.wal.record import Column
@@ -75,7 +75,7 @@ def changed(read: ReadState, table: ChangedTable, rows: Any) -> Any:
     held = read(table.name, table.start, rows)
     gone = read(deleted_table(table.name), table.deleted_start, rows)
     ours = parse_given(table, keys, contents, table.sequence)
-    theirs, dead = (parse(found, table.sequence) for found in (held, gone))
+    theirs, dead = (parse_held(table, keys, found, table.sequence) for found in (held, gone))
     later, equal = _compared(ours, theirs)
     over_row = pc.or_(later, pc.and_(equal, pc.or_(deletes, pc.greater(contents, pc.fill_null(held, b"")))))
     newer = pc.and_(pc.or_(pc.is_null(held), over_row), pc.or_(pc.is_null(gone), _compared(ours, dead)[0]))

@@ -87,7 +87,7 @@ def reduced(held: Any, table: ReducedTable, base_version: int, rows: Any) -> Any
         )
         raise BadRecordError(msg)
     part = parse_given(table, keys, pc.binary_slice(values, 1, VALUE_END), table.columns)
-    state = parse(held, table.columns)
+    state = parse_held(table, keys, held, table.columns)
     combined = []
     for column, ours, theirs in zip(table.columns, state, part, strict=True):
         try:
@@ -175,6 +175,19 @@ class Keyed(Protocol):
 
 def parse_given(table: Keyed, keys: Any, values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
     """As ``parse``, of what a batch brought. BadRecordError: a value is none that can be compared."""
+    return _parse_or_name(table, keys, values, columns, "")
+
+
+def parse_held(table: Keyed, keys: Any, held: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
+    """As ``parse``, of what the store holds, which another call may have written (``upsert``, ``update``).
+    BadRecordError: a value is none that can be compared.
+    """
+    return _parse_or_name(table, keys, held, columns, "its row is ")
+
+
+def _parse_or_name(
+    table: Keyed, keys: Any, values: Any, columns: Sequence[ReducedColumn], what: str
+) -> list[Any]:
     try:
         return parse(values, columns)
     except pa.ArrowInvalid:
@@ -184,9 +197,10 @@ def parse_given(table: Keyed, keys: Any, values: Any, columns: Sequence[ReducedC
             except pa.ArrowInvalid as error:
                 shown = shown_key(key, table.key_types)
                 value = values[place].as_py()[:200].decode(errors="replace")
+                mend = "; delete that row, or write it anew" * bool(what)
                 msg = (
-                    f"table {table.name}, key {shown}: {value}: {error}; nothing was decided; dates and"
-                    " timestamps have to be of the years 0 to 9999"
+                    f"table {table.name}, key {shown}: {what}{value}: {error}; nothing was decided; dates and"
+                    f" timestamps have to be of the years 0 to 9999{mend}"
                 )
                 raise BadRecordError(msg) from error
         raise

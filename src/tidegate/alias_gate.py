@@ -11,11 +11,10 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from tidegate import reading
+from tidegate import forks, reading
 from tidegate.alias_spaces import Opened, let_go
 from tidegate.client import Gate
 from tidegate.deadline import one_call
@@ -52,7 +51,7 @@ class AliasGate(Gate):
         self.alias = alias
         self._store, self._open_gate = store, open_gate
         self._aliases = store.aliases()
-        self._lock = threading.Lock()
+        self._lock = forks.Lock()
         self._spaces: dict[Target, Opened[Gate]] = {}
         self._now: Target | None = None
         self._closed = False
@@ -149,7 +148,7 @@ class AliasGate(Gate):
         """As ``Gate.wait_for``. A version is one of the namespace that the alias names when the wait begins;
         offsets are waited for wherever it points, and visible there on return.
         """
-        wanted = reading.awaited(version, offsets)
+        wanted = reading.awaited(version, offsets, timeout)
         if offsets is None:
             return self._call(lambda gate: gate.wait_for(version, timeout))
         clock = self._call(lambda gate: gate.clock)

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tidegate import observing, reading
+from tidegate import forks, observing, reading
 from tidegate.clock import Clock
 from tidegate.deadline import one_call
 from tidegate.diff import Diff, Sides
@@ -90,7 +89,7 @@ class Gate:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._lock = threading.Lock()
+        self._lock = forks.Lock()
         self._seen = Pointer()
         self._entry: CatalogEntry | None = None
 
@@ -183,7 +182,7 @@ class Gate:
         WaitTimeoutError: it was not visible within ``timeout`` seconds. StoreUnavailableError: a look at the
         store had no answer within its ``timeout_s``. ConfigError: give one of the two.
         """
-        wanted = reading.awaited(version, offsets)
+        wanted = reading.awaited(version, offsets, timeout)
         clock = self._reader.clock
         end, pause = clock.monotonic() + timeout, 0.0
         while True:

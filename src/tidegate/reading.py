@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -267,8 +268,10 @@ WITHOUT_OFFSETS_MAX = 20
 """So many versions that are no batch (loads) are looked behind for the last batch's offsets."""
 
 
-def awaited(version: int | None, offsets: Offsets | None) -> Awaited:
+def awaited(version: int | None, offsets: Offsets | None, timeout: object) -> Awaited:
     """What ``wait_for`` waits for. ConfigError: its arguments do not fit."""
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout):
+        raise ConfigError(f"timeout is {timeout!r}; it must be a number of seconds")
     if (version is None) == (offsets is None):
         raise ConfigError("wait_for takes a version or offsets, as in wait_for(offsets={'orders': {0: 41}})")
     if version is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import os
@@ -82,7 +83,7 @@ def alive_of(held: dict[str, weakref.ref[HeldLease]], now: float) -> list[HeldLe
     for lease_id, ref in list(held.items()):
         one = ref()
         if one is None or one.revoked is not None or one.deadline <= now:
-            del held[lease_id]
+            held.pop(lease_id, None)  # a scan that is collected meanwhile may have given it back
         else:
             alive.append(one)
     return alive
@@ -103,6 +104,7 @@ class Renewals:
     def _start_over(self) -> None:
         self._changed = threading.Condition()
         self._held: dict[str, weakref.ref[HeldLease]] = {}  # by lease id
+        self._left: collections.deque[str] = collections.deque()  # to be given back
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -127,6 +129,13 @@ class Renewals:
         if held.is_ours and not self._closed:
             with one_call(), contextlib.suppress(TidegateError):
                 self._store.release(held.lease.lease_id)
+
+    def leave(self, held: HeldLease) -> None:
+        """As ``give_back``, but nothing is asked here: the thread does, soon."""
+        with self._changed:
+            if self._held.pop(held.lease.lease_id, None) is not None:
+                self._left.append(held.lease.lease_id)
+            self._changed.notify()
 
     def close(self) -> None:
         """Give all leases back and end the thread. May be repeated."""
@@ -177,12 +186,26 @@ class Renewals:
     def _run(self) -> None:
         while True:
             self.renew_due()
+            self._give_back_left()
             with self._changed:
                 due = [held.due for held in self._alive()]
+                if self._left:
+                    continue
                 if self._closed or not due:
                     self._thread = None
                     return
                 self._changed.wait(max(0.0, min(due) - self._clock.monotonic()))
+
+    def _give_back_left(self) -> None:
+        while self._left:
+            lease_id = self._left.popleft()
+            try:
+                with one_call(anew=True):
+                    self._store.release(lease_id)
+            except TidegateError:
+                pass  # it runs out by itself
+            except Exception:
+                logger.exception("lease %s was not given back", lease_id)
 
     # -- forks -----------------------------------------------------------------------------------
 

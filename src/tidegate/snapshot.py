@@ -324,7 +324,12 @@ class Snapshot:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is GeneratorExit and not self._closed:
+            # A scan that was dropped: collected wherever its thread is, perhaps in the midst of the store.
+            self._closed = True
+            self._reader.renewals.leave(self._lease)
+        else:
+            self.close()
 
     def __repr__(self) -> str:
         return f"<Snapshot of version {self.version}, {self._reader.store.where}>"

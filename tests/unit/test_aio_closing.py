@@ -9,6 +9,7 @@ import pytest
 
 import tidegate.aio
 from tidegate.errors import ConfigError
+from tidegate.sinks.open_store import open_store
 from tidegate.sinks.shared_run import SharedRun
 from tidegate.sinks.sqlite_store import SqliteStore
 from tidegate.testing.example import write_flights
@@ -52,5 +53,107 @@ def test_a_close_that_is_cancelled_ends_the_renewals_and_the_connections_all_the
         others = asyncio.all_tasks() - {asyncio.current_task()}
         assert not others, "nothing renews the lease any more"
         return snapshot
+
+    asyncio.run(main())
+
+
+class Flip:
+    """An alias that names ``blue``, then ``green``, and stores whose close lasts until it is told to end."""
+
+    def __init__(self, root, monkeypatch):
+        self.url = f"sqlite://{root}/store"
+        for namespace in ("green", "blue"):
+            write_flights(f"file://{root}/wal", self.url, namespace, alias="live")
+        self.root, self.begun, self.go_on = root, threading.Event(), threading.Event()
+        self.closed = []
+        close = SqliteStore.close
+
+        def slow(store):
+            self.begun.set()
+            assert self.go_on.wait(DEADLINE_S)
+            self.closed.append(store.where.rpartition(" ")[2])
+            close(store)
+
+        self.slow = lambda: monkeypatch.setattr(SqliteStore, "close", slow)
+
+    def to_green(self):
+        write_flights(f"file://{self.root}/wal", self.url, "green", alias="live")
+
+    def leases(self, namespace):
+        store = open_store(self.url, namespace, None, None)
+        return [lease.version for lease in store.leases()]
+
+
+def test_who_is_cancelled_while_the_namespace_before_a_flip_is_closed_holds_no_lease(tmp_path, monkeypatch):
+    """The snapshot of the namespace that the alias names now was taken already."""
+    flip = Flip(tmp_path, monkeypatch)
+
+    async def main():
+        gate = await tidegate.aio.connect(flip.url, "live")
+        assert await gate.version() == 3
+        flip.to_green()
+        flip.slow()
+        taking = asyncio.ensure_future(gate.snapshot()._take())
+        assert await asyncio.to_thread(flip.begun.wait, DEADLINE_S)
+        taking.cancel()
+        (taken,) = await asyncio.gather(taking, return_exceptions=True)
+        if not isinstance(taken, BaseException):
+            await taken.close()  # whoever has it gives it back
+        flip.go_on.set()
+        assert flip.leases("green") == []
+        await gate.close()
+        assert sorted(flip.closed) == ["blue", "green", "live"]
+
+    asyncio.run(main())
+
+
+def test_a_snapshot_whose_close_is_cancelled_before_its_lease_was_given_back_gives_it_back(
+    tmp_path, monkeypatch
+):
+    """A request that had not been sent yet is sent beside."""
+    write_flights(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
+
+    async def main():
+        async with await tidegate.aio.connect(f"sqlite://{tmp_path}/store", "flights") as gate:
+            snapshot, store = await gate.snapshot(), gate._reader.store
+            release, connecting = store.release, asyncio.Event()
+
+            async def first_connects(lease_id):
+                if not connecting.is_set():
+                    connecting.set()
+                    await asyncio.Event().wait()
+                await release(lease_id)
+
+            monkeypatch.setattr(store, "release", first_connects)
+            closing = asyncio.ensure_future(snapshot.close())
+            await connecting.wait()
+            closing.cancel()
+            await asyncio.wait([closing])
+        assert open_store(f"sqlite://{tmp_path}/store", "flights", None, None).leases() == []
+
+    asyncio.run(main())
+
+
+def test_a_close_that_is_cancelled_while_requests_end_closes_the_store_all_the_same(tmp_path, monkeypatch):
+    write_flights(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
+    asked, answers, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def pointer(_store):
+        asked.set()
+        assert answers.wait(DEADLINE_S)
+
+    async def main():
+        gate = await tidegate.aio.connect(f"sqlite://{tmp_path}/store", "flights")
+        monkeypatch.setattr(SqliteStore, "pointer", pointer)
+        monkeypatch.setattr(SqliteStore, "close", lambda _store: closed.set())
+        reading = asyncio.ensure_future(gate.version())
+        assert await asyncio.to_thread(asked.wait, DEADLINE_S)
+        reading.cancel()
+        closing = asyncio.ensure_future(gate.close())
+        await asyncio.sleep(0.01)
+        closing.cancel()
+        await asyncio.gather(reading, closing, return_exceptions=True)
+        answers.set()
+        assert closed.is_set(), "nobody can close it again"
 
     asyncio.run(main())

@@ -236,6 +236,7 @@ def test_asyncio_readers_follow_it_too(place):
             blue = held._reader
             await held.close()
             await gate.version()
+            await asyncio.sleep(0)  # beside the call
             assert blue.closed
             assert await gate.wait_for(1, timeout=0) == 1
             with pytest.raises(ConfigError, match="closed"):

@@ -34,7 +34,7 @@ class Node:
     def __init__(self, *errors):
         self.errors, self.asked = list(errors), 0
 
-    def execute(self, _statement, timeout):
+    def execute(self, _statement, timeout, paging_state=None):
         self.asked += 1
         if self.errors:
             raise self.errors.pop(0)
@@ -42,6 +42,12 @@ class Node:
 
 
 class Rows(list):
+    paging_state = None
+
+    @property
+    def current_rows(self):
+        return list(self)
+
     def one(self):
         return self[0]
 

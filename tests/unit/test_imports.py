@@ -28,6 +28,7 @@ IN_SRC = {
             "checks",
             "deadline",
             "errors",
+            "forks",
             "failpoints",
             "options",
             "key_groups",

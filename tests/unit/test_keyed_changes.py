@@ -110,3 +110,12 @@ def test_a_change_without_a_sequence_is_refused_by_its_key():
 def test_sequences_that_have_no_agreed_order_are_refused(kind):
     with pytest.raises(ConfigError, match="sequence_by column s is"):
         sequence_column("people", Column("s", kind))
+
+
+def test_a_sequence_that_python_has_not_in_what_is_held_is_told_with_its_key():
+    """The table was written by upsert before, or the sequence of a delete lies beside."""
+    for table in ("people", deleted_table("people")):
+        world = World()
+        world.tables[table][b"a"] = b'{"ts":"+12000-01-01T00:00:00.000Z","lsn":1}'
+        with pytest.raises(BadRecordError, match=r"table people, key 'a': its row is .*years 0 to 9999"):
+            world.apply([change(b"a", 1, 1, "x")])

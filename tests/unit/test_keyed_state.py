@@ -144,6 +144,18 @@ def test_a_time_that_python_has_not_is_a_bad_record_with_its_key(kind, text):
         reduced(pa.nulls(2, pa.binary()), ReducedTable(0, "t", 0, columns, ("string",)), 1, rows)
 
 
+@pytest.mark.parametrize("kind, text", [("timestamp", "+12000-01-01T00:00:00.000Z"), ("date", "-0044-03-15")])
+def test_a_time_that_python_has_not_in_what_is_held_is_told_with_its_key(kind, text):
+    """Another call has put it there, an upsert for one: whatever Spark has can be stored."""
+    columns = (ReducedColumn("at", kind, "max"),)
+    rows = pa.record_batch(
+        [pa.array([b"k1", b"k2"], pa.binary()), pa.array([b'+{"at":null}'] * 2, pa.binary())], ["k", "v"]
+    )
+    held = pa.array([None, b'{"at":"%s"}' % text.encode()], pa.binary())
+    with pytest.raises(BadRecordError, match=r"table t, key 'k2': its row is .*years 0 to 9999; delete that"):
+        reduced(held, ReducedTable(0, "t", 0, columns, ("string",)), 1, rows)
+
+
 @pytest.mark.parametrize(
     "value, why",
     [

@@ -14,6 +14,7 @@ from tidegate.clock import Clock
 from tidegate.committers.retire import retire_up_to
 from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError
 from tidegate.options import Options
+from tidegate.sinks.sqlite_files import META_FILE
 from tidegate.testing.example import Example
 
 DEADLINE_S = 30.0
@@ -343,3 +344,28 @@ def test_t13_a_child_leaves_its_parents_leases_alone(writer, gate, clock):
         gate._reader.renewals.renew_due()
         clock.seconds = 39
         assert departures(snapshot) == 2
+
+
+def test_a_scan_that_is_dropped_gives_its_lease_back_elsewhere(writer, gate, monkeypatch):
+    """It is collected wherever its thread is: perhaps in a transaction, whose lock it would wait for."""
+    del gate._reader.renewals._run  # a thread of its own
+    store, asked = gate._reader.store, []
+    release = store.release
+
+    def told(lease_id):
+        asked.append(threading.current_thread().name)
+        release(lease_id)
+
+    monkeypatch.setattr(store, "release", told)
+    scan = gate.table("airports").scan()
+    next(scan)
+    assert len(writer.driver.store.leases()) == 1
+    with store._files.writing(META_FILE, durable=False):
+        del scan
+        assert asked in ([], ["tidegate-leases"])
+    until(lambda: writer.driver.store.leases() == [])
+    assert asked == ["tidegate-leases"]
+    until(lambda: not lease_threads())
+    with gate.table("airports").scan() as closed:
+        next(closed)
+    assert asked[1:] == [threading.current_thread().name]

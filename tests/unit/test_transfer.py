@@ -12,7 +12,7 @@ import tidegate
 from tidegate.cli import app
 from tidegate.committers.driver import Driver
 from tidegate.committers.export import export
-from tidegate.committers.export_format import checksum_of
+from tidegate.committers.export_format import MANIFEST, checksum_of, place_of
 from tidegate.committers.import_rows import import_rows, read_whole
 from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError
 from tidegate.options import Endpoints, Options
@@ -137,6 +137,20 @@ def test_an_export_takes_a_folder_of_its_own(place):
     file = place / "file"
     file.write_text("")
     assert "cannot be written: File exists; give another" in run(place, "export", file, wal=False, code=2)
+
+
+def test_tables_that_a_file_system_does_not_tell_apart_are_not_exported_over_each_other(place, monkeypatch):
+    """Some fold upper and lower case: the folders of ``legs`` and ``LEGS`` are one there."""
+    example = Example(f"file://{place}/wal", f"sqlite://{place}/store", options=Options(key_groups=4))
+    example.schemas["LEGS"] = SCHEMAS["legs"]
+    example.write({"LEGS": {("EWR", 1): {"dest": "IAH"}}})
+    example.close()
+    monkeypatch.setattr(
+        "tidegate.committers.export.place_of", lambda folder, table, at: place_of(folder, table.lower(), at)
+    )
+    told = run(place, "export", place / "exported", wal=False, code=2)
+    assert "does not tell legs from a name that differs in upper and lower case" in " ".join(told.split())
+    assert not (place / "exported" / MANIFEST).exists()
 
 
 def test_a_version_that_is_gone_cannot_be_exported(place):

@@ -116,3 +116,22 @@ def test_several_sources_and_other_kinds_beside_them():
     assert passed(text, {("orders", 0): 4, ("orders", 1): 1})
     assert not passed(text, {("orders", 1): 2})
     assert not passed(text, {("others", 0): 0})
+
+
+@pytest.mark.parametrize("timeout", [None, "5", True, float("nan")])
+def test_a_wait_has_an_end(place, timeout):
+    """NaN is never over; None is no "for ever"."""
+    Example(**place).close()
+    for waited in ({"version": 1}, {"offsets": {"orders": {0: 41}}}):
+        with (
+            tidegate.connect(place["store"], "flights") as gate,
+            pytest.raises(ConfigError, match=r"timeout is .* must be a number of seconds"),
+        ):
+            gate.wait_for(timeout=timeout, **waited)
+
+        async def later(waited=waited):
+            async with await tidegate.aio.connect(place["store"], "flights") as gate:
+                await gate.wait_for(timeout=timeout, **waited)
+
+        with pytest.raises(ConfigError, match=r"timeout is .* must be a number of seconds"):
+            asyncio.run(later())

@@ -6,20 +6,23 @@ import asyncio
 import contextlib
 import datetime
 import functools
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from tidegate import reading
-from tidegate.aio.gate import Gate
+from tidegate.aio.gate import Gate, to_the_end
 from tidegate.aio.snapshot import Held, Result, Snapshot, SnapshotContext
 from tidegate.alias_gate import LOOK_S
 from tidegate.alias_spaces import Opened, let_go
-from tidegate.deadline import one_call
+from tidegate.deadline import one_call, outside
 from tidegate.errors import ConfigError, SnapshotExpiredError, WaitTimeoutError
 from tidegate.reading import LEASE_S, TRIES, VersionInfo
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.async_store import AsyncStore
 from tidegate.source_offsets import Offsets
+
+logger = logging.getLogger("tidegate")
 
 Answer = TypeVar("Answer")
 
@@ -50,6 +53,7 @@ class AliasGate(Gate):
         self._opening = asyncio.Lock()
         self._spaces: dict[Target, Opened[Gate]] = {}
         self._now: Target | None = None
+        self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
     # -- which namespace ------------------------------------------------------------------------
@@ -95,7 +99,20 @@ class AliasGate(Gate):
         finally:
             space.calls -= 1
             for gate in let_go(self._spaces, self._now):
-                await gate.close()
+                self._let_end(gate)
+
+    def _let_end(self, gate: Gate) -> None:
+        """Close a gate beside the call that was the last one in it: whoever was answered does not wait for
+        that, and has the answer (a snapshot, with its lease) also where they are cancelled meanwhile.
+        """
+        ending = outside().run(asyncio.get_running_loop().create_task, gate.close())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ended)
+
+    def _ended(self, ending: asyncio.Task[None]) -> None:
+        self._ending.discard(ending)
+        if not ending.cancelled() and (error := ending.exception()) is not None:
+            logger.error("a namespace of %r was not closed: %s", self, error, exc_info=error)
 
     async def _open(self, space: Opened[Gate], target: Target) -> None:
         if space.gate is not None:
@@ -152,7 +169,7 @@ class AliasGate(Gate):
         """As ``Gate.wait_for``. A version is one of the namespace that the alias names when the wait begins;
         offsets are waited for wherever it points, and visible there on return.
         """
-        wanted = reading.awaited(version, offsets)
+        wanted = reading.awaited(version, offsets, timeout)
         if offsets is None:
             return await self._call(functools.partial(Gate.wait_for, version=version, timeout=timeout))
         clock = (await self._gate()).clock
@@ -187,7 +204,9 @@ class AliasGate(Gate):
             return
         self._closed = True
         async with contextlib.AsyncExitStack() as ending:  # all of it, also when it is cancelled
-            ending.push_async_callback(self._store.close)
+            ending.push_async_callback(lambda: to_the_end(self._store.close()))
+            if self._ending:  # each has its own limits
+                ending.push_async_callback(asyncio.wait, list(self._ending))
             for space in self._spaces.values():
                 if space.gate is not None:
                     ending.push_async_callback(space.gate.close)

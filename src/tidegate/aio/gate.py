@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,16 @@ async def gate_of(url: str, target: Target, options: Mapping[str, Any] | None, c
         return Gate(Reader(store, reading.checked_target(await store.identity(), store.where, target), clock))
     except BaseException:
         await store.close()
+        raise
+
+
+async def to_the_end(closing: Coroutine[Any, Any, None]) -> None:
+    """Close all of it, also when whoever closes is cancelled: nobody can close it again."""
+    task = asyncio.get_running_loop().create_task(closing)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])  # each part of it has its own limit
         raise
 
 
@@ -126,7 +136,7 @@ class Gate:
 
         WaitTimeoutError: it was not visible within ``timeout`` seconds. ConfigError: give one of the two.
         """
-        wanted = reading.awaited(version, offsets)
+        wanted = reading.awaited(version, offsets, timeout)
         clock = self._reader.clock
         end, pause = clock.monotonic() + timeout, 0.0
         while True:
@@ -180,10 +190,13 @@ class Gate:
         """Release the connections; its tables and snapshots end with it. May be repeated."""
         if not self._reader.closed:
             self._reader.closed = True
-            try:
-                await self._reader.renewals.close()
-            finally:  # also when it is cancelled: nobody can close it again
-                await self._reader.store.close()
+            await to_the_end(self._end())
+
+    async def _end(self) -> None:
+        try:
+            await self._reader.renewals.close()
+        finally:
+            await self._reader.store.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -47,8 +47,12 @@ class AsyncRenewals:
         """Renew it no more, and give it back if the store answers; if not, it runs out by itself."""
         self._held.pop(held.lease.lease_id, None)
         if held.is_ours and not self._closed:
-            with one_call():
-                await self._release(held.lease.lease_id)
+            try:
+                with one_call():
+                    await self._release(held.lease.lease_id)
+            except asyncio.CancelledError:
+                self._start_aside(self._release_anew(held.lease.lease_id))  # perhaps it was not sent
+                raise
 
     async def close(self) -> None:
         """Give all leases back and end the task. May be repeated."""

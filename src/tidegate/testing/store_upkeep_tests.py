@@ -220,3 +220,42 @@ class UpkeepTests(StoreHarness):
                 use()
         other.close()
         store.close()
+
+    def test_who_knows_it_is_refused_where_another_of_its_name_was_made(self) -> None:
+        """Whether its rows were read or its identity alone: with other key groups a scan would miss rows."""
+        store = self.make_created()
+        put(store, 1, {"t": {b"k": b"old"}})
+        read, looked = self.reopen(store), self.reopen(store)
+        assert get(read, "t", [b"k"], 1) == [b"old"]
+        assert looked.identity() is not None
+        store.drop()
+        fresh = self.reopen(store)
+        fresh.create(Identity("uuid-2", "suite", 2))
+        fresh.claim(EPOCH, "writer-2")
+        for version in (1, 2):
+            put(fresh, version, {"t": {b"k": b"new"}}, 2)
+        for other in (read, looked):
+            with pytest.raises(ConfigError):
+                other.pointer()
+            with pytest.raises(ConfigError):
+                other.claim(EPOCH + 1, "w")
+            other.close()
+        assert (fresh.pointer().epoch, get(fresh, "t", [b"k"], 2)) == (EPOCH, [b"new"])
+        store.close()
+        fresh.close()
+
+    def test_a_late_drop_leaves_another_of_its_name_alone(self) -> None:
+        """Whoever looked, slept and drops now means the one that it saw."""
+        store = self.make_created()
+        late = self.reopen(store)
+        assert late.identity() is not None
+        store.drop()
+        fresh = self.reopen(store)
+        fresh.create(Identity("uuid-2", "suite", 2))
+        with pytest.raises(ConfigError):
+            late.drop()
+        assert fresh.identity() == Identity("uuid-2", "suite", 2)
+        last = self.reopen(store)
+        assert last.drop() is True
+        for each in (store, late, fresh, last):
+            each.close()

@@ -1,0 +1,109 @@
+"""What a child of a fork finds where another thread of its parent was at work."""
+
+import gc
+import os
+import signal
+import threading
+
+import pytest
+
+import tidegate
+from tidegate import alias_gate, forks
+from tidegate.sinks.redis_servers import servers_of
+from tidegate.sinks.redis_settings import Address, settings_of
+from tidegate.testing.example import write_flights
+
+DEADLINE_S = 30
+# From 3.12 on: there are threads.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
+
+def in_a_child(work):
+    """Whether the work ends there, without an error."""
+    child = os.fork()
+    if not child:
+        signal.alarm(DEADLINE_S)
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - the exit code says so
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_lock_that_another_thread_holds_is_free_in_a_child():
+    lock, held, done = forks.Lock(), threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            held.set()
+            done.wait(DEADLINE_S)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(DEADLINE_S)
+    try:
+        assert in_a_child(lock.__enter__)
+    finally:
+        done.set()
+        thread.join()
+    with lock:
+        pass
+
+
+def test_a_child_reads_by_an_alias_while_another_thread_was_opening_what_it_names(tmp_path, monkeypatch):
+    """T13: for as long as the store takes to answer, the gate's lock is held."""
+    wal, url = f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"
+    write_flights(wal, url, "blue", alias="live")
+    opening, answers = threading.Event(), threading.Event()
+    with tidegate.connect(url, "live") as gate:
+        write_flights(wal, url, "green", alias="live")
+        assert isinstance(gate, alias_gate.AliasGate)
+        open_gate = gate._open_gate
+
+        def slow(target):
+            opening.set()
+            assert answers.wait(DEADLINE_S)
+            return open_gate(target)
+
+        monkeypatch.setattr(gate, "_open_gate", slow)
+        thread = threading.Thread(target=gate.version)
+        thread.start()
+        assert opening.wait(DEADLINE_S)
+
+        def read():
+            gate._open_gate = open_gate
+            assert (gate.version(), gate.namespace) == (3, "green")
+
+        try:
+            assert in_a_child(read)
+        finally:
+            answers.set()
+            thread.join()
+
+
+def test_what_is_collected_while_its_thread_is_in_a_lock_may_ask_the_store():
+    """A scan that was dropped half-way, in a cycle with a traceback for one, gives its lease back."""
+    servers, asked, ended = servers_of(settings_of("redis://nowhere", {})), [], threading.Event()
+
+    def scan():
+        try:
+            yield
+        finally:
+            asked.append(servers.node_of(b"key").address)
+
+    def work():
+        dropped = scan()
+        next(dropped)
+        cycle = [dropped]
+        cycle.append(cycle)
+        del dropped, cycle
+        with servers._lock:  # as ``node_at`` does, which makes a node in it
+            gc.collect()
+        ended.set()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert ended.wait(DEADLINE_S), "it waits for itself"
+    thread.join()
+    assert asked == [Address("nowhere", 6379)]
