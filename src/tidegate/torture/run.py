@@ -11,7 +11,9 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import fcntl
 import itertools
+import os
 import secrets
 import shutil
 import tempfile
@@ -28,7 +30,15 @@ from tidegate.options import redact
 from tidegate.sinks.open_store import open_store
 from tidegate.testing import forked
 from tidegate.torture import schedule, works
-from tidegate.torture.cell import Setting, Stopped, Unanswered, drop_namespace, namespace_of, run_cell
+from tidegate.torture.cell import (
+    Setting,
+    Stopped,
+    Unanswered,
+    drop_namespace,
+    is_left_behind,
+    namespace_of,
+    run_cell,
+)
 from tidegate.torture.driver import Where
 from tidegate.torture.faults import FAULTS
 from tidegate.torture.outcome import PROVEN, Outcome, Totals
@@ -116,8 +126,10 @@ def torture(  # noqa: PLR0913 - its options
     ConfigError: an argument does not fit, or log and store cannot be opened; nothing was run.
     """
     before = _asked_before(resume, wal, store) if resume is not None else None
-    if before is not None and (seed is not None or only or faults is not None):
-        raise ConfigError("a run that is resumed keeps its seed, cells and faults: leave them out")
+    workloads = tuple(workloads)
+    if before is not None:
+        anew = seed is not None or bool(only) or faults is not None or workloads != tuple(WORKLOADS)
+        _refuse_anew(anew=anew, folder=folder)
     asked = before or _asked_anew(wal, store, seed, workloads, FAULTS if faults is None else faults, only)
     _check_limits(duration_s, cells, jobs, cell_s)
     _check_possible(asked.only, store, server_kill)
@@ -140,11 +152,12 @@ def torture(  # noqa: PLR0913 - its options
     )
     if before is None:
         (place / RUN_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(asked)))
-    done = _outcomes(place)
-    begun(asked, place)
-    limits = _Limits(duration_s, cells, whole=whole or bool(asked.only))
-    run = _Run(setting, asked, limits, jobs, progress, done)
-    return run.run()
+    with _the_only_one(place):
+        done = _outcomes(place)
+        begun(asked, place)
+        limits = _Limits(duration_s, cells, whole=whole or bool(asked.only))
+        run = _Run(setting, asked, limits, jobs, progress, done)
+        return run.run()
 
 
 def _asked_anew(
@@ -165,6 +178,14 @@ def _asked_anew(
         only=tuple(str(schedule.cell_of(text)) for text in only),
         started_us=time.time_ns() // 1_000,
     )
+
+
+def _refuse_anew(*, anew: bool, folder: Path | None) -> None:
+    """ConfigError: a run that is resumed was told what else to run, or where else to report it."""
+    if anew:
+        raise ConfigError("a run that is resumed keeps its seed, cells, faults and workloads: leave them out")
+    if folder is not None:
+        raise ConfigError("a run that is resumed is reported in its own folder: leave --report out")
 
 
 def _check_limits(duration_s: float | None, cells: int | None, jobs: int, cell_s: float) -> None:
@@ -231,11 +252,42 @@ def _asked_before(folder: Path, wal: str, store: str) -> Asked:
     return asked
 
 
+@contextlib.contextmanager
+def _the_only_one(folder: Path) -> Iterator[None]:
+    """ConfigError: another process runs in this folder. This one would drop what its cells work in."""
+    with (folder / RUN_FILE).open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"the run in {folder} is going on: wait for its end, or end it first") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
 def _outcomes(folder: Path) -> list[Outcome]:
-    """What is done already; a last line that was torn is not."""
-    path = folder / OUTCOMES_FILE
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return [msgspec.json.decode(line, type=Outcome) for line in lines if line.endswith(b"\n")]
+    """What is done already. ConfigError: a line of it is none."""
+    path, found = folder / OUTCOMES_FILE, []
+    for number, line in enumerate(_whole_lines(path), 1):
+        try:
+            found.append(msgspec.json.decode(line, type=Outcome))
+        except msgspec.MsgspecError as error:
+            msg = f"{path}, line {number}: {error}; remove the line: what it tells of is run again"
+            raise ConfigError(msg) from None
+    return found
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """The lines of a file that grows by lines. One that was torn, by a full disk or a power cut, is cut
+    off: the next one would be written behind it.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_bytes().splitlines(keepends=True)
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+        os.truncate(path, sum(map(len, lines)))
+    return lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,9 +343,9 @@ class _Run:
         asked = self._asked
         faults = "" if asked.faults == tuple(FAULTS) else f" --faults {','.join(asked.faults)}"
         loads = "" if asked.workloads == tuple(WORKLOADS) else f" --workloads {','.join(asked.workloads)}"
-        command = (
-            f"tidegate torture --wal {asked.wal} --store {asked.store} --seed {asked.seed}{loads}{faults}"
-        )
+        unsafe = " --allow-unsafe" if setting.allow_unsafe else ""
+        where = f"--wal {asked.wal} --store {asked.store}"
+        command = f"tidegate torture {where} --seed {asked.seed}{loads}{faults}{unsafe}"
         skipped = schedule.skipped(asked.faults, setting.store, setting.server_kill)
         seconds = time.monotonic() - began
         return Report(self._folder, asked, self._totals, skipped, self._size, seconds, stopped, command)
@@ -359,8 +411,9 @@ class _Run:
         path = self._folder / NAMESPACES_FILE
         if self._setting.keep or not path.exists():
             return
-        finished = {outcome.namespace for outcome in self._totals.outcomes}
-        for namespace in sorted(set(path.read_text().split()) - finished):
+        gone = {each.namespace for each in self._totals.outcomes if not is_left_behind(each)}
+        begun = {line.decode().strip() for line in _whole_lines(path)}
+        for namespace in sorted(begun - gone):
             try:
                 problem = drop_namespace(self._setting, namespace, self._folder / "drop.txt")
             except Unanswered as why:
