@@ -11,7 +11,7 @@ WAIT_S = 30.0
 
 
 class Slow:
-    """A follower that catches up until it is told to stop, as one does that has thousands of versions to go."""
+    """A follower that catches up until it is told to stop: it has thousands of versions to go."""
 
     name, namespace, heartbeat_s, failed = "copy", "flights", 0.01, None
 
@@ -35,10 +35,9 @@ class Slow:
 
 
 def test_a_follower_that_catches_up_gets_no_second_thread_when_a_query_comes_again(tmp_path):
-    """A query has ended and its follower has not; a load, or the query started anew, begins another Background."""
-    sink = VersionedSink(
-        namespace="flights", wal=f"file://{tmp_path}/wal", store=f"sqlite://{tmp_path}/store", heartbeat_s=0.01
-    )
+    """The query has ended and its follower has not; a load, or the query, begins another Background."""
+    where = {"wal": f"file://{tmp_path}/wal", "store": f"sqlite://{tmp_path}/store"}
+    sink = VersionedSink(namespace="flights", **where, heartbeat_s=0.01)
     slow, closed = Slow(), SimpleNamespace(close=lambda: None)
     slow.store = closed
     sink._followers = [slow]
