@@ -132,8 +132,8 @@ def torture(  # noqa: PLR0913 - its options
         _refuse_anew(anew=anew, folder=folder)
     asked = before or _asked_anew(wal, store, seed, workloads, FAULTS if faults is None else faults, only)
     _check_limits(duration_s, cells, jobs, cell_s)
-    _check_possible(asked.only, store, server_kill)
     where = Where(wal, store, "", dict(wal_options or {}), dict(store_options or {}), allow_unsafe)
+    _check_possible(asked.only, where, server_kill)
     _check_reachable(where, asked)
     place = resume or _folder(folder)
     setting = Setting(
@@ -199,12 +199,16 @@ def _check_limits(duration_s: float | None, cells: int | None, jobs: int, cell_s
         raise ConfigError(f"a cell's deadline is {cell_s} s; it must be 5 to 3,600 seconds")
 
 
-def _check_possible(only: Iterable[str], store: str, server_kill: str) -> None:
+def _logs_in(store_options: Mapping[str, object]) -> bool:
+    return any(name in store_options for name in schedule.LOGINS)
+
+
+def _check_possible(only: Iterable[str], where: Where, server_kill: str) -> None:
     """ConfigError: a cell was asked for by name that cannot be had here."""
     for text in only:
         cell = schedule.cell_of(text)
         why = schedule.unreached(cell.failpoint, cell.fault) or schedule.impossible(
-            cell.fault, store, server_kill
+            cell.fault, where.store, server_kill, logs_in=_logs_in(where.store_options)
         )
         if why:
             raise ConfigError(f"{text} cannot be run: {why}")
@@ -324,7 +328,10 @@ class _Run:
         self._bytes = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
         self._ending = threading.Event()
         self._lock = threading.Lock()
-        self._size = schedule.round_size(asked.faults, setting.store, setting.server_kill)
+        here = asked.faults, setting.store, setting.server_kill
+        self._logs_in = _logs_in(setting.store_options)
+        self._size = schedule.round_size(*here, logs_in=self._logs_in)
+        self._skipped = schedule.skipped(*here, logs_in=self._logs_in)
 
     def run(self) -> Report:
         """Run; Ctrl-C ends the cells that are under way, and cleans up behind them."""
@@ -346,9 +353,8 @@ class _Run:
         unsafe = " --allow-unsafe" if setting.allow_unsafe else ""
         where = f"--wal {asked.wal} --store {asked.store}"
         command = f"tidegate torture {where} --seed {asked.seed}{loads}{faults}{unsafe}"
-        skipped = schedule.skipped(asked.faults, setting.store, setting.server_kill)
         seconds = time.monotonic() - began
-        return Report(self._folder, asked, self._totals, skipped, self._size, seconds, stopped, command)
+        return Report(self._folder, asked, self._totals, self._skipped, self._size, seconds, stopped, command)
 
     def _all(self, pool: concurrent.futures.Executor, began: float) -> None:
         chosen, running = self._chosen(), set[concurrent.futures.Future[None]]()
@@ -371,7 +377,8 @@ class _Run:
         if asked.only:
             every: Iterator[Cell] = map(schedule.cell_of, asked.only)
         else:
-            every = schedule.cells(asked.seed, asked.faults, setting.store, setting.server_kill)
+            here = asked.faults, setting.store, setting.server_kill
+            every = schedule.cells(asked.seed, *here, logs_in=self._logs_in)
         if self._limits.whole and not asked.only:
             every = itertools.islice(every, self._size)
         left = (cell for cell in every if str(cell) not in self._done)
