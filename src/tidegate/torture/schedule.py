@@ -96,7 +96,7 @@ def check_faults(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def impossible(fault: str, store: str, server_kill: str, *, logs_in: bool = False) -> str:
-    """Why a kind of fault cannot be had here; '' when it can. ``logs_in``: the store's options have a login."""
+    """Why a kind of fault cannot be had here; '' when it can. ``logs_in``: by the store's options."""
     if fault.startswith("net-") and logs_in:
         return "the connection that brings a disturbed request does not log in, and the store asks for it"
     if fault.startswith("net-") and server_of(store) is None:
