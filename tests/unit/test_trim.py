@@ -453,7 +453,7 @@ def test_a_store_that_went_back_stops_the_trim(space, monkeypatch):
 def test_a_version_that_is_decided_and_not_visible_counts_among_those_kept_i11(
     space, monkeypatch, kept, trims
 ):
-    """With pipelined commits there always is one: where all are kept that the fold knows nothing is trimmed."""
+    """With pipelined commits there always is one: with as many kept as the fold knows nothing is trimmed."""
     monkeypatch.setattr("tidegate.wal.fold.RECENT_MAX", 10)
     space.options = dataclasses.replace(space.options, keep_versions=kept)
     driver = space.opened()
