@@ -124,10 +124,10 @@ class Background:
 
     def _heartbeat(self) -> None:
         while not self._ending.is_set():
-            if not self._alive():
-                self._end()
-                return
             try:
+                if not self._alive():
+                    self._end()
+                    return
                 if epoch := self._epoch():  # 0: not open yet, there may be no namespace
                     self._store.heartbeat(epoch)
                     if self._store.unverified():

@@ -11,14 +11,20 @@ from tidegate.committers.apply import ApplyWork
 from tidegate.committers.phases import Phases
 from tidegate.committers.right_of_way import RightOfWay
 from tidegate.committers.states import Watch
-from tidegate.errors import ConfigError, OutcomeUnknownError, TidegateError, WalUnavailableError
+from tidegate.errors import (
+    ConfigError,
+    CorruptError,
+    OutcomeUnknownError,
+    TidegateError,
+    WalUnavailableError,
+)
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import Entry, View, fold_all
 from tidegate.wal.log import Appended, Log
 from tidegate.wal.manifest import Manifest
-from tidegate.wal.record import AnyRecord, Folded, encode_record
+from tidegate.wal.record import AnyRecord, Folded, Summary, decode_record, encode_record
 
 logger = logging.getLogger("tidegate")
 
@@ -110,9 +116,11 @@ class Driver:
         """Append one record; None when nothing is proven (it may be there, or land later).
 
         A record that landed just behind what was folded is folded at once, without a read. ConfigError:
-        nothing was written, by this try nor by an earlier one since ``all_is_settled``.
+        nothing was written, by this try nor by an earlier one since ``all_is_settled``; also of a record that
+        nobody could read, which would end the log.
         """
         content = encode_record(record)
+        _refuse_unreadable(record, content)
         try:
             appended = self.log.append_decision(content)
         except (OutcomeUnknownError, WalUnavailableError, ConfigError) as error:
@@ -177,3 +185,17 @@ class Driver:
     def patience(self, seconds: float) -> Patience:
         """A deadline of so many seconds from now."""
         return Patience(self.clock, seconds)
+
+
+def _refuse_unreadable(record: AnyRecord, content: bytes) -> None:
+    """ConfigError: something in it is of another type than its field's. A Summary is of what was read."""
+    if isinstance(record, Summary):
+        return
+    try:
+        decode_record(content, f"a {type(record).__name__} that was to be written")
+    except CorruptError as error:
+        msg = (
+            f"a {type(record).__name__} that nobody could read was not written: {error.__cause__ or error};"
+            " give the value that is named there as the type that it has to be"
+        )
+        raise ConfigError(msg) from error

@@ -14,6 +14,7 @@ from tidegate.committers.background import Background
 from tidegate.committers.driver import Driver
 from tidegate.committers.pipeline_thread import PipelineThread
 from tidegate.errors import ConfigError
+from tidegate.names import check_token
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.batch import refuse_connect
@@ -55,10 +56,10 @@ class Loads(abc.ABC):
         May be repeated: a token that was decided before writes nothing and returns its version
         (None when that is too long ago for the log to say which). Do not run it beside a query
         of another process on the same namespace: the later of the two fences the earlier.
+
+        ConfigError: the token is not a text of 1 to 200 printable characters, or rows do not fit.
         """
-        if not token:
-            msg = "token='': give the load a name of its own, such as a date; it is loaded once per token"
-            raise ConfigError(msg)
+        token = check_token(token)
         _check_loaded(tables)
         given = key if key is not None else self._key
         keys = {name: given.get(name) if isinstance(given, Mapping) else given for name in tables}
@@ -88,6 +89,7 @@ class Loads(abc.ABC):
         is missing, or is not what was exported. Either way nothing was staged.
         """
         refuse_connect(spark)
+        named = check_token(token) if token != "" else ""
         manifest, digest = read_manifest(spark, folder)
         check_files(spark, folder, manifest)
         frames = {name: frame_of(spark, folder, name, table) for name, table in manifest.tables.items()}
@@ -100,7 +102,7 @@ class Loads(abc.ABC):
             if self._driver is None and self._options.key_groups is None and not self._is_made():
                 self._options = dataclasses.replace(self._options, key_groups=manifest.key_groups)
         expiring = frozenset(name for name, table in manifest.tables.items() if table.expires)
-        return self._once(next(iter(frames.values())), ImportOrigin(token or digest), write, expiring)
+        return self._once(next(iter(frames.values())), ImportOrigin(named or digest), write, expiring)
 
     def _is_made(self) -> bool:
         where = self._endpoints

@@ -358,19 +358,22 @@ class VersionedSink(Loads):
 
     def _keep_alive(self, alive: Alive) -> None:
         """Heartbeat and retirement beside the batches, while ``alive``."""
-        if self._driver is not None and (self._background is None or self._background.ended):
-            driver = self._driver
-            self._background = Background(
-                driver.log,
-                driver.store,
-                self._options,
-                lambda: driver.epoch,
-                lambda: alive() or self._in_flight,
-                followers=self._followers,
-                at=self._teller.at,
-            )
-            self._background.way = driver.way
-            self._background.decided = lambda: driver.last_decided
+        driver, before = self._driver, self._background
+        if driver is None or not (before is None or before.ended):
+            return
+        if before is not None:
+            before.stop()  # a follower of it may still be catching up, and is for one thread
+        self._background = Background(
+            driver.log,
+            driver.store,
+            self._options,
+            lambda: driver.epoch,
+            lambda: alive() or self._in_flight,
+            followers=self._followers,
+            at=self._teller.at,
+        )
+        self._background.way = driver.way
+        self._background.decided = lambda: driver.last_decided
 
     def _new_driver(self) -> Driver:
         where = self._endpoints

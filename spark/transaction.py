@@ -40,6 +40,7 @@ from tidegate.spark.kept_columns import analyse, kept, know_schema
 from tidegate.spark.keyed_changes import deleted_table
 from tidegate.spark.keyed_state import ReducedColumn, reduced_column
 from tidegate.spark.keyed_update import StateFunction
+from tidegate.spark.legacy_dates import written_as_they_are
 from tidegate.spark.local_state import INSTANCES_SCHEMA, Redistribute, Step
 from tidegate.spark.local_step import Local, check_local, check_rows, items_schema
 from tidegate.spark.reduce_call import reduced_rows
@@ -138,7 +139,7 @@ class Transaction:
 
     def delete(self, table: str, rows: DataFrame, key: Names) -> None:
         """Remove these keys; a key that is not there stays away."""
-        keys = self._keys(table, rows, key)
+        keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         order = self._order(table, rows, None)
         self._add(Call("delete", table, rows, key_bytes(keys), delete_marker(), order, None, _columns(keys)))
 
@@ -158,7 +159,7 @@ class Transaction:
         nulls. ``order_by`` says what first and last mean within the batch (default: the rows'
         order). The state is read at ``base_version``, so a replay gives the same result.
         """
-        keys = self._keys(table, rows, key)
+        keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         if not reducers:
             msg = f"table {table}: reduce needs at least one reducer, as in reducers={{'amount': 'sum'}}"
             raise ConfigError(msg)
@@ -204,7 +205,7 @@ class Transaction:
         While staging: FunctionError, it raises, is too slow, or gave other results when it ran
         again; BadRecordError, what it returns or emits does not fit its table. Nothing is decided.
         """
-        keys = self._keys(table, rows, key)
+        keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         check_function(table, fn)
         _check_unique(table, rows.columns)
         for field in rows.schema.fields:
@@ -257,7 +258,7 @@ class Transaction:
         comes later than that after its key was deleted brings the row back. Of equal sequences a delete
         wins, then the larger value bytes. While staging: BadRecordError, a sequence or operation is null.
         """
-        keys = self._keys(table, rows, key)
+        keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         _check_unique(table, rows.columns)
         sequence = [sequence_by] if isinstance(sequence_by, str) else list(sequence_by)
         fields = [self._field(table, rows, name) for name in sequence]
@@ -295,6 +296,7 @@ class Transaction:
         relatives, the other one list of ``merge(states)`` (docs/state.md).
         """
         table = check_rows(name, rows)
+        rows = written_as_they_are(table, rows)
         _check_unique(table, rows.columns)
         columns = [(one,) if isinstance(one, str) else tuple(one) for one in (by, order_by)]
         emits = output_schemas(table, outputs, self._known)
@@ -345,7 +347,7 @@ class Transaction:
         delete_when: str | None,
         value: str | None,
     ) -> Call:
-        keys = self._keys(table, rows, key)
+        keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         _check_unique(table, rows.columns)
         others = [field for field in rows.schema.fields if field.name not in {k.name for k in keys}]
         if value is None:

@@ -289,6 +289,11 @@ class Clients:
             raise WalUnavailableError(
                 f"{self.where}: {what}: {said}: {hint}, see `tidegate doctor`"
             ) from cause
+        if any(one.code() == KafkaError.MSG_SIZE_TOO_LARGE for one in shown):
+            hint = (
+                "the topic's max.message.bytes was made smaller than what is written, see `tidegate doctor`"
+            )
+            raise WalUnavailableError(f"{self.where}: {what}: {said}: {hint}") from cause
         silent = f"no answer within {self.settings.timeout_s:g} s"
         msg = f"{self.where}: {what}: {said or silent}; look whether the brokers run and can be reached"
         raise WalUnavailableError(msg) from cause

@@ -35,9 +35,15 @@ SCHEMA = TableSchema(
         Column("value_bytes", "bigint"),
     ),
 )
-"""``key`` and ``value`` are the refused row's (null as they were); the first 64 KiB of longer ones."""
+"""``key`` and ``value`` are the refused row's (null as they were), of longer ones the first ``KEPT_BYTES`` or
+``KEPT_BESIDES``; ``key_bytes`` and ``value_bytes`` say how long they were.
+"""
 
-KEPT_BYTES = 64 * 1024
+KEPT_BYTES, KEPT_BESIDES = 64 * 1024, 1024
+HELD_BYTES_MAX = 64 * 1024 * 1024
+"""Refused rows wait in memory for the end of their key group, and null keys are all of one. Where they take
+that much, less is kept of the others (I11).
+"""
 ROWS_MAX = 10_000
 """Refused rows that one task takes; more than that is a broken stream, not a poison record."""
 
@@ -62,7 +68,11 @@ def accepted(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
         if bad:
             keep = np.ones(batch.num_rows, dtype=bool)
             keep[[one.row for one in bad]] = False
-            held += [_entry(batch, one, spec, taken - len(bad) + place) for place, one in enumerate(bad)]
+            waiting = sum(len(value) for *_, value in held)
+            for number, one in enumerate(bad, taken - len(bad)):
+                most = KEPT_BYTES if waiting < HELD_BYTES_MAX else KEPT_BESIDES
+                held.append(_entry(batch, one, spec, number, most))
+                waiting += len(held[-1][-1])
             good = batch.filter(pa.array(keep))
         if held:
             group = batch["g"][batch.num_rows - 1].as_py()
@@ -91,8 +101,8 @@ def _beside(entries: list[tuple[int, bytes, bytes]], spec: StageSpec) -> Any:
     return pa.record_batch([pa.array(column, field.type) for column, field in columns], schema=CHANGES)
 
 
-def _entry(batch: Any, bad: BadRow, spec: StageSpec, number: int) -> tuple[int, bytes, bytes]:
-    """Key group, id and stored value of a refused row."""
+def _entry(batch: Any, bad: BadRow, spec: StageSpec, number: int, most: int) -> tuple[int, bytes, bytes]:
+    """Key group, id and stored value of a refused row: at ``most`` so many bytes of its key and its value."""
     group, key, value = (batch[name][bad.row].as_py() for name in ("g", "k", "v"))
     value = value[1:] if value is not None else None  # without its flags byte
     salt = 0
@@ -101,13 +111,13 @@ def _entry(batch: Any, bad: BadRow, spec: StageSpec, number: int) -> tuple[int, 
     told = {
         "table": spec.tables[batch["t"][bad.row].as_py()],
         "cause": bad.why,
-        "key": _kept(key),
-        "value": _kept(value),
+        "key": _kept(key, most),
+        "value": _kept(value, most),
         "key_bytes": None if key is None else len(key),
         "value_bytes": None if value is None else len(value),
     }
     return group, name, b"+" + msgspec.json.encode(told)
 
 
-def _kept(content: bytes | None) -> str | None:
-    return None if content is None else base64.b64encode(content[:KEPT_BYTES]).decode()
+def _kept(content: bytes | None, most: int) -> str | None:
+    return None if content is None else base64.b64encode(content[:most]).decode()

@@ -25,6 +25,7 @@ LOCAL = "_local"
 DELETED = "_deleted"
 """``_deleted.<table>`` keeps, for a while, the sequences of what ``apply_changes`` has deleted."""
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+TOKEN_MAX = 200
 ESCAPED_MAX = 40
 CUT = 14
 
@@ -35,6 +36,22 @@ def check_name(what: str, name: object) -> str:
         msg = f"{what} name {name!r} is not allowed: use 1 to 64 of the characters A-Z a-z 0-9 _ . -"
         raise ConfigError(msg)
     return name
+
+
+def check_token(token: object) -> str:
+    """The token of a load or an import, as a plain text; ConfigError when it cannot be one.
+
+    It stays in the log's state for as long as the namespace lives, so it is short.
+    """
+    if not isinstance(token, str) or not 0 < len(token) <= TOKEN_MAX or not token.isprintable():
+        given = repr(token)
+        given = given if len(given) <= TOKEN_MAX else f"{given[:TOKEN_MAX]}... ({len(given)} characters)"
+        msg = (
+            f"token={given}: give the load a name of its own, such as '2026-11-21': a text of 1 to"
+            f" {TOKEN_MAX} printable characters; it is loaded once per token"
+        )
+        raise ConfigError(msg)
+    return "".join(token)  # also of a class of its own, such as an enum's
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -116,6 +116,7 @@ class Options:
         if self.commit not in (SYNC, PIPELINED):
             msg = f"commit is {self.commit!r}; it must be {SYNC!r} or {PIPELINED!r}"
             raise ConfigError(msg)
+        self._check_kept()
         for name in ("allow_unsafe", "wait_aof", "affinity"):
             if not isinstance(getattr(self, name), bool):
                 msg = f"{name} is {getattr(self, name)!r}; it must be True or False"
@@ -132,6 +133,16 @@ class Options:
             msg = (
                 f"wal_retain_s is {self.wal_retain_s!r}; it must be at least {WAL_RETAIN_APPLIES} times"
                 f" apply_deadline_s, which is {self.apply_deadline_s!r}"
+            )
+            raise ConfigError(msg)
+
+    def _check_kept(self) -> None:
+        """The log is trimmed only where its state knows every version that is kept, decided or visible."""
+        most = KEEP_VERSIONS_MAX - self.commit_in_flight
+        if self.commit == PIPELINED and (self.keep_versions or 0) > most:
+            msg = (
+                f"keep_versions is {self.keep_versions}; with commit={PIPELINED!r} and commit_in_flight="
+                f"{self.commit_in_flight} it must be at most {most}: else the log could never be trimmed"
             )
             raise ConfigError(msg)
 

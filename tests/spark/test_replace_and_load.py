@@ -146,6 +146,7 @@ def test_a_load_without_a_token_or_a_key_is_refused_and_writes_nothing(stream, s
     table = spark.createDataFrame(rows(("a", 1)), SCHEMA)
     for given, words in (
         ({"tables": {"t": table}, "token": "", "key": "k"}, "name of its own"),
+        ({"tables": {"t": table}, "token": 20261121, "key": "k"}, "token=20261121: .* a text of 1 to 200"),
         ({"tables": {}, "token": "x", "key": "k"}, "nothing to load"),
         ({"tables": table, "token": "x", "key": "k"}, "DataFrame: pass {table name: DataFrame}"),
         ({"tables": {"t": [1]}, "token": "x", "key": "k"}, "table t: rows must be a DataFrame, not list"),

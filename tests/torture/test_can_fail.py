@@ -65,7 +65,8 @@ BROKEN = [
         "seal.after:old-checkpoint:same",
         {"finish"},
     ),
-    ("state is read at an older version", OLD_STATE, "seal.after:twice:same", WRONG_ROWS),
+    # A reader may be the first who sees it: values that nobody offered.
+    ("state is read at an older version", OLD_STATE, "seal.after:twice:same", {*WRONG_ROWS, "ghost"}),
     ("a flip of any epoch is done", NO_EPOCH, "publish.before:stop:claimed", {"zombie"}),
     ("an opening driver claims nothing", NO_CLAIM, "publish.before:stop:claimed", {"zombie"}),
     ("a flip leaves out versions", ANY_VERSION, "publish.before:stop:claimed", {"stray"}),

@@ -199,6 +199,19 @@ def test_a_cell_that_cannot_be_had_is_a_user_error(urls):
             torture(*urls, only=[cell])
 
 
+def test_a_password_among_the_options_rules_out_what_the_proxy_does(tmp_path, monkeypatch):
+    """What it brings over a connection of its own was refused, and the cell called proven all the same."""
+    monkeypatch.setattr(run, "_check_reachable", lambda *_: None)
+    where = "file:///nowhere/wal", "redis://127.0.0.1:1/0"
+    login = {"store_options": {"password": "s3cret"}}
+    with pytest.raises(ConfigError, match="does not log in"):
+        torture(*where, only=["publish.before:net-lost:same"], folder=tmp_path / "r", **login)
+    assert not (tmp_path / "r").exists()
+    report = torture(*where, faults=["net-late"], folder=tmp_path / "r", **login)
+    assert report.totals.outcomes == []
+    assert "does not log in" in report.skipped[0].reason
+
+
 def test_a_server_is_killed_by_the_command_given_and_by_nothing_else(urls, tmp_path):
     mark = tmp_path / "killed"
     report = torture(

@@ -65,6 +65,10 @@ def test_a_proxy_needs_a_plain_server():
         (skip,) = skipped(["net-lost"], url, "")
         assert "redis://host:port" in skip.reason
     assert [skip for skip in skipped(["net-lost"], "redis://h:1/0", "") if not skip.failpoint] == []
+    (skip,) = skipped(["net-lost"], "redis://h:1/0", "", logs_in=True)
+    assert "does not log in" in skip.reason
+    assert round_size(["net-lost"], "redis://h:1/0", logs_in=True) == 0
+    assert list(cells(1, ["net-lost"], "redis://h:1/0", logs_in=True)) == []
 
 
 def test_a_disk_is_filled_where_it_is_ours():

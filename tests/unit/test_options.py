@@ -78,6 +78,17 @@ SECONDS = [
 ]
 
 
+def test_versions_in_flight_count_among_those_that_are_kept_i11():
+    """Else the log's state never knew all of them, and nothing was trimmed."""
+    Options(keep_versions=KEEP_VERSIONS_MAX)
+    Options(keep_versions=KEEP_VERSIONS_MAX - 2, commit="pipelined")
+    Options(keep_versions=KEEP_VERSIONS_MAX - 5, commit="pipelined", commit_in_flight=5)
+    with pytest.raises(
+        ConfigError, match=r"keep_versions is 999; .*commit_in_flight=2 it must be at most 998"
+    ):
+        Options(keep_versions=KEEP_VERSIONS_MAX - 1, commit="pipelined")
+
+
 @pytest.mark.parametrize("value", ["Pipelined", "async", "", None, True, 1])
 def test_a_batch_ends_in_one_of_two_ways(value):
     with pytest.raises(ConfigError, match=r"commit is .*it must be 'sync' or 'pipelined'"):

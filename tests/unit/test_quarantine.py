@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -96,6 +98,27 @@ def test_a_stream_of_nothing_but_bad_rows_is_not_quarantined_for_ever(
     endless = (batches_of([(0, 0, None, b"+v")], 1)[0] for _ in itertools.count())
     with pytest.raises(BadRecordError, match="more than 5 rows"):
         list(quarantine.accepted(endless, SPEC))
+
+
+def test_large_rows_without_a_key_take_bounded_memory_while_they_wait_i11(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Null keys are all of one key group, for whose end they wait: 10,000 of 64 KiB would take a GB."""
+    monkeypatch.setattr(quarantine, "HELD_BYTES_MAX", 200_000)
+    spec = msgspec.structs.replace(SPEC, value_bytes_max=100_000)
+    value = b"+" + bytes(range(256)) * 200
+    batches = (batches_of([(0, 0, None, value)] * 4, 4)[0] for _ in range(10))
+    found = [row["v"] for batch in quarantine.accepted(batches, spec) for row in batch.to_pylist()]
+    assert len(found) == 40
+    assert sum(map(len, found)) < 200_000 + 100_000 + 40 * 2_000
+    told = [json.loads(stored[1:]) for stored in found]
+    assert {one["value_bytes"] for one in told} == {len(value) - 1}
+    kept = sorted(len(base64.b64decode(one["value"])) for one in told)
+    assert kept == [1024] * 37 + [51_200] * 3
+    first, second = (batches_of([(group, 0, None, value)], 1)[0] for group in (0, 1))
+    behind = quarantine.accepted([first] * 9 + [second] * 3, spec)
+    large = [row["g"] for batch in behind for row in batch.to_pylist() if len(row["v"]) > 60_000]
+    assert large == [0, 0, 0, 1, 1], "what waited is gone with its key group: there is room again"
 
 
 def test_the_first_cause_of_a_row_is_named() -> None:

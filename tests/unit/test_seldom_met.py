@@ -192,6 +192,26 @@ def test_a_heartbeat_ends_with_its_query(place):
     assert work.ended
 
 
+def test_a_query_that_cannot_be_asked_for_counts_as_one_that_runs(place, caplog):
+    """The thread ended there, and with it every sign of life of a driver that went on."""
+    driver, asked = opened(place), iter([OSError("no answer"), True, False])
+
+    def alive():
+        answer = next(asked)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    options = Options(key_groups=4, heartbeat_s=0.01)
+    work = Background(driver.log, driver.store, options, lambda: driver.epoch, alive)
+    try:
+        assert work._ending.wait(DEADLINE_S)
+    finally:
+        work.stop()
+    assert "heartbeat failed, tried again in 0.01 s: no answer" in caplog.text
+    assert next(asked, None) is None
+
+
 @pytest.mark.parametrize(
     "error, level", [(StoreUnavailableError("away"), "WARNING"), (ValueError("away"), "ERROR")]
 )

@@ -1,5 +1,6 @@
 """Summaries after a publish, and what a trim drops and keeps: by hand-driven clocks, logs and zombies."""
 
+import dataclasses
 import uuid
 
 import msgspec
@@ -9,7 +10,7 @@ from tidegate import failpoints
 from tidegate.clock import Clock
 from tidegate.committers.apply import chunks_of, plan, read_manifest
 from tidegate.committers.background import Background
-from tidegate.committers.commit import commit
+from tidegate.committers.commit import commit, until_decided
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
 from tidegate.committers.recover import facts_from
@@ -446,6 +447,22 @@ def test_a_store_that_went_back_stops_the_trim(space, monkeypatch):
         now_us, view = space.clock.now_us(), catch_up(View(), driver.log)
         space.trimmer(driver).trim(view, now_us)
         assert driver.log.size() == before
+
+
+@pytest.mark.parametrize("kept,trims", [(10, False), (9, True)])
+def test_a_version_that_is_decided_and_not_visible_counts_among_those_kept_i11(
+    space, monkeypatch, kept, trims
+):
+    """With pipelined commits there always is one: with as many kept as the fold knows nothing is trimmed."""
+    monkeypatch.setattr("tidegate.wal.fold.RECENT_MAX", 10)
+    space.options = dataclasses.replace(space.options, keep_versions=kept)
+    driver = space.opened()
+    space.write(driver, 60)
+    space.clock.pass_by(HOUR_S)
+    until_decided(driver, space.barrier(driver))
+    before = driver.log.size()
+    space.retire_and_trim(driver)
+    assert (driver.log.size().changelog_bytes < before.changelog_bytes) is trims
 
 
 # -- catching up ------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from tidegate.committers.import_rows import Imported, import_rows, imported_befo
 from tidegate.committers.local_apply import jobs_here
 from tidegate.committers.open import refuse_if_writer_alive
 from tidegate.errors import ConfigError
+from tidegate.names import check_token
 from tidegate.options import Options
 from tidegate.reading import no_version_yet
 from tidegate.sinks.open_store import open_store
@@ -118,6 +119,7 @@ def import_(  # noqa: PLR0913, PLR0917 - its options
     once into a namespace; a second time writes nothing, unless --token names it otherwise. Large
     exports are dealt into files in the folder for temporary files (TMPDIR).
     """
+    token = check_token(token) if token else None
     manifest, digest = read_whole(folder)
     where = endpoints(store, wal, namespace, wal_config, store_config)
     jobs = min(jobs or jobs_here(), key_groups or manifest.key_groups)  # a process needs a key group

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,9 @@ from tidegate.testing.driver_process import WithoutPandas
 _processes = multiprocessing.get_context("forkserver")
 _one_looks = threading.Lock()
 """A start asks every process for its exit code, and only the first who asks is told."""
+NO_ROOM = 72
+"""The exit code after an error that says that a disk is full: of who writes files of its own."""
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def preload(*modules: str) -> None:
@@ -25,13 +32,41 @@ def preload(*modules: str) -> None:
 
 
 def _child(work: Callable[..., int | None], args: tuple[Any, ...], output: str) -> None:
-    """In a forked process: what it prints goes to a file, what it returns is its exit code."""
+    """In a forked process: what it prints goes to a file, what it returns is its exit code.
+
+    Its end is for the process that started it: Ctrl-C in a terminal, or a SIGTERM to all processes of a
+    group, reaches it too, and would end it in the middle of cleaning up.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    _die_with_parent()
     fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     sys.stdout = sys.stderr = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.meta_path.insert(0, WithoutPandas())
-    sys.exit(work(*args))
+    try:
+        sys.exit(work(*args))
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        traceback.print_exc()
+        sys.exit(NO_ROOM)
+
+
+def _die_with_parent() -> None:
+    """SIGKILL when the process that started this one has ended, however; also while this one is stopped.
+
+    The kernel sends it when the parent's end of a pipe is closed: nothing of this process has to run then.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    sentinel = parent.sentinel
+    fcntl.fcntl(sentinel, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+    if multiprocessing.connection.wait([sentinel], 0):  # it had ended before that
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Forked:

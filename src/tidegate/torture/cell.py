@@ -16,7 +16,7 @@ import msgspec
 import xxhash
 
 from tidegate.errors import LineageError
-from tidegate.testing.forked import Forked
+from tidegate.testing.forked import NO_ROOM, Forked
 from tidegate.torture import driver, readers, works
 from tidegate.torture.besides import FOLLOWS, PIPELINES
 from tidegate.torture.driver import FAILED, Where
@@ -36,6 +36,7 @@ DRIVER_PART = 3
 ENDS_WITH_ERROR = range(1, 19)
 """Exit codes of tidegate's errors: how a driver may end that others took over from."""
 TOLD_BYTES = 1_500
+NOT_DROPPED = "could not be dropped"
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -343,6 +344,9 @@ class CellRun:
             return
         if process.exit_code in NAMES:
             raise Unanswered(reason(process.output.stem, process.exit_code, self._told(process)))
+        if process.exit_code == NO_ROOM:
+            told = (self._told(process).splitlines() or ["no room"])[-1]
+            raise Unfinished(f"{process.output.stem} could not write its history: {told}; make room there")
         self.findings.append(
             Finding(
                 rule="finish",
@@ -419,7 +423,7 @@ class CellRun:
         if self._setting.keep:
             return
         shutil.rmtree(self.work / "second", ignore_errors=True)
-        what = f"namespace {self.where.namespace} could not be dropped"
+        what = f"namespace {self.where.namespace} {NOT_DROPPED}"
         try:
             problem = drop_namespace(self._setting, self.where.namespace, self.work / "drop.txt")
         except Unanswered as why:
@@ -427,6 +431,12 @@ class CellRun:
         else:
             if problem:
                 self.findings.append(Finding(rule="drop", invariant="", what=what, seen=problem))
+
+
+def is_left_behind(outcome: Outcome) -> bool:
+    """Whether the cell's namespace is there still."""
+    told = (*outcome.unproven, *(found.what for found in outcome.findings))
+    return any(text.startswith(f"namespace {outcome.namespace} {NOT_DROPPED}") for text in told)
 
 
 def workloads_of(names: tuple[str, ...], beside: str) -> tuple[str, ...]:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import fcntl
 import itertools
+import os
 import secrets
 import shutil
 import tempfile
@@ -28,7 +30,15 @@ from tidegate.options import redact
 from tidegate.sinks.open_store import open_store
 from tidegate.testing import forked
 from tidegate.torture import schedule, works
-from tidegate.torture.cell import Setting, Stopped, Unanswered, drop_namespace, namespace_of, run_cell
+from tidegate.torture.cell import (
+    Setting,
+    Stopped,
+    Unanswered,
+    drop_namespace,
+    is_left_behind,
+    namespace_of,
+    run_cell,
+)
 from tidegate.torture.driver import Where
 from tidegate.torture.faults import FAULTS
 from tidegate.torture.outcome import PROVEN, Outcome, Totals
@@ -116,12 +126,14 @@ def torture(  # noqa: PLR0913 - its options
     ConfigError: an argument does not fit, or log and store cannot be opened; nothing was run.
     """
     before = _asked_before(resume, wal, store) if resume is not None else None
-    if before is not None and (seed is not None or only or faults is not None):
-        raise ConfigError("a run that is resumed keeps its seed, cells and faults: leave them out")
+    workloads = tuple(workloads)
+    if before is not None:
+        anew = seed is not None or bool(only) or faults is not None or workloads != tuple(WORKLOADS)
+        _refuse_anew(anew=anew, folder=folder)
     asked = before or _asked_anew(wal, store, seed, workloads, FAULTS if faults is None else faults, only)
     _check_limits(duration_s, cells, jobs, cell_s)
-    _check_possible(asked.only, store, server_kill)
     where = Where(wal, store, "", dict(wal_options or {}), dict(store_options or {}), allow_unsafe)
+    _check_possible(asked.only, where, server_kill)
     _check_reachable(where, asked)
     place = resume or _folder(folder)
     setting = Setting(
@@ -140,11 +152,12 @@ def torture(  # noqa: PLR0913 - its options
     )
     if before is None:
         (place / RUN_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(asked)))
-    done = _outcomes(place)
-    begun(asked, place)
-    limits = _Limits(duration_s, cells, whole=whole or bool(asked.only))
-    run = _Run(setting, asked, limits, jobs, progress, done)
-    return run.run()
+    with _the_only_one(place):
+        done = _outcomes(place)
+        begun(asked, place)
+        limits = _Limits(duration_s, cells, whole=whole or bool(asked.only))
+        run = _Run(setting, asked, limits, jobs, progress, done)
+        return run.run()
 
 
 def _asked_anew(
@@ -167,6 +180,14 @@ def _asked_anew(
     )
 
 
+def _refuse_anew(*, anew: bool, folder: Path | None) -> None:
+    """ConfigError: a run that is resumed was told what else to run, or where else to report it."""
+    if anew:
+        raise ConfigError("a run that is resumed keeps its seed, cells, faults and workloads: leave them out")
+    if folder is not None:
+        raise ConfigError("a run that is resumed is reported in its own folder: leave --report out")
+
+
 def _check_limits(duration_s: float | None, cells: int | None, jobs: int, cell_s: float) -> None:
     if duration_s is not None and duration_s <= 0:
         raise ConfigError(f"the duration is {duration_s}; it must be above 0 seconds")
@@ -178,12 +199,16 @@ def _check_limits(duration_s: float | None, cells: int | None, jobs: int, cell_s
         raise ConfigError(f"a cell's deadline is {cell_s} s; it must be 5 to 3,600 seconds")
 
 
-def _check_possible(only: Iterable[str], store: str, server_kill: str) -> None:
+def _logs_in(store_options: Mapping[str, object]) -> bool:
+    return any(name in store_options for name in schedule.LOGINS)
+
+
+def _check_possible(only: Iterable[str], where: Where, server_kill: str) -> None:
     """ConfigError: a cell was asked for by name that cannot be had here."""
     for text in only:
         cell = schedule.cell_of(text)
         why = schedule.unreached(cell.failpoint, cell.fault) or schedule.impossible(
-            cell.fault, store, server_kill
+            cell.fault, where.store, server_kill, logs_in=_logs_in(where.store_options)
         )
         if why:
             raise ConfigError(f"{text} cannot be run: {why}")
@@ -231,11 +256,42 @@ def _asked_before(folder: Path, wal: str, store: str) -> Asked:
     return asked
 
 
+@contextlib.contextmanager
+def _the_only_one(folder: Path) -> Iterator[None]:
+    """ConfigError: another process runs in this folder. This one would drop what its cells work in."""
+    with (folder / RUN_FILE).open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"the run in {folder} is going on: wait for its end, or end it first") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
 def _outcomes(folder: Path) -> list[Outcome]:
-    """What is done already; a last line that was torn is not."""
-    path = folder / OUTCOMES_FILE
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return [msgspec.json.decode(line, type=Outcome) for line in lines if line.endswith(b"\n")]
+    """What is done already. ConfigError: a line of it is none."""
+    path, found = folder / OUTCOMES_FILE, []
+    for number, line in enumerate(_whole_lines(path), 1):
+        try:
+            found.append(msgspec.json.decode(line, type=Outcome))
+        except msgspec.MsgspecError as error:
+            msg = f"{path}, line {number}: {error}; remove the line: what it tells of is run again"
+            raise ConfigError(msg) from None
+    return found
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """The lines of a file that grows by lines. One that was torn, by a full disk or a power cut, is cut
+    off: the next one would be written behind it.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_bytes().splitlines(keepends=True)
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+        os.truncate(path, sum(map(len, lines)))
+    return lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,7 +328,10 @@ class _Run:
         self._bytes = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
         self._ending = threading.Event()
         self._lock = threading.Lock()
-        self._size = schedule.round_size(asked.faults, setting.store, setting.server_kill)
+        here = asked.faults, setting.store, setting.server_kill
+        self._logs_in = _logs_in(setting.store_options)
+        self._size = schedule.round_size(*here, logs_in=self._logs_in)
+        self._skipped = schedule.skipped(*here, logs_in=self._logs_in)
 
     def run(self) -> Report:
         """Run; Ctrl-C ends the cells that are under way, and cleans up behind them."""
@@ -291,12 +350,11 @@ class _Run:
         asked = self._asked
         faults = "" if asked.faults == tuple(FAULTS) else f" --faults {','.join(asked.faults)}"
         loads = "" if asked.workloads == tuple(WORKLOADS) else f" --workloads {','.join(asked.workloads)}"
-        command = (
-            f"tidegate torture --wal {asked.wal} --store {asked.store} --seed {asked.seed}{loads}{faults}"
-        )
-        skipped = schedule.skipped(asked.faults, setting.store, setting.server_kill)
+        unsafe = " --allow-unsafe" if setting.allow_unsafe else ""
+        where = f"--wal {asked.wal} --store {asked.store}"
+        command = f"tidegate torture {where} --seed {asked.seed}{loads}{faults}{unsafe}"
         seconds = time.monotonic() - began
-        return Report(self._folder, asked, self._totals, skipped, self._size, seconds, stopped, command)
+        return Report(self._folder, asked, self._totals, self._skipped, self._size, seconds, stopped, command)
 
     def _all(self, pool: concurrent.futures.Executor, began: float) -> None:
         chosen, running = self._chosen(), set[concurrent.futures.Future[None]]()
@@ -319,7 +377,8 @@ class _Run:
         if asked.only:
             every: Iterator[Cell] = map(schedule.cell_of, asked.only)
         else:
-            every = schedule.cells(asked.seed, asked.faults, setting.store, setting.server_kill)
+            here = asked.faults, setting.store, setting.server_kill
+            every = schedule.cells(asked.seed, *here, logs_in=self._logs_in)
         if self._limits.whole and not asked.only:
             every = itertools.islice(every, self._size)
         left = (cell for cell in every if str(cell) not in self._done)
@@ -359,8 +418,9 @@ class _Run:
         path = self._folder / NAMESPACES_FILE
         if self._setting.keep or not path.exists():
             return
-        finished = {outcome.namespace for outcome in self._totals.outcomes}
-        for namespace in sorted(set(path.read_text().split()) - finished):
+        gone = {each.namespace for each in self._totals.outcomes if not is_left_behind(each)}
+        begun = {line.decode().strip() for line in _whole_lines(path)}
+        for namespace in sorted(begun - gone):
             try:
                 problem = drop_namespace(self._setting, namespace, self._folder / "drop.txt")
             except Unanswered as why:

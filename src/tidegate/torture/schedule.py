@@ -28,6 +28,8 @@ FINISHES = {
 """The ways to finish what a fault left, by name."""
 
 
+LOGINS = ("username", "password", "credential_provider")
+"""Options of a store by which its client logs in. What its URL says of that is seen there."""
 ONCE = ("fill.after_begin", "follow.after_claim")
 """Failpoints that a driver comes by once."""
 
@@ -93,8 +95,10 @@ def check_faults(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in FAULTS if name in given)
 
 
-def impossible(fault: str, store: str, server_kill: str) -> str:
-    """Why a kind of fault cannot be had here; '' when it can."""
+def impossible(fault: str, store: str, server_kill: str, *, logs_in: bool = False) -> str:
+    """Why a kind of fault cannot be had here; '' when it can. ``logs_in``: by the store's options."""
+    if fault.startswith("net-") and logs_in:
+        return "the connection that brings a disturbed request does not log in, and the store asks for it"
     if fault.startswith("net-") and server_of(store) is None:
         kind = store.partition(":")[0]
         return f"a store at {kind}:// is not reached through a plain TCP proxy (only redis://host:port is)"
@@ -115,11 +119,11 @@ def unreached(failpoint: str, fault: str) -> str:
     return ""
 
 
-def skipped(faults: Iterable[str], store: str, server_kill: str) -> list[Skipped]:
+def skipped(faults: Iterable[str], store: str, server_kill: str, *, logs_in: bool = False) -> list[Skipped]:
     """What of the whole table is not run, and why: nothing is left out silently."""
     found = []
     for fault in faults:
-        reason = impossible(fault, store, server_kill)
+        reason = impossible(fault, store, server_kill, logs_in=logs_in)
         if reason:
             found.append(Skipped("", fault, len(failpoints.NAMES) * len(FINISHES), reason))
             continue
@@ -130,19 +134,21 @@ def skipped(faults: Iterable[str], store: str, server_kill: str) -> list[Skipped
     return found
 
 
-def _pairs(faults: Iterable[str], store: str, server_kill: str) -> list[tuple[str, str]]:
+def _pairs(faults: Iterable[str], store: str, server_kill: str, *, logs_in: bool) -> list[tuple[str, str]]:
     """Every failpoint with every fault that can be had at it."""
-    possible = [fault for fault in faults if not impossible(fault, store, server_kill)]
+    possible = [fault for fault in faults if not impossible(fault, store, server_kill, logs_in=logs_in)]
     every = itertools.product(failpoints.NAMES, possible)
     return [(name, fault) for name, fault in every if not unreached(name, fault)]
 
 
-def cells(seed: int, faults: Iterable[str], store: str, server_kill: str = "") -> Iterator[Cell]:
+def cells(
+    seed: int, faults: Iterable[str], store: str, server_kill: str = "", *, logs_in: bool = False
+) -> Iterator[Cell]:
     """Round after round, without end, every cell once in each, in an order that the seed gives.
 
     The first round begins with the faults of the crash table.
     """
-    pairs = _pairs(faults, store, server_kill)
+    pairs = _pairs(faults, store, server_kill, logs_in=logs_in)
     table = [pair for pair in pairs if pair[1] in TABLE]
     beside = [pair for pair in pairs if pair[1] not in TABLE]
     for number in itertools.count(1):
@@ -155,9 +161,9 @@ def cells(seed: int, faults: Iterable[str], store: str, server_kill: str = "") -
             return
 
 
-def round_size(faults: Iterable[str], store: str, server_kill: str = "") -> int:
+def round_size(faults: Iterable[str], store: str, server_kill: str = "", *, logs_in: bool = False) -> int:
     """How many cells a round has."""
-    return len(_pairs(faults, store, server_kill)) * len(FINISHES)
+    return len(_pairs(faults, store, server_kill, logs_in=logs_in)) * len(FINISHES)
 
 
 def shape_of(cell: Cell, seed: int) -> Shape:

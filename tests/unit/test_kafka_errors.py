@@ -1,0 +1,33 @@
+"""What an error of Kafka's clients becomes, and what it says to do."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError
+
+from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
+from tidegate.wal.kafka_clients import Clients
+from tidegate.wal.kafka_settings import settings_of
+
+
+@pytest.mark.parametrize(
+    "code,kind,says",
+    [
+        (
+            "MSG_SIZE_TOO_LARGE",
+            WalUnavailableError,
+            "max.message.bytes was made smaller than what is written",
+        ),
+        ("INVALID_RECORD", WalUnavailableError, "cleanup.policy is compact"),
+        ("NOT_ENOUGH_REPLICAS", WalUnavailableError, "look whether the brokers run"),
+        ("TOPIC_AUTHORIZATION_FAILED", ConfigError, "lacks the right Write on topic tidegate.n.changelog"),
+        ("SASL_AUTHENTICATION_FAILED", ConfigError, "check security.protocol"),
+    ],
+)
+def test_an_error_names_the_setting_that_is_meant(code, kind, says):
+    clients = Clients(settings_of("kafka://b:9092", {}), "kafka://b:9092")
+    with pytest.raises(TidegateError) as raised:
+        clients.unavailable("writing to tidegate.n.changelog", KafkaError(getattr(KafkaError, code)))
+    assert type(raised.value) is kind
+    assert says in str(raised.value)
+    assert ("look whether the brokers run" in str(raised.value)) is (code == "NOT_ENOUGH_REPLICAS")

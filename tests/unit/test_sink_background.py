@@ -1,0 +1,59 @@
+"""What a sink runs beside its batches, without Spark: begun once, and anew when a query comes again."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+from tidegate.spark.sink import VersionedSink
+
+WAIT_S = 30.0
+
+
+class Slow:
+    """A follower that catches up until it is told to stop: it has thousands of versions to go."""
+
+    name, namespace, heartbeat_s, failed = "copy", "flights", 0.01, None
+
+    def __init__(self):
+        self.began, self.at_once, self.most = threading.Event(), 0, 0
+
+    def step(self, stopped):
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        self.began.set()
+        while not stopped():
+            threading.Event().wait(0.001)
+        self.at_once -= 1
+        return False
+
+    def beat(self):
+        return True
+
+    def went_well(self, *, level):
+        pass
+
+
+def test_a_follower_that_catches_up_gets_no_second_thread_when_a_query_comes_again(tmp_path):
+    """The query has ended and its follower has not; a load, or the query, begins another Background."""
+    where = {"wal": f"file://{tmp_path}/wal", "store": f"sqlite://{tmp_path}/store"}
+    sink = VersionedSink(namespace="flights", **where, heartbeat_s=0.01)
+    slow, closed = Slow(), SimpleNamespace(close=lambda: None)
+    slow.store = closed
+    sink._followers = [slow]
+    sink._driver = SimpleNamespace(log=closed, store=closed, epoch=0, last_decided=0)
+    running = threading.Event()
+    running.set()
+    sink._keep_alive(running.is_set)
+    first = sink._background
+    assert slow.began.wait(WAIT_S)
+    running.clear()
+    for thread in first._threads:
+        thread.join(WAIT_S)
+    assert first.ended
+    slow.began.clear()
+    sink._keep_alive(lambda: True)
+    assert sink._background is not first
+    assert slow.began.wait(WAIT_S)
+    sink._release()
+    assert (slow.most, slow.at_once) == (1, 0)
