@@ -55,6 +55,9 @@ class Loads(abc.ABC):
         May be repeated: a token that was decided before writes nothing and returns its version
         (None when that is too long ago for the log to say which). Do not run it beside a query
         of another process on the same namespace: the later of the two fences the earlier.
+
+        Errors prove what they do for a batch; after each of them the same call may be made again, under the
+        same token.
         """
         if not token:
             msg = "token='': give the load a name of its own, such as a date; it is loaded once per token"

@@ -140,7 +140,15 @@ class VersionedSink(Loads):
         raise ConfigError(msg)
 
     def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
-        """Commit one batch into the sink's table. Spark calls this from ``foreachBatch``."""
+        """Commit one batch into the sink's table. Spark calls this from ``foreachBatch``.
+
+        On return the batch is decided: in the log, durable, and never taken back; with ``commit="sync"``
+        its version is visible, too. May be repeated: a batch that was decided is skipped.
+
+        An error ends the query; restarting it is safe after any of them. ConfigError, BadRecordError,
+        FunctionError, LineageError, ConflictError: this batch is not decided. OutcomeUnknownError: it may
+        be. Any other: what was decided stays decided, and the restart finishes it.
+        """
         if self._table is None or self._key is None:
             msg = "this sink has no table: pass table= and key=, or give foreachBatch sink.each(write)"
             raise ConfigError(msg)
@@ -157,7 +165,8 @@ class VersionedSink(Loads):
         """A function for ``foreachBatch`` that calls ``write(txn, batch_df)`` for each new batch.
 
         All that ``write`` does through ``txn`` becomes one version. It is not called for a
-        batch that was decided before. If it raises, nothing is decided.
+        batch that was decided before. If it raises, nothing is decided. What is durable on return, and
+        what each error proves: as for a call of the sink.
         """
 
         def run(batch_df: DataFrame, batch_id: int) -> None:
@@ -218,7 +227,7 @@ class VersionedSink(Loads):
         return self.recovered
 
     def close(self) -> None:
-        """Stop the background work and release handles. The next batch opens again.
+        """Stop the background work and release handles. The next batch opens again. May be repeated.
 
         What is in flight is drained first, at most ``apply_deadline_s``; what stays so is raised, as by
         ``drain``, once all is released.

@@ -89,7 +89,8 @@ class Transaction:
     Handed to the function given to ``VersionedSink.each``. Every call checks what it is given
     and raises ConfigError before anything is written; rows are looked at when they are staged.
 
-    ``batch_id`` is Spark's; ``base_version`` the version whose state is read (the last one).
+    ``batch_id`` is Spark's; ``base_version`` the version whose state is read (the last one). Nothing
+    is durable when a call returns: all calls are staged and decided together when the function has returned.
     """
 
     def __init__(self, batch_id: int, base_version: int, known: Mapping[str, TableSchema]) -> None:

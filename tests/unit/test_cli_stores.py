@@ -90,7 +90,7 @@ def place(tmp_path):
 
 def test_a_store_is_added_shown_and_removed(place):
     text = done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
-    assert "its stores are copy, main" in text
+    assert "its stores are main, copy (the first is the primary)" in text
     assert place.content("copy") == place.content("main")
     rows = done_json("store", "list", *place.stores("main", "copy"))["stores"]
     assert [(row["name"], row["listed"], row["visible"], row["lag"]) for row in rows] == [
