@@ -52,7 +52,7 @@ class Given(TyperCommand):
         for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is not None:
                 kind = param.param_type_name
-                told[kind].append((param.metavar, record[1]) if kind == "argument" else record)
+                told[kind].append((str(param.metavar), record[1]) if kind == "argument" else record)
         for title, records in zip(("Arguments", "Options"), told.values(), strict=True):
             if records:
                 with formatter.section(title):
