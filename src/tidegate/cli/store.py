@@ -137,7 +137,8 @@ def remove(  # noqa: PLR0913 - its options
         print_json({"namespace": namespace, "removed": removed, "listed": listed})
     elif removed:
         print(
-            f"namespace {namespace} has no store {name} any more; its stores are {_in_order(remaining, listed)}"
+            f"namespace {namespace} has no store {name} any more; its stores are"
+            f" {_in_order(remaining, listed)}"
         )
         print(f"its data is where it was: `tidegate drop --only-stores --store {name}=URL` removes it")
     else:
