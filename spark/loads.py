@@ -187,3 +187,9 @@ def _check_loaded(tables: object) -> None:
         if not isinstance(rows, DataFrame):
             msg = f"table {name}: rows must be a DataFrame, not {type(rows).__name__}"
             raise ConfigError(msg)
+        if rows.isStreaming:
+            msg = (
+                f"table {name}: a load takes a static DataFrame, and this one streams: write it with"
+                " df.writeStream.foreachBatch(sink), or read what is there with spark.read"
+            )
+            raise ConfigError(msg)
