@@ -107,6 +107,20 @@ def test_a_store_is_added_shown_and_removed(place):
         assert store.identity() is None
 
 
+def test_doctor_fails_where_a_query_with_these_stores_is_refused(place):
+    """It passed all along, and status and the query's open said no."""
+    many = place.stores("main", "copy")
+    list_of = "log and stores: the list"
+    assert list_of not in done("doctor", *place.stores("main"))
+    assert f"failed: {list_of}" in refused(1, "doctor", *many)
+    done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
+    place.silence("main", "copy")
+    assert f"{list_of}\tpass\tmain, copy, as the log lists them" in done("doctor", *many)
+    result = run("doctor", *place.stores("main"))
+    assert result.exit_code == 1
+    assert "store copy is not given: give it as copy=URL" in result.stdout
+
+
 @pytest.mark.parametrize(
     "name", ["open.after_append", "follow.after_claim", "fill.after_group", "publish.before"]
 )
