@@ -235,5 +235,6 @@ def check_list(state: Folded, names: Sequence[str]) -> Check:
 
 
 def _failed(check: str, url: str, error: Exception, promise: str) -> Check:
-    found = str(error) if isinstance(error, ConfigError) else f"{redact(url)}: {error}"
+    named = isinstance(error, ConfigError) or redact(url) in str(error)
+    found = str(error) if named else f"{redact(url)}: {error}"
     return Check(check, "fail", found, promise)
