@@ -18,6 +18,7 @@ from tidegate.committers.open import open_namespace
 from tidegate.committers.phases import Phases
 from tidegate.committers.pipeline_thread import PipelineThread
 from tidegate.committers.state_links import StateLinks
+from tidegate.deadline import check_ends
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.observing import Commit
 from tidegate.options import PIPELINED, Endpoints, Options, StoreAt
@@ -196,7 +197,9 @@ class VersionedSink(Loads):
         Call it before ``spark.stop()``: large versions are applied by executors. StoreUnavailableError:
         not within this time; it stays decided, and is still worked on. What ended an earlier version in
         the background is raised with its cause. May be repeated, from any thread, during a batch too.
+        ConfigError: ``timeout_s`` is no number of seconds.
         """
+        check_ends("timeout_s", timeout_s)
         pipeline = self._pipeline
         if pipeline is not None:
             pipeline.drain(timeout_s)

@@ -149,7 +149,7 @@ class AliasGate(Gate):
         """As ``Gate.wait_for``. A version is one of the namespace that the alias names when the wait begins;
         offsets are waited for wherever it points, and visible there on return.
         """
-        wanted = reading.awaited(version, offsets)
+        wanted = reading.awaited(version, offsets, timeout)
         if offsets is None:
             return self._call(lambda gate: gate.wait_for(version, timeout))
         clock = self._call(lambda gate: gate.clock)

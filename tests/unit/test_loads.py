@@ -1,7 +1,8 @@
-"""What ``sink.load`` refuses before a session is asked for anything."""
+"""What calls of a sink refuse before a session is asked for anything."""
 
 from __future__ import annotations
 
+import math
 from unittest import mock
 
 import pytest
@@ -16,3 +17,11 @@ def test_a_stream_is_no_load_and_is_told_where_it_goes(tmp_path):
     rows = mock.Mock(spec=loads.DataFrame, isStreaming=True)
     with pytest.raises(ConfigError, match=r"table t: a load takes a static DataFrame.*foreachBatch"):
         sink.load({"t": rows}, token="once", key="id")
+
+
+@pytest.mark.parametrize("timeout_s", [None, "5", math.nan, math.inf])
+def test_a_drain_has_an_end(tmp_path, timeout_s):
+    """None waited for ever; a NaN and an infinity ended as errors of Python's own."""
+    sink = VersionedSink(namespace="n", wal=f"file://{tmp_path}/wal", store=f"sqlite://{tmp_path}/store")
+    with pytest.raises(ConfigError, match=r"timeout_s is .* every wait has an end"):
+        sink.drain(timeout_s)

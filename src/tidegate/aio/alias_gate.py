@@ -152,7 +152,7 @@ class AliasGate(Gate):
         """As ``Gate.wait_for``. A version is one of the namespace that the alias names when the wait begins;
         offsets are waited for wherever it points, and visible there on return.
         """
-        wanted = reading.awaited(version, offsets)
+        wanted = reading.awaited(version, offsets, timeout)
         if offsets is None:
             return await self._call(functools.partial(Gate.wait_for, version=version, timeout=timeout))
         clock = (await self._gate()).clock

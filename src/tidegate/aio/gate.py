@@ -125,9 +125,10 @@ class Gate:
         visible version then, which may be a later one. As ``Gate.wait_for``.
 
         WaitTimeoutError: it was not visible within ``timeout`` seconds. StoreUnavailableError: a look at the
-        store had no answer within its ``timeout_s``. ConfigError: give one of the two.
+        store had no answer within its ``timeout_s``. ConfigError: give one of the two, and a
+        ``timeout`` that ends.
         """
-        wanted = reading.awaited(version, offsets)
+        wanted = reading.awaited(version, offsets, timeout)
         clock = self._reader.clock
         end, pause = clock.monotonic() + timeout, 0.0
         while True:
