@@ -17,7 +17,7 @@ from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import Entry, View, fold_all
 from tidegate.wal.log import Appended, Log
 from tidegate.wal.manifest import Manifest
-from tidegate.wal.record import AnyRecord, Folded, encode_record
+from tidegate.wal.record import AnyRecord, Folded, check_readable, encode_record
 
 logger = logging.getLogger("tidegate")
 
@@ -110,6 +110,7 @@ class Driver:
         nothing was written, by this try nor by an earlier one since ``all_is_settled``.
         """
         content = encode_record(record)
+        check_readable(content)
         try:
             appended = self.log.append_decision(content)
         except (OutcomeUnknownError, WalUnavailableError, ConfigError) as error:

@@ -60,8 +60,9 @@ class Loads(abc.ABC):
         same token.
         """
         if not token:
-            msg = "token='': give the load a name of its own, such as a date; it is loaded once per token"
+            msg = f"token={token!r}: give the load a name of its own, such as a date; each is loaded once"
             raise ConfigError(msg)
+        _check_token(token)
         _check_loaded(tables)
         given = key if key is not None else self._key
         keys = {name: given.get(name) if isinstance(given, Mapping) else given for name in tables}
@@ -91,6 +92,11 @@ class Loads(abc.ABC):
         is missing, or is not what was exported. Either way nothing was staged.
         """
         refuse_connect(spark)
+        _check_token(token)
+        if not isinstance(folder, str):
+            raise ConfigError(
+                f"folder is {folder!r}; it must be text: a path, or a URL such as s3a://bucket/export"
+            )
         manifest, digest = read_manifest(spark, folder)
         check_files(spark, folder, manifest)
         frames = {name: frame_of(spark, folder, name, table) for name, table in manifest.tables.items()}
@@ -173,6 +179,16 @@ class Loads(abc.ABC):
 
     @abc.abstractmethod
     def _release(self) -> Any: ...
+
+
+def _check_token(token: object) -> None:
+    """ConfigError: this is no text that a log can hold."""
+    try:
+        if isinstance(token, str) and token.encode() is not None:
+            return
+    except UnicodeEncodeError:
+        pass
+    raise ConfigError(f"token is {token!r}; it must be text, such as a date")
 
 
 def _check_loaded(tables: object) -> None:

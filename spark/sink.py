@@ -90,6 +90,8 @@ class VersionedSink(Loads):
         locality: Locality | None = None,
         **options: Any,
     ) -> None:
+        if not isinstance(locality, Locality | None):
+            raise ConfigError(f"locality is {locality!r}; it must be a tidegate.spark.Locality")
         self._endpoints = Endpoints.of(namespace, wal, store, wal_options, store_options)
         if table is not None and not isinstance(options.get("ttl"), Mapping | None):
             options["ttl"] = {table: options["ttl"]}
@@ -167,8 +169,10 @@ class VersionedSink(Loads):
 
         All that ``write`` does through ``txn`` becomes one version. It is not called for a
         batch that was decided before. If it raises, nothing is decided. What is durable on return, and
-        what each error proves: as for a call of the sink.
+        what each error proves: as for a call of the sink. ConfigError: ``write`` is no function.
         """
+        if not callable(write):
+            raise ConfigError(f"each({write!r}): give a function, write(txn, batch_df)")
 
         def run(batch_df: DataFrame, batch_id: int) -> None:
             self._run(batch_df, batch_id, write)

@@ -160,7 +160,8 @@ class Transaction:
         order). The state is read at ``base_version``, so a replay gives the same result.
         """
         keys = self._keys(table, rows, key)
-        if not reducers:
+        given: object = reducers
+        if not isinstance(given, Mapping) or not given:
             msg = f"table {table}: reduce needs at least one reducer, as in reducers={{'amount': 'sum'}}"
             raise ConfigError(msg)
         reduced = tuple(
@@ -260,7 +261,7 @@ class Transaction:
         """
         keys = self._keys(table, rows, key)
         _check_unique(table, rows.columns)
-        sequence = [sequence_by] if isinstance(sequence_by, str) else list(sequence_by)
+        sequence = columns_named(table, "sequence_by", sequence_by)
         fields = [self._field(table, rows, name) for name in sequence]
         op = None if op_column is None else self._field(table, rows, op_column)
         made = changes_call(table, rows, keys, fields, op, delete_values)
@@ -297,7 +298,7 @@ class Transaction:
         """
         table = check_rows(name, rows)
         _check_unique(table, rows.columns)
-        columns = [(one,) if isinstance(one, str) else tuple(one) for one in (by, order_by)]
+        columns = [tuple(columns_named(table, *one)) for one in (("by", by), ("order_by", order_by))]
         emits = output_schemas(table, outputs, self._known)
         local = Local(name, fn, columns[0], columns[1], redistribute, tuple(emits))
         check_local(local, rows)
@@ -355,6 +356,8 @@ class Transaction:
             schema = TableSchema(_columns(keys), _columns(others))
             stored = json_value([field.name for field in others])
         else:
+            if not isinstance(value, str):
+                raise ConfigError(f"table {table}: value={value!r} must be a column's name")
             field = self._field(table, rows, value)
             if not isinstance(field.dataType, StringType | BinaryType):
                 shown = field.dataType.simpleString()

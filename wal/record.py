@@ -245,6 +245,15 @@ def encode_record(record: AnyRecord) -> bytes:
     return bytes([FORMAT]) + checksum(body) + body
 
 
+def check_readable(content: bytes) -> None:
+    """ConfigError: nobody could read this record back. Appended, it would end the log for good (I10)."""
+    try:
+        _record_decoder.decode(content[1 + CHECKSUM_BYTES :])
+    except UNREADABLE as error:
+        msg = f"a record that nobody could read back is not appended: {error}; nothing was written"
+        raise ConfigError(msg) from error
+
+
 def decode_record(content: bytes, where: str) -> AnyRecord:
     """The record in the bytes; ``where`` names their place for messages.
 

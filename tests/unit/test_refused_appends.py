@@ -13,6 +13,7 @@ from tidegate.options import Endpoints, Options
 from tidegate.sinks.memory_store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.memory_log import MemoryLog
+from tidegate.wal.record import LoadOrigin
 
 LONG_S = 3_600.0
 """Whoever waits for this long has not seen that it is refused."""
@@ -148,4 +149,16 @@ def test_a_decision_that_is_refused_before_it_is_sent_is_said_to_be_refused(driv
     with pytest.raises(ConfigError, match="right Write"):
         commits(driver)
     assert driver.log.tried == 1
+    commits(driver)
+
+
+def test_a_record_that_nobody_could_read_back_is_not_appended_i10(driver):
+    """It was, and every fold from then on said that the log is damaged."""
+    opened(driver)
+    rows = {"aircraft": {b"N1": b"1"}}
+    with pytest.raises(
+        ConfigError, match=r"nobody could read back is not appended: Expected `str`, got `int`"
+    ):
+        commit(driver, ArrowBarrier(driver.log, rows, LoadOrigin(3), 4))
+    assert driver.log.tried == 0
     commits(driver)
