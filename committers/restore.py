@@ -67,6 +67,8 @@ def _refuse(driver: Driver, version: int, *, reprocess: bool) -> None:
         raise ConfigError(
             f"there is no version {version} of namespace {name} to restore, the visible one is"
             f" {pointer.visible}: `tidegate history` lists those that can be read"
+            if pointer.visible
+            else f"namespace {name} has no visible version yet, so there is none to restore"
         )
     if reprocess and state.lineage is None:
         raise ConfigError(

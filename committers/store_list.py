@@ -7,6 +7,8 @@ in it, the primary too; which one is the primary, the driver's order says.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tidegate.committers.driver import Driver
 from tidegate.committers.insist import append_until_folded
 from tidegate.errors import ConfigError
@@ -18,7 +20,16 @@ def refuse_other_stores(driver: Driver, state: Folded, changing: str | None = No
 
     A namespace without versions may still get its first stores. ``changing`` may be in the list or not.
     """
-    given = [at.name for at in driver.endpoints.stores]
+    ways = ways_out(state, [at.name for at in driver.endpoints.stores], changing)
+    if not ways:
+        return
+    listed = ", ".join(state.stores) or "one store, without a name"
+    name = driver.endpoints.namespace
+    raise ConfigError(f"the log of namespace {name} lists {listed}; store {'; store '.join(ways)}")
+
+
+def ways_out(state: Folded, given: Sequence[str], changing: str | None = None) -> list[str]:
+    """For each store that is in the list and was not given, or the other way round: that, and what to do."""
     if state.stores:
         missing = [name for name in state.stores if name not in (*given, changing)]
         unlisted = [name for name in given if name not in (*state.stores, changing)]
@@ -26,14 +37,9 @@ def refuse_other_stores(driver: Driver, state: Folded, changing: str | None = No
         missing, unlisted = [], [name for name in given[1:] if name != changing]
     if state.last_version == 0:
         unlisted = []
-    if not missing and not unlisted:
-        return
-    listed = ", ".join(state.stores) or "one store, without a name"
-    name = driver.endpoints.namespace
-    ways = [
+    return [
         f"{one} is not given: give it as {one}=URL, or run `tidegate store remove {one}`" for one in missing
     ] + [f"{one} is not in the list: run `tidegate store add {one}=URL`, or leave it out" for one in unlisted]
-    raise ConfigError(f"the log of namespace {name} lists {listed}; store {'; store '.join(ways)}")
 
 
 def list_stores_of_new(driver: Driver) -> None:

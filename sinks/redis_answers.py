@@ -222,7 +222,7 @@ def no_answer(
     """The error for calls that had no answer in time: ConfigError where a certificate is over its time.
     ``certificate``: the file of this client's.
     """
-    text = f"{where}: no answer within {timeout_s} s: {later}"
+    text = f"{where}: no answer within {timeout_s} s: {str(later).rstrip('.')}"
     if "rediss" in where.partition("://")[0]:
         if renew := over_its_time(str(later), certificate):
             return ConfigError(f"{text}; {renew}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, functions
@@ -43,7 +43,9 @@ def changes_call(
             raise ConfigError(f"table {table}: sequence_by column {field.name} is a key or the operation")
     if op is not None and (not isinstance(op.dataType, StringType) or op.name in taken):
         raise ConfigError(f"table {table}: op_column {op.name} must be a string column beside the key")
-    if op is not None and (isinstance(delete_values, str) or not delete_values):
+    given: object = delete_values
+    texts = isinstance(given, Collection) and not isinstance(given, str | bytes)
+    if op is not None and not (texts and delete_values):
         raise ConfigError(f"table {table}: delete_values must be a list of texts, as in ('d',)")
     stored = [f for f in rows.schema.fields if f.name not in taken and (op is None or f.name != op.name)]
     for field in stored:

@@ -57,7 +57,8 @@ class Loads(abc.ABC):
         (None when that is too long ago for the log to say which). Do not run it beside a query
         of another process on the same namespace: the later of the two fences the earlier.
 
-        ConfigError: the token is not a text of 1 to 200 printable characters, or rows do not fit.
+        Errors prove what they do for a batch; after each of them the same call may be made again, under the
+        same token. ConfigError: the token is not a text of 1 to 200 printable characters, or rows do not fit.
         """
         token = check_token(token)
         _check_loaded(tables)
@@ -90,6 +91,10 @@ class Loads(abc.ABC):
         """
         refuse_connect(spark)
         named = check_token(token) if token != "" else ""
+        if not isinstance(folder, str):
+            raise ConfigError(
+                f"folder is {folder!r}; it must be text: a path, or a URL such as s3a://bucket/export"
+            )
         manifest, digest = read_manifest(spark, folder)
         check_files(spark, folder, manifest)
         frames = {name: frame_of(spark, folder, name, table) for name, table in manifest.tables.items()}
@@ -185,4 +190,10 @@ def _check_loaded(tables: object) -> None:
     for name, rows in tables.items():
         if not isinstance(rows, DataFrame):
             msg = f"table {name}: rows must be a DataFrame, not {type(rows).__name__}"
+            raise ConfigError(msg)
+        if rows.isStreaming:
+            msg = (
+                f"table {name}: a load takes a static DataFrame, and this one streams: write it with"
+                " df.writeStream.foreachBatch(sink), or read what is there with spark.read"
+            )
             raise ConfigError(msg)

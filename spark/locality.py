@@ -41,7 +41,9 @@ class LocationIdProvider(Protocol):
     always says the same. What it raises is one warning, and the host's name stands for its answer.
     """
 
-    def location_id(self) -> str: ...
+    def location_id(self) -> str:
+        """The location's name: text that is not empty."""
+        ...
 
 
 class HostLocation:
@@ -112,10 +114,21 @@ class MetadataStore(Protocol):
     Whatever it raises is one warning, and then nothing is known: tasks are placed anew.
     """
 
-    def put(self, key: bytes, value: bytes) -> None: ...
-    def get(self, key: bytes) -> bytes | None: ...
-    def remove(self, key: bytes) -> None: ...
-    def all(self) -> dict[bytes, bytes]: ...
+    def put(self, key: bytes, value: bytes) -> None:
+        """Keep the value under the key, in the place of what was there."""
+        ...
+
+    def get(self, key: bytes) -> bytes | None:
+        """The key's value; None: there is none."""
+        ...
+
+    def remove(self, key: bytes) -> None:
+        """Forget the key; one that is not there is no error."""
+        ...
+
+    def all(self) -> dict[bytes, bytes]:
+        """All values by key."""
+        ...
 
 
 class MemoryMetadataStore:

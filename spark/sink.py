@@ -18,6 +18,7 @@ from tidegate.committers.open import open_namespace
 from tidegate.committers.phases import Phases
 from tidegate.committers.pipeline_thread import PipelineThread
 from tidegate.committers.state_links import StateLinks
+from tidegate.deadline import check_ends
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.observing import Commit
 from tidegate.options import PIPELINED, Endpoints, Options, StoreAt
@@ -89,6 +90,8 @@ class VersionedSink(Loads):
         locality: Locality | None = None,
         **options: Any,
     ) -> None:
+        if not isinstance(locality, Locality | None):
+            raise ConfigError(f"locality is {locality!r}; it must be a tidegate.spark.Locality")
         self._endpoints = Endpoints.of(namespace, wal, store, wal_options, store_options)
         if table is not None and not isinstance(options.get("ttl"), Mapping | None):
             options["ttl"] = {table: options["ttl"]}
@@ -140,7 +143,15 @@ class VersionedSink(Loads):
         raise ConfigError(msg)
 
     def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
-        """Commit one batch into the sink's table. Spark calls this from ``foreachBatch``."""
+        """Commit one batch into the sink's table. Spark calls this from ``foreachBatch``.
+
+        On return the batch is decided: in the log, durable, and never taken back; with ``commit="sync"``
+        its version is visible, too. May be repeated: a batch that was decided is skipped.
+
+        An error ends the query; restarting it is safe after any of them. ConfigError, BadRecordError,
+        FunctionError, LineageError, ConflictError: this batch is not decided. OutcomeUnknownError: it may
+        be. Any other: what was decided stays decided, and the restart finishes it.
+        """
         if self._table is None or self._key is None:
             msg = "this sink has no table: pass table= and key=, or give foreachBatch sink.each(write)"
             raise ConfigError(msg)
@@ -157,8 +168,11 @@ class VersionedSink(Loads):
         """A function for ``foreachBatch`` that calls ``write(txn, batch_df)`` for each new batch.
 
         All that ``write`` does through ``txn`` becomes one version. It is not called for a
-        batch that was decided before. If it raises, nothing is decided.
+        batch that was decided before. If it raises, nothing is decided. What is durable on return, and
+        what each error proves: as for a call of the sink. ConfigError: ``write`` is no function.
         """
+        if not callable(write):
+            raise ConfigError(f"each({write!r}): give a function, write(txn, batch_df)")
 
         def run(batch_df: DataFrame, batch_id: int) -> None:
             self._run(batch_df, batch_id, write)
@@ -187,7 +201,9 @@ class VersionedSink(Loads):
         Call it before ``spark.stop()``: large versions are applied by executors. StoreUnavailableError:
         not within this time; it stays decided, and is still worked on. What ended an earlier version in
         the background is raised with its cause. May be repeated, from any thread, during a batch too.
+        ConfigError: ``timeout_s`` is no number of seconds.
         """
+        check_ends("timeout_s", timeout_s)
         pipeline = self._pipeline
         if pipeline is not None:
             pipeline.drain(timeout_s)
@@ -218,7 +234,7 @@ class VersionedSink(Loads):
         return self.recovered
 
     def close(self) -> None:
-        """Stop the background work and release handles. The next batch opens again.
+        """Stop the background work and release handles. The next batch opens again. May be repeated.
 
         What is in flight is drained first, at most ``apply_deadline_s``; what stays so is raised, as by
         ``drain``, once all is released.

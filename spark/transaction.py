@@ -90,7 +90,8 @@ class Transaction:
     Handed to the function given to ``VersionedSink.each``. Every call checks what it is given
     and raises ConfigError before anything is written; rows are looked at when they are staged.
 
-    ``batch_id`` is Spark's; ``base_version`` the version whose state is read (the last one).
+    ``batch_id`` is Spark's; ``base_version`` the version whose state is read (the last one). Nothing
+    is durable when a call returns: all calls are staged and decided together when the function has returned.
     """
 
     def __init__(self, batch_id: int, base_version: int, known: Mapping[str, TableSchema]) -> None:
@@ -160,7 +161,8 @@ class Transaction:
         order). The state is read at ``base_version``, so a replay gives the same result.
         """
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
-        if not reducers:
+        given: object = reducers
+        if not isinstance(given, Mapping) or not given:
             msg = f"table {table}: reduce needs at least one reducer, as in reducers={{'amount': 'sum'}}"
             raise ConfigError(msg)
         reduced = tuple(
@@ -260,7 +262,7 @@ class Transaction:
         """
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         _check_unique(table, rows.columns)
-        sequence = [sequence_by] if isinstance(sequence_by, str) else list(sequence_by)
+        sequence = columns_named(table, "sequence_by", sequence_by)
         fields = [self._field(table, rows, name) for name in sequence]
         op = None if op_column is None else self._field(table, rows, op_column)
         made = changes_call(table, rows, keys, fields, op, delete_values)
@@ -298,7 +300,7 @@ class Transaction:
         table = check_rows(name, rows)
         rows = written_as_they_are(table, rows)
         _check_unique(table, rows.columns)
-        columns = [(one,) if isinstance(one, str) else tuple(one) for one in (by, order_by)]
+        columns = [tuple(columns_named(table, *one)) for one in (("by", by), ("order_by", order_by))]
         emits = output_schemas(table, outputs, self._known)
         local = Local(name, fn, columns[0], columns[1], redistribute, tuple(emits))
         check_local(local, rows)
@@ -356,6 +358,8 @@ class Transaction:
             schema = TableSchema(_columns(keys), _columns(others))
             stored = json_value([field.name for field in others])
         else:
+            if not isinstance(value, str):
+                raise ConfigError(f"table {table}: value={value!r} must be a column's name")
             field = self._field(table, rows, value)
             if not isinstance(field.dataType, StringType | BinaryType):
                 shown = field.dataType.simpleString()

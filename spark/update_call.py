@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pyspark.cloudpickle import dumps
 from pyspark.errors import PySparkException
@@ -77,6 +77,10 @@ def table_schema(table: str, key: Sequence[StructField], value: Ddl) -> TableSch
 def output_schemas(table: str, outputs: Outputs, known: Mapping[str, TableSchema]) -> dict[str, TableSchema]:
     """The tables that a function may emit to. ConfigError: a schema is missing, or cannot be one."""
     named = [outputs] if isinstance(outputs, str) else outputs
+    if not isinstance(named, Iterable):
+        raise ConfigError(
+            f"table {table}: outputs={outputs!r} must name tables, or map them to their columns"
+        )
     found: dict[str, TableSchema] = {}
     for name in named:
         check_name("table", name)

@@ -16,4 +16,10 @@ def test_the_site_builds_without_a_warning():
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WARNING" not in done.stderr
-    assert (ROOT / "build" / "site" / "reference" / "writing" / "index.html").is_file()
+    writing, reading = (
+        (ROOT / "build" / "site" / "reference" / page / "index.html").read_text()
+        for page in ("writing", "reading")
+    )
+    assert 'id="tidegate.spark.sink.VersionedSink.load"' in writing  # inherited, and a user's
+    assert 'id="tidegate.spark.transaction.Transaction.close"' not in writing  # the sink's own
+    assert 'id="tidegate.client.Gate.remember"' not in reading

@@ -180,7 +180,8 @@ class Gate:
         them, whatever it made of them.
 
         WaitTimeoutError: it was not visible within ``timeout`` seconds. StoreUnavailableError: a look at the
-        store had no answer within its ``timeout_s``. ConfigError: give one of the two.
+        store had no answer within its ``timeout_s``. ConfigError: give one of the two, and a
+        ``timeout`` that ends.
         """
         wanted = reading.awaited(version, offsets, timeout)
         clock = self._reader.clock

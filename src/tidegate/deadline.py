@@ -15,8 +15,11 @@ from __future__ import annotations
 import contextvars
 import math
 from collections.abc import Callable
+from numbers import Real
 from time import monotonic
 from typing import Any
+
+from tidegate.errors import ConfigError
 
 _began: contextvars.ContextVar[float | None] = contextvars.ContextVar("tidegate_call_began", default=None)
 
@@ -64,3 +67,9 @@ def outside() -> contextvars.Context:
     context = contextvars.copy_context()
     context.run(_began.set, None)
     return context
+
+
+def check_ends(name: str, seconds: object) -> None:
+    """ConfigError: this is no time after which a wait ends, such as None, NaN or an infinity."""
+    if isinstance(seconds, bool) or not isinstance(seconds, Real) or not math.isfinite(seconds):
+        raise ConfigError(f"{name} is {seconds!r}; it must be a number of seconds: every wait has an end")

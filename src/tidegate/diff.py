@@ -113,22 +113,30 @@ class Diff(Iterator[Change]):
 
         ConfigError: a table that was asked for is in neither, and which there are.
         """
-        before, after = self._start()
-        there = {name for side in (before, after) if side.entry is not None for name in side.entry.tables}
+        there = self._there()
         for name in self._wanted or ():
             if name not in there:
-                raise ConfigError(
-                    f"there is no table {name!r} at version {before.version} nor at {after.version} of"
-                    f" namespace {self._reader.identity.name}; the tables there are:"
-                    f" {', '.join(sorted(there)) or 'none'}"
-                )
+                raise self._in_neither(name)
         return sorted(there) if self._wanted is None else self._wanted
 
+    def _there(self) -> set[str]:
+        return {name for side in self._start() if side.entry is not None for name in side.entry.tables}
+
+    def _in_neither(self, table: str) -> ConfigError:
+        before, after = self._start()
+        there = ", ".join(sorted(self._there())) or "none"
+        return ConfigError(
+            f"there is no table {table!r} at version {before.version} nor at {after.version} of namespace"
+            f" {self._reader.identity.name}; the tables there are: {there}"
+        )
+
     def schema(self, table: str) -> TableSchema:
-        """The table's schema at the newer of the two versions that has it."""
-        sides = sorted(self._start(), key=lambda side: side.version)
-        views = [self._view(side, table) for side in sides]
-        return [view for view in views if view is not None][-1].values.schema
+        """The table's schema at the newer of the two versions that has it. ConfigError: neither has it."""
+        before, after = sorted(self._start(), key=lambda side: side.version)
+        view = self._view(after, table) or self._view(before, table)
+        if view is None:
+            raise self._in_neither(table)
+        return view.values.schema
 
     def close(self) -> None:
         """Let the versions go; no more rows are given. May be repeated."""

@@ -322,6 +322,9 @@ class Endpoints:
         """From what a user gave; errors as ``stores_at``."""
         if not isinstance(wal, str):
             raise ConfigError(f"the log's URL is {wal!r}; it must be text, as in file:///path")
+        for name, options in (("wal_options", wal_options), ("store_options", store_options)):
+            if not isinstance(options, Mapping | None):
+                raise ConfigError(f"{name} is {type(options).__name__}; it must be a dict of options")
         primary, *also = stores_at(stores, store_options)
         return cls(namespace, wal, primary.url, wal_options or {}, primary.options, primary.name, tuple(also))
 

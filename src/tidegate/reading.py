@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from tidegate.deadline import check_ends
 from tidegate.errors import (
     BadRecordError,
     ConfigError,
@@ -147,6 +147,13 @@ def check_whole_number(what: str, value: object) -> None:
         raise ConfigError(f"{what} is {value!r}; it must be a whole number, 1 or more")
 
 
+def keys_of(keys: Iterable[Any]) -> list[Any]:
+    """The keys of ``get_many``. ConfigError: one key instead of several, of which text is one."""
+    if isinstance(keys, str | bytes | bytearray | memoryview) or not isinstance(keys, Iterable):
+        raise ConfigError(f"get_many takes several keys, as in [{keys!r}]; of one key: get({keys!r})")
+    return list(keys)
+
+
 def check_snapshot(version: object, as_of: object, lease_s: object) -> None:
     """ConfigError: the arguments of a snapshot do not fit, as far as can be told without the store."""
     if version is not None and as_of is not None:
@@ -268,10 +275,9 @@ WITHOUT_OFFSETS_MAX = 20
 """So many versions that are no batch (loads) are looked behind for the last batch's offsets."""
 
 
-def awaited(version: int | None, offsets: Offsets | None, timeout: object) -> Awaited:
+def awaited(version: int | None, offsets: Offsets | None, timeout: float) -> Awaited:
     """What ``wait_for`` waits for. ConfigError: its arguments do not fit."""
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout):
-        raise ConfigError(f"timeout is {timeout!r}; it must be a number of seconds")
+    check_ends("timeout", timeout)
     if (version is None) == (offsets is None):
         raise ConfigError("wait_for takes a version or offsets, as in wait_for(offsets={'orders': {0: 41}})")
     if version is not None:

@@ -222,10 +222,10 @@ class Table:
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
         """The values of these keys, all at one version, by key; absent keys are left out.
 
-        Errors as for ``get``; more than 100,000 keys are asked for in parts, each with a deadline of its
-        own.
+        Errors as for ``get``; ConfigError also for one key instead of several. More than 100,000 keys are
+        asked for in parts, each with a deadline of its own.
         """
-        wanted = list(keys)
+        wanted = reading.keys_of(keys)
         return self._source.ask(self.name, lambda held: held.get_many(wanted))
 
     def scan(self) -> Scan:

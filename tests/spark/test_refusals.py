@@ -31,6 +31,24 @@ CALLS = {
         "c is timestamp",
     ),
     "key twice": (lambda t, r: t.upsert("x", r, key=["n", "n"]), "one or more different columns"),
+    "value is no name": (lambda t, r: t.upsert("x", r, key="n", value=3), "value=3 must be a column's name"),
+    "reducers are no mapping": (lambda t, r: t.reduce("x", r, "n", ["d"]), "at least one reducer, as in"),
+    "outputs are no names": (
+        lambda t, r: t.update("x", r, "n", lambda *_: None, schema="m int", outputs=3),
+        "outputs=3 must name tables",
+    ),
+    "sequence_by is no name": (
+        lambda t, r: t.apply_changes("x", r, "n", sequence_by=None),
+        "sequence_by=None must be a column's name",
+    ),
+    "delete_values are no list": (
+        lambda t, r: t.apply_changes("x", r, "n", sequence_by="d", op_column="tailnum", delete_values=3),
+        "delete_values must be a list of texts",
+    ),
+    "by is no name": (
+        lambda t, r: t.local_state("x", r, lambda *_: [], by=3),
+        "by=3 must be a column's name",
+    ),
     "no key": (lambda t, r: t.upsert("x", r, key=[]), "one or more different columns"),
     "order_by a map": (
         lambda t, r: t.upsert("x", r, key="n", order_by="tags"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -75,3 +76,18 @@ def test_a_groups_own_list_is_whole_and_shows_nothing_else(group):
     told = CliRunner().invoke(app, [group, "--help"], env={"COLUMNS": "80"}).output
     assert "..." not in told.partition("Commands:")[2]
     assert "--install-completion" not in told
+
+
+def leaves():
+    for name in COMMANDS:
+        found = command(name)
+        below = getattr(found, "commands", None)
+        yield from ([name, inner] for inner in below) if below else [[name]]
+
+
+@pytest.mark.parametrize("words", list(leaves()), ids=" ".join)
+def test_help_names_what_is_given_and_no_type_of_python(words):
+    told = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80"}).output
+    usage, _, rest = told.partition("\n")
+    assert not set("{}<>") & set(usage)
+    assert re.findall(r"^  (?:--)?\S+(?: (<[^>]+>|INTEGER|FLOAT|TEXT RANGE)).*", rest, re.MULTILINE) == []

@@ -90,7 +90,7 @@ def place(tmp_path):
 
 def test_a_store_is_added_shown_and_removed(place):
     text = done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
-    assert "its stores are copy, main" in text
+    assert "its stores are main, copy (the first is the primary)" in text
     assert place.content("copy") == place.content("main")
     rows = done_json("store", "list", *place.stores("main", "copy"))["stores"]
     assert [(row["name"], row["listed"], row["visible"], row["lag"]) for row in rows] == [
@@ -105,6 +105,20 @@ def test_a_store_is_added_shown_and_removed(place):
     assert place.content("main")[0] == 3
     with contextlib.closing(open_store(place.url("copy"), "flights")) as store:
         assert store.identity() is None
+
+
+def test_doctor_fails_where_a_query_with_these_stores_is_refused(place):
+    """It passed all along, and status and the query's open said no."""
+    many = place.stores("main", "copy")
+    list_of = "log and stores: the list"
+    assert list_of not in done("doctor", *place.stores("main"))
+    assert f"failed: {list_of}" in refused(1, "doctor", *many)
+    done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
+    place.silence("main", "copy")
+    assert f"{list_of}\tpass\tmain, copy, as the log lists them" in done("doctor", *many)
+    result = run("doctor", *place.stores("main"))
+    assert result.exit_code == 1
+    assert "store copy is not given: give it as copy=URL" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from pathlib import Path
 
 from tidegate.key_groups import KEY_GROUPS_DEFAULT
 from tidegate.options import Options
+from tidegate.sinks.sqlite_store import SqliteStore
+from tidegate.wal.file_log import FileLog
 
-PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text().partition("## URLs")[0]
+WHOLE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+PAGE = WHOLE.partition("## URLs")[0]
 UNITS = {"": 1, "KiB": 1024, "MiB": 1024**2}
 MEANT_BY_NONE = {
     "metrics_port": "none",
@@ -35,3 +39,10 @@ def test_every_option_stands_there_with_its_default() -> None:
             continue
         number, _, unit = rows[name].partition(" ")
         assert float(number.replace(",", "")) * UNITS[unit] == default, name
+
+
+def test_the_options_of_files_stand_there_with_their_defaults() -> None:
+    for kind, made, option in (("file", FileLog, "lock_timeout_s"), ("sqlite", SqliteStore, "timeout_s")):
+        row = re.search(rf"^\| `{option}` \| `{kind}://` \| (\d+) \|", WHOLE, re.MULTILINE)
+        assert row is not None, option
+        assert float(row[1]) == inspect.signature(made).parameters[option].default

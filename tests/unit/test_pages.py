@@ -130,6 +130,28 @@ def test_a_wrong_name_is_found(code, told):
     assert told in "".join(wrong_in(code))
 
 
+# -- the reference has them all ----------------------------------------------------------------------------
+
+REFERENCE = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "reference").glob("*.md")))
+
+
+@pytest.mark.parametrize("module", ["tidegate", "tidegate.aio", "tidegate.spark"])
+def test_each_public_name_stands_in_the_reference(module):
+    public = importlib.import_module(module)
+    for name in set(public.__all__) - {"__version__", "errors"}:
+        found = getattr(public, name)
+        assert found.__doc__, name
+        places = (f"{found.__module__}.{name}", found.__module__)  # errors: the whole module
+        assert any(re.search(rf"^::: {re.escape(place)}$", REFERENCE, re.MULTILINE) for place in places), name
+
+
+def test_each_page_is_in_the_navigation_or_a_decision():
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("nav:")[2]
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    shown = set(re.findall(r": ([\w/-]+\.md)$", navigation, re.MULTILINE))
+    assert shown == {page for page in pages if not page.startswith("decisions/")}
+
+
 # -- commands --------------------------------------------------------------------------------------------
 
 
@@ -160,6 +182,39 @@ def test_each_command_on_a_page_has_the_options_that_stand_there(page, line):
     options = {name for parameter in found.params for name in (*parameter.opts, *parameter.secondary_opts)}
     given = {word.partition("=")[0].rstrip(",;:)") for word in rest if word.startswith("--") and word != "--"}
     assert given <= {*options, "--help"}, line
+
+
+def taking(option):
+    """The commands, those of groups too, and whether each takes the option."""
+    for name in COMMANDS:
+        found = command(name)
+        below = getattr(found, "commands", None) or {"": found}
+        for inner, leaf in below.items():
+            yield f"{name} {inner}".strip(), any(option in parameter.opts for parameter in leaf.params)
+
+
+CLI = (ROOT / "docs" / "cli.md").read_text()
+EXEMPT = re.search(r"^All commands but (.*) take these options where", CLI, re.MULTILINE)[1]
+
+
+@pytest.mark.parametrize("option", ["--allow-unsafe", "--wal", "--namespace", "--json"])
+def test_the_table_of_options_names_the_commands_that_take_it_or_do_not(option):
+    row = re.search(rf"^\| `{option}(?: \w+)?` \|[^|]*\| (.*) \|$", CLI, re.MULTILINE)[1]
+    takes = dict(taking(option))
+    if option == "--allow-unsafe":
+        told = set(re.findall(r"`([a-z -]+)`", row.partition(":")[0]))
+        assert told == {name for name, there in takes.items() if there}
+        return
+    negative = next((part for part in row.split("; ") if "not take it" in part), "")
+    told = set(re.findall(r"`([a-z -]+)`", negative))
+    without = {name for name, there in takes.items() if not there and f"`{name}`" not in EXEMPT}
+    assert {one for name in told for one in takes if one == name or one.startswith(f"{name} ")} == without
+
+
+def test_the_commands_that_refuse_beside_a_writer_are_all_named():
+    told = re.search(r"^(`recover`.*?) fence the writer", CLI, re.MULTILINE | re.DOTALL)[1]
+    forcing = {name for name, there in taking("--force") if there} - {"drop", "alias set"}
+    assert set(re.findall(r"`([a-z -]+)`", told)) == forcing
 
 
 # -- they run --------------------------------------------------------------------------------------------

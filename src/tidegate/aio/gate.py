@@ -134,7 +134,9 @@ class Gate:
         """Wait until ``version`` is visible, or what was read from a Kafka topic up to ``offsets``; the
         visible version then, which may be a later one. As ``Gate.wait_for``.
 
-        WaitTimeoutError: it was not visible within ``timeout`` seconds. ConfigError: give one of the two.
+        WaitTimeoutError: it was not visible within ``timeout`` seconds. StoreUnavailableError: a look at the
+        store had no answer within its ``timeout_s``. ConfigError: give one of the two, and a
+        ``timeout`` that ends.
         """
         wanted = reading.awaited(version, offsets, timeout)
         clock = self._reader.clock

@@ -35,10 +35,12 @@ Only = Annotated[
         metavar="PART", help="throughput, latency, reads or recovery; may be repeated. Default: all."
     ),
 ]
-Rows = Annotated[int, typer.Option(min=1, help="Rows of a large batch, some 75 bytes each.")]
-Keys = Annotated[int, typer.Option(min=0, help="Keys in it; 0: one for each row.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Batches of each writer, after one to warm up.")]
-SmallBatches = Annotated[int, typer.Option(min=1, help="Small batches, for the latency.")]
+Rows = Annotated[int, typer.Option(metavar="N", min=1, help="Rows of a large batch, some 75 bytes each.")]
+Keys = Annotated[int, typer.Option(metavar="N", min=0, help="Keys in it; 0: one for each row.")]
+Rounds = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Batches of each writer, after one to warm up.")
+]
+SmallBatches = Annotated[int, typer.Option(metavar="N", min=1, help="Small batches, for the latency.")]
 Master = Annotated[str, typer.Option(metavar="URL", help="Spark's master, where no session is active.")]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with bars to this file, too.")]
 Deadline = Annotated[float, typer.Option(metavar="SECONDS", min=1, help="At most so long a part.")]

@@ -86,7 +86,7 @@ def _given(
     others = [dataclasses.replace(at, options=store_options(by_name.pop(at.name, None))) for at in also]
     if by_name:
         raise ConfigError(f"--store-config: there is no store {', '.join(sorted(by_name))}")
-    return Given(primary.url, wal, namespace, wal_config, own, tuple(others))
+    return Given(primary.url, wal, namespace, wal_config, own, tuple(others), primary.name)
 
 
 def _checks(given: Given) -> Iterator[Check]:

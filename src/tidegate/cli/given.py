@@ -1,5 +1,5 @@
-"""What every command refuses of what it is given: a place in memory, two stores where it reads one. What
-cannot be read is told with its value.
+"""What every command shows of its parameters, and refuses of what it is given: a place in memory, two stores
+where it reads one. What cannot be read is told with its value.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ PLACES = {
 """Parameters that say where something is: what a user calls them, and what can be there."""
 ONE_OF = ("store", "store_config")
 """Other commands take several of these, so that the last one would not be what was meant."""
+NO_BRACES = str.maketrans("", "", "{}")
 OTHERS_WORDS = re.compile(r"Input should be (?:a valid )?([^,]*)")
 
 
@@ -40,6 +41,22 @@ class Given(TyperCommand):
             _refuse_several(ctx, self._parsed(ctx, given)[2])
             _refuse_memory(ctx.params)
         return rest
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """``get TABLE KEY...``; newer releases of typer put braces around what is required."""
+        return [piece.translate(NO_BRACES) for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments by their name alone; newer releases of typer put Python's type beside it."""
+        told: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        for param in self.get_params(ctx):
+            if (record := param.get_help_record(ctx)) is not None:
+                kind = param.param_type_name
+                told[kind].append((str(param.metavar), record[1]) if kind == "argument" else record)
+        for title, records in zip(("Arguments", "Options"), told.values(), strict=True):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
     def _parsed(self, ctx: Any, args: list[str]) -> Any:
         """The values that stand there, and the parameters, each as often as it does."""

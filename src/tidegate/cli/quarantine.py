@@ -65,7 +65,7 @@ def list_(
 ) -> None:
     """List refused rows: their table, why they were refused, their key and how large they were.
 
-    With --json a line for each row, with key and value as base64, and without a limit. Writes nothing.
+    With --json a line for each row, with key and value as base64, and without a limit.
     """
     with gate_to(store, namespace, store_options(store_config)) as gate, snapshot_at(gate, at) as snapshot:
         if TABLE not in snapshot.tables():

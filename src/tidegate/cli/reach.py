@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from tidegate.checks import Check
 from tidegate.cli.client_config import store_options, wal_options
 from tidegate.cli.fit import misfit
 from tidegate.cli.room import check_room, check_writable, folder_of, free_bytes
+from tidegate.committers.store_list import ways_out
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
 from tidegate.options import StoreAt, redact
 from tidegate.sinks.open_store import open_store
@@ -35,6 +37,8 @@ class Given(NamedTuple):
     wal_config: Path | None
     store_config: Path | None
     also: tuple[StoreAt, ...] = ()
+    name: str = ""
+    """The primary's, in the log's list."""
 
 
 class Seen(NamedTuple):
@@ -78,6 +82,8 @@ def look_at(given: Given) -> Seen:
             checks.append(check_one_namespace(state, in_store.identity, in_store.pointer))
             if state is not None and in_store.identity is not None:
                 checks += check_room(in_log.log, in_store.store, state, free_bytes(str(given.wal)))
+        if state is not None and given.store is not None and (others or state.stores):
+            checks.append(check_list(state, [given.name, *(at.name for at in given.also)]))
         for at, seen in others:
             if in_log.log is not None and seen.store is not None:
                 seen.checks.append(check_one_namespace(state, seen.identity, seen.pointer))
@@ -221,6 +227,14 @@ def check_one_namespace(state: Folded | None, identity: Identity | None, pointer
     return Check("log and store: one namespace", "fail" if problem else "pass", found, promise)
 
 
+def check_list(state: Folded, names: Sequence[str]) -> Check:
+    """Whether the stores that were given are those of the log's list: a query with others is refused."""
+    ways = ways_out(state, names)
+    found = "; ".join(f"store {way}" for way in ways) or f"{', '.join(names)}, as the log lists them"
+    return Check("log and stores: the list", "fail" if ways else "pass", found, OF_LOG)
+
+
 def _failed(check: str, url: str, error: Exception, promise: str) -> Check:
-    found = str(error) if isinstance(error, ConfigError) else f"{redact(url)}: {error}"
+    named = isinstance(error, ConfigError) or redact(url) in str(error)
+    found = str(error) if named else f"{redact(url)}: {error}"
     return Check(check, "fail", found, promise)

@@ -60,8 +60,10 @@ def recover(  # noqa: PLR0913 - its options
         print_json(facts | ({"stores": stores_as_json(standings)} if standings else {}))
     elif recovered:
         print(f"made visible: version {', '.join(map(str, recovered))}; version {visible} is visible now")
-    else:
+    elif visible:
         print(f"nothing to recover: version {visible} is visible, and it is the last one decided")
+    else:
+        print("nothing to recover: no version was decided yet")
     if not json:
         print_standings(standings)
     fail_if_behind(standings)

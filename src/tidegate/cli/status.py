@@ -220,7 +220,7 @@ def _heartbeat(pointer: Pointer) -> str:
     if age is None:
         return "no heartbeat"
     alive = "seems to be running" if age < WRITER_ALIVE_S else "seems to be down"
-    return f"last heartbeat {age:.0f} s ago, {alive}"
+    return f"last heartbeat {retention.span(age)} ago, {alive}"
 
 
 def _table_row(table: dict[str, Any]) -> tuple[Any, ...]:

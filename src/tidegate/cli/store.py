@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -27,7 +28,7 @@ from tidegate.cli.rows import look_at_stores, with_log
 from tidegate.committers.change_stores import add_store, remove_store
 from tidegate.committers.open import refuse_if_writer_alive
 from tidegate.errors import ConfigError
-from tidegate.options import Options, store_at
+from tidegate.options import Options, StoreAt, store_at
 from tidegate.sinks.open_store import open_store
 
 ADD_EXAMPLES = examples(
@@ -92,9 +93,12 @@ def add(  # noqa: PLR0913 - its options
     else:
         for what in prepared:
             print(f"made {what}")
-        print(f"namespace {namespace} has store {at.name} from now on; its stores are {', '.join(listed)}")
+        print(
+            f"namespace {namespace} has store {at.name} from now on; its stores are"
+            f" {_in_order([*ats, at], listed)}"
+        )
         print_standings(standings)
-        print("next: start the query with this list of stores" + "; it fills the new one" * later)
+        print("next: start the query with these stores, in this order" + "; it fills the new one" * later)
     fail_if_behind(standings)
 
 
@@ -132,7 +136,10 @@ def remove(  # noqa: PLR0913 - its options
     if json:
         print_json({"namespace": namespace, "removed": removed, "listed": listed})
     elif removed:
-        print(f"namespace {namespace} has no store {name} any more; its stores are {', '.join(listed)}")
+        print(
+            f"namespace {namespace} has no store {name} any more; its stores are"
+            f" {_in_order(remaining, listed)}"
+        )
         print(f"its data is where it was: `tidegate drop --only-stores --store {name}=URL` removes it")
     else:
         print(f"namespace {namespace} has no store {name}; nothing was written")
@@ -157,6 +164,13 @@ def list_(
         print_json({"namespace": namespace, "stores": [row.as_json() for row in rows]})
     else:
         print_table(["store", "at", "visible", "lag", "stands"], [row.cells() for row in rows])
+
+
+def _in_order(given: Sequence[StoreAt], listed: Sequence[str]) -> str:
+    """The stores that the log lists, as they were given: a query takes the first for the primary."""
+    first = [at.name for at in given]
+    names = [*(name for name in first if name in listed), *(name for name in listed if name not in first)]
+    return f"{', '.join(names)} (the first is the primary)"
 
 
 for command, name_of, line, epilog in (

@@ -33,7 +33,9 @@ def ui(
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Listen here; the page has no password.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any that is free.")] = 8765,
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65_535, help="Listen there; 0: any that is free.")
+    ] = 8765,
 ) -> None:
     """Serve a page of versions, lag, stores, tables, leases and faults, until Ctrl-C. Writes nothing.
 

@@ -1,0 +1,57 @@
+"""What calls of a sink refuse before a session is asked for anything."""
+
+from __future__ import annotations
+
+import math
+from unittest import mock
+
+import pytest
+
+from tidegate.errors import ConfigError
+from tidegate.spark import VersionedSink, loads
+
+
+def test_a_stream_is_no_load_and_is_told_where_it_goes(tmp_path):
+    """It was told to use "the one the function is given", and a load has no function."""
+    sink = VersionedSink(namespace="n", wal=f"file://{tmp_path}/wal", store=f"sqlite://{tmp_path}/store")
+    rows = mock.Mock(spec=loads.DataFrame, isStreaming=True)
+    with pytest.raises(ConfigError, match=r"table t: a load takes a static DataFrame.*foreachBatch"):
+        sink.load({"t": rows}, token="once", key="id")
+
+
+@pytest.mark.parametrize("timeout_s", [None, "5", math.nan, math.inf])
+def test_a_drain_has_an_end(tmp_path, timeout_s):
+    """None waited for ever; a NaN and an infinity ended as errors of Python's own."""
+    sink = VersionedSink(namespace="n", wal=f"file://{tmp_path}/wal", store=f"sqlite://{tmp_path}/store")
+    with pytest.raises(ConfigError, match=r"timeout_s is .* every wait has an end"):
+        sink.drain(timeout_s)
+
+
+@pytest.mark.parametrize("token", [3, b"once", ["once"], "\udc80"])
+def test_a_token_that_no_log_can_hold_is_refused(tmp_path, token):
+    """I10: 3 was decided, in a record that nobody could read back: the namespace was lost with it."""
+    sink = VersionedSink(namespace="n", wal=f"file://{tmp_path}/wal", store=f"sqlite://{tmp_path}/store")
+    rows = mock.Mock(spec=loads.DataFrame, isStreaming=False)
+    with pytest.raises(ConfigError, match=r"token=.* a text of 1 to 200 printable"):
+        sink.load({"t": rows}, token=token, key="id")
+
+
+@pytest.mark.parametrize(
+    "given,told",
+    [
+        ({"wal_options": "x"}, "wal_options is str"),
+        ({"store_options": 3}, "store_options is int"),
+        ({"locality": "x"}, "locality is 'x'"),
+    ],
+)
+def test_a_sink_names_what_is_no_such_thing(tmp_path, given, told):
+    with pytest.raises(ConfigError, match=told):
+        VersionedSink(
+            namespace="n", wal=f"file://{tmp_path}/wal", store=f"sqlite://{tmp_path}/store", **given
+        )
+
+
+def test_each_takes_a_function(tmp_path):
+    sink = VersionedSink(namespace="n", wal=f"file://{tmp_path}/wal", store=f"sqlite://{tmp_path}/store")
+    with pytest.raises(ConfigError, match="give a function"):
+        sink.each(None)
