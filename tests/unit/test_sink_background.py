@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
+from tidegate.committers.right_of_way import RightOfWay
 from tidegate.spark.sink import VersionedSink
 
 WAIT_S = 30.0
@@ -41,7 +42,7 @@ def test_a_follower_that_catches_up_gets_no_second_thread_when_a_query_comes_aga
     slow, closed = Slow(), SimpleNamespace(close=lambda: None)
     slow.store = closed
     sink._followers = [slow]
-    sink._driver = SimpleNamespace(log=closed, store=closed, epoch=0, last_decided=0)
+    sink._driver = SimpleNamespace(log=closed, store=closed, epoch=0, last_decided=0, way=RightOfWay())
     running = threading.Event()
     running.set()
     sink._keep_alive(running.is_set)
