@@ -8,6 +8,7 @@ batch of one partition is one mutation for the server, atomic there and without 
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -124,22 +125,48 @@ def rows(head: bytes, keys: Any, tail: bytes, values: Any = None) -> Iterator[Pa
 
     ``head`` and ``tail`` hold whatever values are the same for all, bound already.
     """
-    parts = [pa.scalar(head, pa.binary()), _lengths(keys), keys, pa.scalar(tail, pa.binary())]
+    yield from _batches(_joined([pa.scalar(head, pa.binary())], keys, tail, values), 0, len(keys))
+
+
+def rows_of_groups(
+    head: bytes, groups: Any, keys: Any, tail: bytes, values: Any = None
+) -> Iterator[tuple[int, Iterator[Packed]]]:
+    """As ``rows``, for each stretch of rows of one key group: all are packed at once. The key group is bound
+    behind ``head``. ``groups``: of each row, as numpy integers.
+    """
+    bound_groups = [pa.scalar(head + struct.pack(">i", 4), pa.binary()), _four_bytes(groups)]
+    joined = _joined(bound_groups, keys, tail, values)
+    firsts = np.flatnonzero(np.diff(groups, prepend=-1))
+    for first, last in itertools.pairwise([*firsts.tolist(), len(groups)]):
+        yield int(groups[first]), _batches(joined, first, last)
+
+
+def _joined(heads: list[Any], keys: Any, tail: bytes, values: Any) -> tuple[memoryview, Any]:
+    """The statements of all rows, and where each begins; where the last one ends."""
+    parts = [*heads, _lengths(keys), keys, pa.scalar(tail, pa.binary())]
     if values is not None:
         parts += [_lengths(values), values]
     joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
     _, offsets, data = joined.buffers()
     ends = np.frombuffer(offsets, np.int32, len(joined) + 1, joined.offset * 4)
-    body, at = memoryview(data), 0
-    while at < len(joined):
-        fits = int(np.searchsorted(ends, ends[at] + BATCH_BYTES, "right")) - 1
-        end = min(max(fits, at + 1), at + BATCH_ROWS)
+    return memoryview(b"" if data is None else data), ends
+
+
+def _batches(joined: tuple[memoryview, Any], at: int, last: int) -> Iterator[Packed]:
+    body, ends = joined
+    while at < last:
+        fits = int(np.searchsorted(ends, int(ends[at]) + BATCH_BYTES, "right")) - 1
+        end = min(max(fits, at + 1), at + BATCH_ROWS, last)
         yield Packed(end - at, bytes(body[ends[at] : ends[end]]))
         at = end
 
 
 def _lengths(values: Any) -> Any:
     """The length of each value, as the four bytes that go before it."""
-    numbers = pc.binary_length(values).to_numpy(zero_copy_only=False).astype(">i4")
-    fixed = pa.Array.from_buffers(pa.binary(4), len(numbers), [None, pa.py_buffer(numbers)])
+    return _four_bytes(pc.binary_length(values).to_numpy(zero_copy_only=False))
+
+
+def _four_bytes(numbers: Any) -> Any:
+    """Each number, big-endian."""
+    fixed = pa.Array.from_buffers(pa.binary(4), len(numbers), [None, pa.py_buffer(numbers.astype(">i4"))])
     return fixed.cast(pa.binary())

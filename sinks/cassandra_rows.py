@@ -14,8 +14,9 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -30,6 +31,7 @@ from tidegate.sinks.cassandra_batch import (
     one,
     routing_key,
     rows,
+    rows_of_groups,
     statement,
 )
 from tidegate.sinks.cassandra_space import Space
@@ -45,6 +47,10 @@ KEYS_AT_ONCE = 100
 TOGETHER, TOGETHER_BYTES = 10, 5 * 1024
 """Partitions in one request, and their bytes: servers warn of more, and refuse ten times as many bytes
 (unlogged_batch_across_partitions_warn_threshold, batch_size_warn_threshold and _fail_threshold)."""
+PACKED_ROWS = 16_384
+"""Rows that are packed at once; a larger run is packed alone. So many key groups take few calls of Arrow, in
+memory that the processor's cache holds.
+"""
 PAGE_FIRST, PAGE_ROWS = 32, 500
 PAGE_BYTES = 2 * 1024 * 1024
 SEAL = ""
@@ -54,6 +60,15 @@ DELETES = pa.array([b"-", b"d"])
 Request = tuple[Any, int]
 Part = tuple[tuple[bytes, ...], Packed]
 """Statements of one partition, and which."""
+
+
+class _Table(NamedTuple):
+    """Rows of one table: key group (numpy), key and stored value (Arrow) of each."""
+
+    name: str
+    groups: Any
+    keys: Any
+    values: Any
 
 
 class Rows:
@@ -72,7 +87,9 @@ class Rows:
             return
         runs = [run for chunk in chunks for run in chunk.runs]
         self._list_tables({run.table for run in runs})
-        self._send(self._batches(stamp, _in_turns(self._puts(stamp, run) for run in runs)))
+        head, version = self._start_of("put_row", 6), bound(bigint(stamp.version))
+        puts = self._parts(head, version, _tables(runs), with_values=True)
+        self._send(self._batches(stamp, _in_turns(puts)))
         notes: dict[tuple[int, str, int], int] = {}
         for chunk in chunks:
             counted: dict[tuple[int, str, int], int] = defaultdict(int)
@@ -80,12 +97,6 @@ class Rows:
                 counted[run.group, run.table, chunk.ordinal] += len(run.keys)
             notes |= counted  # a chunk that comes again counts once
         self._note(stamp, [(*of, changes) for of, changes in notes.items()])
-
-    def _puts(self, stamp: Stamp, run: Run) -> Iterator[Part]:
-        of = self._partition(run.table, run.group)
-        head, tail = self._start_of("put_row", 6) + bound(*of), bound(bigint(stamp.version))
-        for packed in rows(head, run.keys, tail, run.values):
-            yield of, packed
 
     def seal(self, stamp: Stamp, counts: Counts) -> list[str]:
         """Seal what is whole; in words, what is not."""
@@ -198,14 +209,10 @@ class Rows:
         for chunk in changes:
             if stopped():
                 return False
-            gone = (
-                (of, packed)
-                for run in chunk.runs
-                for of in [self._partition(run.table, run.group)]
-                for head, keys in ((below, _upserted(run)), (until, _deleted(run)))
-                for packed in rows(head + bound(*of), keys, version)
-            )
-            self._send(self._batches(stamp, gone))
+            tables = _tables(chunk.runs)
+            for head, deleted in ((below, False), (until, True)):
+                gone = self._parts(head, version, [_only(table, deleted=deleted) for table in tables])
+                self._send(self._batches(stamp, itertools.chain.from_iterable(gone)))
         return True
 
     def retire_replaced(self, stamp: Stamp, table: str) -> None:
@@ -308,6 +315,17 @@ class Rows:
     def _start_of(self, name: str, values: int) -> bytes:
         return statement(self._space.session.prepared(name).query_id, values)
 
+    def _parts(
+        self, head: bytes, tail: bytes, tables: Iterable[_Table], *, with_values: bool = False
+    ) -> Iterator[Iterator[Part]]:
+        """A statement for each row: for each key group of each table its parts."""
+        space = self._space.made.space.bytes
+        for of in tables:
+            table = of.name.encode()
+            values = of.values if with_values else None
+            for group, some in rows_of_groups(head + bound(space, table), of.groups, of.keys, tail, values):
+                yield zip(itertools.repeat((space, table, _int(group))), some, strict=False)
+
     def _batches(self, stamp: Stamp, parts: Iterable[Part]) -> Iterator[Request]:
         """A request for each part; small ones go together where the same nodes have their partitions."""
         session, waiting = self._space.session, defaultdict[Any, list[Part]](list)
@@ -348,16 +366,33 @@ def _in_turns(of_each: Iterable[Iterator[Part]]) -> Iterator[Part]:
         yield from (part for part in some if part is not None)
 
 
-def _upserted(run: Run) -> Any:
-    return run.keys.filter(pc.invert(_is_delete(run)))
+def _tables(runs: Sequence[Run]) -> list[_Table]:
+    """The rows of all runs, by table; runs of few rows together."""
+    together: list[list[Run]] = []
+    rows = PACKED_ROWS
+    for run in sorted(runs, key=lambda run: run.table):
+        if rows + len(run.keys) > PACKED_ROWS or together[-1][0].table != run.table:
+            together.append([])
+            rows = 0
+        together[-1].append(run)
+        rows += len(run.keys)
+    return [
+        _Table(
+            some[0].table,
+            np.repeat([run.group for run in some], [len(run.keys) for run in some]),
+            pa.concat_arrays([run.keys for run in some]),
+            pa.concat_arrays([run.values for run in some]),
+        )
+        for some in together
+    ]
 
 
-def _deleted(run: Run) -> Any:
-    return run.keys.filter(_is_delete(run))
-
-
-def _is_delete(run: Run) -> Any:
-    return pc.is_in(pc.binary_slice(run.values, 0, 1), DELETES)
+def _only(table: _Table, *, deleted: bool) -> _Table:
+    """Its deletes alone, or all but these."""
+    wanted = pc.is_in(pc.binary_slice(table.values, 0, 1), DELETES)
+    wanted = wanted if deleted else pc.invert(wanted)
+    groups = table.groups[wanted.to_numpy(zero_copy_only=False)]
+    return _Table(table.name, groups, table.keys.filter(wanted), table.values.filter(wanted))
 
 
 def _joined(statements: Sequence[Packed], at_once: int = 1_000) -> Iterator[Packed]:

@@ -2,8 +2,10 @@
 
 import io
 import itertools
+import struct
 
 import hypothesis.strategies as st
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -27,6 +29,7 @@ from tidegate.sinks.cassandra_batch import (
     one,
     routing_key,
     rows,
+    rows_of_groups,
     statement,
 )
 
@@ -108,6 +111,38 @@ def test_cut_by_bytes_and_by_rows(protocol_version, found, bytes_, at_once):
     for content in batches:
         some = list(itertools.islice(left, content.statements))
         assert by_us(content, protocol_version) == by_the_driver(params(some), protocol_version)
+
+
+@pytest.mark.parametrize("with_values", [True, False])
+@settings(max_examples=60)
+@given(
+    found=some_rows,
+    groups=st.lists(st.integers(0, 2**15 - 1), min_size=30, max_size=30),
+    bytes_=st.integers(1, 300),
+    at_once=st.integers(1, 7),
+)
+def test_many_key_groups_at_once_are_what_each_is_alone(with_values, found, groups, bytes_, at_once):
+    of_rows = np.array(groups[: len(found)], np.int64) // 2**13 * 2**13  # some of them next to each other
+    keys, values = (in_arrow([row[at] for row in found], 1, 1) for at in (0, 1))
+    given_values = values if with_values else None
+    head = statement(QUERY, 6 if with_values else 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cassandra_batch, "BATCH_BYTES", bytes_)
+        patch.setattr(cassandra_batch, "BATCH_ROWS", at_once)
+        together = [
+            (group, list(some))
+            for group, some in rows_of_groups(
+                head + bound(SPACE, TABLE), of_rows, keys, bound(VERSION), given_values
+            )
+        ]
+        alone, at = [], 0
+        for group, some in itertools.groupby(of_rows.tolist()):
+            count = len(list(some))
+            of_group = bound(SPACE, TABLE, struct.pack(">i", group))
+            cut = None if given_values is None else values.slice(at, count)
+            alone.append((group, list(rows(head + of_group, keys.slice(at, count), bound(VERSION), cut))))
+            at += count
+    assert together == alone
 
 
 def greedy(found, bytes_, at_once):
