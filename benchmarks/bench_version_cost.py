@@ -11,6 +11,8 @@ behind a warm-up of two versions:
 
     visible   seconds of the call of foreachBatch, and of them staging, apply and seal, and the rest
     period    seconds from version to version, merges beside them counted, Spark's own work for a batch, too
+    readable  the most versions that readers could ask for right behind one: those that are kept, and those
+              that wait to be retired
     get, 1,000 keys   a read at the newest version right behind the last one, milliseconds
 
 Last, seconds until visible are fitted over changes and key groups touched: a + b * changes + c * key groups.
@@ -69,6 +71,7 @@ class Cost(NamedTuple):
     period: float
     get_ms: float
     many_ms: float
+    readable: int
 
 
 def session(point: Point) -> Any:
@@ -144,11 +147,16 @@ def measured(arguments: argparse.Namespace, spark: Any, point: Point, folder: Pa
     began: list[float] = []
     took: list[dict[str, float]] = []
     enough = threading.Event()
+    store = open_store(arguments.store, namespace)
+    readable = 0
 
     def write(batch: Any, batch_id: int) -> None:
         began.append(time.perf_counter())
+        nonlocal readable
         sink(batch, batch_id)
         took.append({"visible": time.perf_counter() - began[-1], **sink.last_phases})
+        pointer = store.pointer()
+        readable = max(readable, pointer.visible - max(pointer.horizon, 1) + 1)
         if len(took) > WARM_UP + max(arguments.rounds, point.keep):
             enough.set()
 
@@ -161,7 +169,7 @@ def measured(arguments: argparse.Namespace, spark: Any, point: Point, folder: Pa
     one, many = read_ms(arguments.store, namespace, point.changes)
     running.stop()
     sink.close()
-    with contextlib.closing(open_store(arguments.store, namespace)) as store:
+    with contextlib.closing(store):
         store.drop()
     counted = took[WARM_UP : len(began)]
 
@@ -170,7 +178,8 @@ def measured(arguments: argparse.Namespace, spark: Any, point: Point, folder: Pa
 
     periods = [later - before for before, later in zip(began[WARM_UP:], began[WARM_UP + 1 :], strict=False)]
     parts = {name: median(*phases) for name, phases in PARTS.items()}
-    return Cost(median("visible"), parts["stage"], parts["apply"], statistics.median(periods), one, many)
+    period = statistics.median(periods)
+    return Cost(median("visible"), parts["stage"], parts["apply"], period, one, many, readable)
 
 
 def points(arguments: argparse.Namespace) -> Iterator[tuple[str, Point]]:
@@ -185,7 +194,8 @@ def report(name: str, point: Point, cost: Cost) -> None:
         f"{name:10} {point.changes:>9,} changes  {point.key_groups:>6,} groups  keep {point.keep}"
         f"  {point.master:24}"
         f" visible {cost.visible:6.2f} s (stage {cost.stage:.2f}, apply {cost.apply:.2f}, rest {rest:.2f})"
-        f"  period {cost.period:6.2f} s  get {cost.get_ms:.2f} ms  1,000 keys {cost.many_ms:.1f} ms",
+        f"  period {cost.period:6.2f} s  get {cost.get_ms:.2f} ms  1,000 keys {cost.many_ms:.1f} ms"
+        f"  readable {cost.readable}",
         flush=True,
     )
 
