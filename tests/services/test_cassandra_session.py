@@ -256,7 +256,7 @@ def test_the_last_try_ends_with_the_call(cassandra_tables, name, open_here, monk
     ahead, given = [0.0], []
     monkeypatch.setattr(deadline, "monotonic", lambda: time.monotonic() + ahead[0])
 
-    def answers_late(statement, timeout):
+    def answers_late(statement, timeout, **_):
         given.append(timeout)
         ahead[0] += 11.0
         raise OperationTimedOut
