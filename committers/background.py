@@ -152,7 +152,13 @@ class Background:
                 self._repair_if_changed(view)
                 with observing.timed(self._at, "retire"), self.way.retiring():
                     dropped = retire_up_to(
-                        self._log, self._store, view.state, self._options, self._between_steps, dropped
+                        self._log,
+                        self._store,
+                        view.state,
+                        self._options,
+                        self._between_steps,
+                        dropped,
+                        self.way.retired,
                     )
                 if not self._ending.is_set():
                     trimmer.trim(view, folded_at_us, self._ending.is_set)

@@ -416,7 +416,7 @@ def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
 
 class _Shared:
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a store that is collected while this thread connects is closed
         self.sessions: dict[str, tuple[Session, int]] = {}
 
 
