@@ -103,10 +103,12 @@ class Background:
         """Whether the threads have ended, because they were stopped or the query was."""
         return self._ending.is_set()
 
-    def stop(self) -> None:
-        """End all threads and wait for them. May be repeated."""
+    def stop(self, *, followers: bool = True) -> None:
+        """End all threads and wait for them. May be repeated. Without ``followers`` theirs go on
+        until another Background has taken the followers over.
+        """
         self._end()
-        for each in self._followers:
+        for each in self._followers if followers else ():
             each.stop()
         for thread in self._threads:
             if thread is not threading.current_thread():
