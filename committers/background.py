@@ -103,10 +103,12 @@ class Background:
         """Whether the threads have ended, because they were stopped or the query was."""
         return self._ending.is_set()
 
-    def stop(self) -> None:
-        """End all threads and wait for them. May be repeated."""
+    def stop(self, *, followers: bool = True) -> None:
+        """End all threads and wait for them. May be repeated. Without ``followers`` theirs go on
+        until another Background has taken the followers over.
+        """
         self._end()
-        for each in self._followers:
+        for each in self._followers if followers else ():
             each.stop()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -152,7 +154,13 @@ class Background:
                 self._repair_if_changed(view)
                 with observing.timed(self._at, "retire"), self.way.retiring():
                     dropped = retire_up_to(
-                        self._log, self._store, view.state, self._options, self._between_steps, dropped
+                        self._log,
+                        self._store,
+                        view.state,
+                        self._options,
+                        self._between_steps,
+                        dropped,
+                        self.way.retired,
                     )
                 if not self._ending.is_set():
                     trimmer.trim(view, folded_at_us, self._ending.is_set)

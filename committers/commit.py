@@ -93,8 +93,8 @@ def until_decided(
     (address,) = driver.log.stage(f"{attempt}-manifest", [content])
     machine.on(Event.MANIFEST_WRITTEN)
     failpoints.hit("manifest.after_write")
-    wait_for_room()
     _let_retirement_catch_up(driver)
+    wait_for_room()  # last: a line that has failed meanwhile ends here
 
     # The commit point: one record, and which attempt the fold gives for the barrier.
     record = decided_of(driver, barrier, manifest, address, manifest_digest(content), spec.at_us)

@@ -74,6 +74,7 @@ class Follower:
 
     failed: TidegateError | None
     """FencedError or CorruptError: it has stopped, and the next batch raises this (I10)."""
+    driven_by: FollowerThread | None = None
 
     @property
     def store(self) -> Store:
@@ -271,11 +272,15 @@ def _after_one(stopped: Callable[[], bool]) -> Callable[[], bool]:
 
 
 class FollowerThread:
-    """Drives a follower beside the batches. A daemon; ``stop`` ends it and waits for it."""
+    """Drives a follower beside the batches. A daemon; ``stop`` ends it and waits for it.
+
+    Another one may still drive it: that is ended first, and no batch waits for it.
+    """
 
     def __init__(self, follower: Follower, ended: Callable[[], bool]) -> None:
         self.follower = follower
         self._ended = ended
+        self._before, follower.driven_by = follower.driven_by, self
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._wake.set()
@@ -298,6 +303,9 @@ class FollowerThread:
         self._thread.join(timeout_s)
 
     def _inside(self) -> None:
+        if self._before is not None:
+            self._before.stop()  # behind the version that it is at, perhaps in a store that does not answer
+            self._before = None
         with observing.within(observing.Somewhere(self.follower.namespace, phase="follow")):
             self._run()
 

@@ -16,7 +16,7 @@ no version that can still be read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tidegate import failpoints
 from tidegate.committers import apply
@@ -61,12 +61,14 @@ def retire_up_to(
     options: Options,
     stopped: Stopped,
     dropped: int = 0,
+    retired: Callable[[], None] = lambda: None,
 ) -> int:
     """Move the horizon so that ``keep_versions`` stay readable, and drop what is below it.
 
     Returns the version up to which all is dropped: the horizon, unless ``stopped`` ended it
     half-way, or the horizon is past ``state``. ``dropped`` is what an earlier call returned; else the
     last announced version is dropped once more, since whoever announced it may have died before that.
+    ``retired`` is called behind each version that is dropped.
 
     Leases hold the horizon back, within ``max_lease_s`` and ``max_layers``. May be repeated,
     interrupted at any point, and run beside another's. A version whose decision or whose changes
@@ -83,8 +85,10 @@ def retire_up_to(
     facts = known_facts(log, state, min(horizon, dropped + 1) if dropped else horizon)
     fact = next(facts, None)
     while fact is not None and fact.version <= horizon:
-        if fact.version > dropped and not _drop(log, store, fact, stopped):
-            return dropped
+        if fact.version > dropped:
+            if not _drop(log, store, fact, stopped):
+                return dropped
+            retired()
         fact = next(facts, None)
     while horizon < target and not stopped():
         announced = store.announce(horizon + 1, max_lease_s=options.max_lease_s, max_layers=layers)
@@ -94,6 +98,7 @@ def retire_up_to(
         while fact is not None and fact.version <= announced:
             if not _drop(log, store, fact, stopped):
                 return horizon
+            retired()
             fact = next(facts, None)
         horizon = announced
     return min(horizon, last)

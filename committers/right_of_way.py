@@ -24,7 +24,7 @@ class RightOfWay:
         self._changed = threading.Condition()
         self._applying = 0
         self._retiring = False
-        self._published = 0
+        self._published = self._retired = 0
 
     @contextlib.contextmanager
     def applying(self) -> Iterator[None]:
@@ -42,7 +42,7 @@ class RightOfWay:
     def retiring(self) -> Iterator[None]:
         """Older versions are retired within, in steps, ``give_way`` between any two of them."""
         with self._changed:
-            self._retiring, self._published = True, 0
+            self._retiring, self._published, self._retired = True, 0, 0
         try:
             yield
         finally:
@@ -56,6 +56,12 @@ class RightOfWay:
             self._published += 1
             self._changed.notify_all()
 
+    def retired(self) -> None:
+        """A version was retired: one less."""
+        with self._changed:
+            self._retired += 1
+            self._changed.notify_all()
+
     def give_way(self) -> None:
         """Let a version that is applied go first, for a while."""
         with self._changed:
@@ -67,6 +73,8 @@ class RightOfWay:
         return self._published if self._retiring else 0
 
     def wait_for_room(self, most: int, timeout_s: float) -> bool:
-        """Wait until they are fewer; False: they were not within this time."""
+        """Wait until they are fewer, or half of those that this retirement has dropped: then there are ever
+        fewer in the store, however long it still goes on. False: neither was so within this time.
+        """
         with self._changed:
-            return self._changed.wait_for(lambda: self.behind < most, timeout_s)
+            return self._changed.wait_for(lambda: self.behind < max(most, self._retired // 2), timeout_s)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import itertools
 import os
 import ssl
 import sys
@@ -137,24 +136,17 @@ class Session:
     # -- asking --------------------------------------------------------------------------------
 
     def rows(self, name: str, *values: Any, level: int) -> list[Row]:
-        """All rows that a statement gives. Repeated until it has an answer."""
-        statement = self.bind(name, values, level)
-        return self._ask(lambda: list(itertools.chain.from_iterable(self._pages(statement, self._page))))
+        """All rows that a statement gives; each page is asked for again until it has an answer."""
+        return list(self.stream(name, *values, level=level))
 
     def stream(self, name: str, *values: Any, level: int) -> Iterator[Row]:
         """The rows that a statement gives, ``FETCH_ROWS`` in memory at a time."""
-        for page in self._pages(
-            self.bind(name, values, level), lambda *of: self._ask(functools.partial(self._page, *of))
-        ):
-            yield from page
-
-    @staticmethod
-    def _pages(statement: Any, ask: Callable[[Any, bytes | None], Page]) -> Iterator[list[Row]]:
-        rows, following = ask(statement, None)
-        yield rows
+        statement = self.bind(name, values, level)
+        rows, following = self._ask(functools.partial(self._page, statement, None))
+        yield from rows
         while following is not None:
-            rows, following = ask(statement, following)
-            yield rows
+            rows, following = self._ask(functools.partial(self._page, statement, following))
+            yield from rows
 
     def _page(self, statement: Any, at: bytes | None) -> Page:
         """Each page is a request of its own. The driver's way to the next one counts the time of all pages as
@@ -416,7 +408,7 @@ def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
 
 class _Shared:
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a store that is collected while this thread connects is closed
         self.sessions: dict[str, tuple[Session, int]] = {}
 
 

@@ -277,13 +277,15 @@ def milliseconds(moment: Any) -> int:
     return calendar.timegm(moment.timetuple()) * 1_000 + int(moment.microsecond) // 1_000
 
 
-_taking = threading.Lock()
-"""Who takes a session or gives it back. One for all: a connection is made at a time."""
+_taking = threading.RLock()
+"""Who takes a session or gives it back. One for all: a connection is made at a time. What is collected
+meanwhile in the same thread may close a store.
+"""
 
 
 def _after_fork() -> None:
     global _taking  # noqa: PLW0603 - a thread of the parent may have held it
-    _taking = threading.Lock()
+    _taking = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -164,6 +164,8 @@ class Space:
     def drop(self) -> bool:
         """Remove everything, the identity first; whether there was anything."""
         there, begun = False, self._whose()
+        if self._known is not None and begun not in (None, self._known.uuid.encode()):
+            raise dropped(self.where)
         if self.identity() is not None:
             there = bool(self.ask("drop"))
         gone = sum(self._remove(pattern, begun) for pattern in patterns(self.namespace))

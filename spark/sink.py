@@ -378,7 +378,7 @@ class VersionedSink(Loads):
         if driver is None or not (before is None or before.ended):
             return
         if before is not None:
-            before.stop()  # a follower of it may still be catching up, and is for one thread
+            before.stop(followers=False)  # one may be at a store that does not answer
         self._background = Background(
             driver.log,
             driver.store,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import types
 
 import pytest
@@ -17,7 +18,8 @@ PAGES = {
     None: ([(1,), (2,)], b"b"),
     b"b": ([(3,), (4,)], b"c"),
     b"c": ([(5,), (6,)], b"d"),
-    b"d": ([(7,)], None),
+    b"d": ([(7,)], b"e"),
+    b"e": ([], None),
 }
 ALL = [(number,) for number in range(1, 8)]
 
@@ -117,3 +119,11 @@ def test_each_page_is_waited_for_no_longer_than_the_first(session, driver, how):
     driver.silent = b"c"
     assert list(getattr(session, how)("any", level=1)) == ALL
     assert driver.asked_for.count(b"c") == 2
+
+
+@pytest.mark.parametrize("how", ["rows", "stream"])
+def test_each_page_has_a_time_of_its_own(session, driver, how):
+    """The notes of a large version from busy nodes: that many pages take long is no failure."""
+    driver.late = lambda _future, _at: time.sleep(0.3)
+    assert list(getattr(session, how)("any", level=1)) == ALL
+    assert driver.asked_for == list(PAGES)

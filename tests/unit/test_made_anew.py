@@ -12,7 +12,7 @@ import pytest
 
 import tidegate
 from tidegate.errors import ConfigError, StoreUnavailableError
-from tidegate.sinks import sqlite_files
+from tidegate.sinks import redis_space, sqlite_files
 from tidegate.sinks.cassandra_space import Made, Space
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.sqlite_files import META_FILE
@@ -112,3 +112,25 @@ def test_who_waited_for_a_folder_that_was_dropped_leaves_the_new_one_to_its_make
         fcntl.flock(maker, fcntl.LOCK_EX)
     os.close(maker)
     assert (results, folder.is_dir(), list(folder.iterdir())) == ([False, "refused"], True, [])
+
+
+def test_a_late_drop_in_redis_leaves_one_alone_that_is_just_being_made(monkeypatch):
+    """It has a uuid, and no identity yet. No server."""
+    space = redis_space.Space("redis://nowhere", "n", {})
+    space._known = Identity("uuid-1", "n", 2)
+    removed = []
+
+    def run(calls):
+        (call,) = calls
+        if b"HGET" in call.args[0]:
+            return [b"uuid-2"]
+        if b"HMGET" in call.args[0]:
+            return [[b"{}", None]]
+        removed.append(call.key)
+        return [1]
+
+    monkeypatch.setattr(space.calls, "run", run)
+    monkeypatch.setattr(space.calls, "each_primary_scan", lambda _: [b"header"])
+    with pytest.raises(ConfigError, match="was dropped while it was open here"):
+        space.drop()
+    assert removed == []

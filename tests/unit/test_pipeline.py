@@ -17,6 +17,7 @@ from tidegate.committers.phases import Phases
 from tidegate.committers.pipeline import Pipeline
 from tidegate.committers.pipeline_thread import PipelineThread
 from tidegate.committers.recover import recover
+from tidegate.committers.retire import BEHIND_LEAST
 from tidegate.committers.trim import keep_from_us
 from tidegate.errors import (
     CorruptError,
@@ -282,6 +283,35 @@ def test_an_error_in_the_background_ends_the_line_and_is_raised_with_its_cause_i
     another = driver_at(place, gates)
     assert open_namespace(another, "query-1") == [1, 2]
     check_content(place, 2)
+
+
+def test_what_fails_while_older_versions_are_retired_lets_nothing_more_be_decided(
+    place, gates, make, monkeypatch
+):
+    driver, pipeline = make(commit_in_flight=2, max_layers=3)
+    gates.close("publish")
+    pipeline.commit(barrier_of(driver, 0))
+    waits, raised = threading.Event(), []
+    monkeypatch.setattr(type(driver), "waits_for", lambda *_: waits.set())
+
+    def second():
+        try:
+            pipeline.commit(barrier_of(driver, 1))
+        except CorruptError as error:
+            raised.append(error)
+
+    with driver.way.retiring():
+        for _ in range(BEHIND_LEAST):
+            driver.way.published()
+        running = threading.Thread(target=second)
+        running.start()
+        assert waits.wait(DEADLINE_S)
+        gates.errors["publish"] = CorruptError("simulated")
+        gates.open("publish")
+        wait_until(lambda: pipeline.failed is not None, "the line fails")
+    running.join(DEADLINE_S)
+    assert len(raised) == 1
+    assert driver.folded.last_version == 1, "nothing more is decided"
 
 
 def test_what_fails_while_room_is_waited_for_is_raised_at_once(place, gates, make):

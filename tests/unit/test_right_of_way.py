@@ -140,6 +140,25 @@ def test_nothing_more_is_decided_while_many_wait_to_be_retired(writer, monkeypat
     assert said == [f"{BEHIND_LEAST} older versions to be retired"]
 
 
+def test_nobody_waits_while_a_long_retirement_drops_two_for_each_that_becomes_visible(writer, background):
+    """After more were kept, or a lease held many: it goes on for long, and there are ever fewer."""
+    write(writer, 4 * BEHIND_LEAST)
+    rooms, plain = [], background._between_steps
+
+    def between_steps():
+        if horizon(writer) > 2 * BEHIND_LEAST + 2 and not rooms:
+            pile_up(writer.driver.way)
+            rooms.append(writer.driver.way.wait_for_room(BEHIND_LEAST, 0))
+            pile_up(writer.driver.way)
+            rooms.append(writer.driver.way.wait_for_room(BEHIND_LEAST, 0))
+        return plain()
+
+    background._between_steps = between_steps
+    background.published()
+    until(lambda: horizon(writer) == 4 * BEHIND_LEAST)
+    assert rooms == [True, False]
+
+
 def test_after_a_deadline_it_is_decided_with_a_warning(writer, monkeypatch, caplog):
     monkeypatch.setattr(RightOfWay, "wait_for_room", lambda *_: False)
     with writer.driver.way.retiring():

@@ -168,7 +168,13 @@ def test_a_follower_may_be_stopped_by_its_own_thread():
         return True
 
     follower = types.SimpleNamespace(
-        name="b", namespace="n", heartbeat_s=1.0, failed=None, step=step, went_well=lambda **_: None
+        name="b",
+        namespace="n",
+        heartbeat_s=1.0,
+        failed=None,
+        driven_by=None,
+        step=step,
+        went_well=lambda **_: None,
     )
     threads.append(FollowerThread(follower, lambda: False))
     started.set()

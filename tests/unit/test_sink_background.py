@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
+import pytest
+
 from tidegate.committers.right_of_way import RightOfWay
 from tidegate.spark.sink import VersionedSink
 
@@ -15,9 +17,12 @@ class Slow:
     """A follower that catches up until it is told to stop: it has thousands of versions to go."""
 
     name, namespace, heartbeat_s, failed = "copy", "flights", 0.01, None
+    driven_by = None
 
     def __init__(self):
         self.began, self.at_once, self.most = threading.Event(), 0, 0
+        self.answered = threading.Event()
+        self.answered.set()
 
     def step(self, stopped):
         self.at_once += 1
@@ -25,6 +30,7 @@ class Slow:
         self.began.set()
         while not stopped():
             threading.Event().wait(0.001)
+        assert self.answered.wait(WAIT_S)
         self.at_once -= 1
         return False
 
@@ -35,8 +41,11 @@ class Slow:
         pass
 
 
-def test_a_follower_that_catches_up_gets_no_second_thread_when_a_query_comes_again(tmp_path):
-    """The query has ended and its follower has not; a load, or the query, begins another Background."""
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_follower_that_catches_up_gets_no_second_thread_when_a_query_comes_again(tmp_path, answers):
+    """The query has ended and its follower has not; a load, or the query, begins another Background. It does
+    not wait for a copy that does not answer.
+    """
     where = {"wal": f"file://{tmp_path}/wal", "store": f"sqlite://{tmp_path}/store"}
     sink = VersionedSink(namespace="flights", **where, heartbeat_s=0.01)
     slow, closed = Slow(), SimpleNamespace(close=lambda: None)
@@ -53,8 +62,14 @@ def test_a_follower_that_catches_up_gets_no_second_thread_when_a_query_comes_aga
         thread.join(WAIT_S)
     assert first.ended
     slow.began.clear()
+    if not answers:
+        slow.answered.clear()
     sink._keep_alive(lambda: True)
     assert sink._background is not first
+    if not answers:
+        assert slow.at_once == 1, "nobody has waited for it"
+        assert not slow.began.wait(0.1)
+        slow.answered.set()
     assert slow.began.wait(WAIT_S)
     sink._release()
     assert (slow.most, slow.at_once) == (1, 0)
