@@ -118,7 +118,7 @@ def test_several_sources_and_other_kinds_beside_them():
     assert not passed(text, {("others", 0): 0})
 
 
-@pytest.mark.parametrize("timeout", [None, "5", True, float("nan")])
+@pytest.mark.parametrize("timeout", [None, "5", True, float("nan"), float("inf")])
 def test_a_wait_has_an_end(place, timeout):
     """NaN is never over; None is no "for ever"."""
     Example(**place).close()
