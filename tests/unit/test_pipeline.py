@@ -6,7 +6,9 @@ import sys
 import threading
 import time
 import uuid
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from tidegate import failpoints
@@ -172,8 +174,14 @@ def test_room_is_waited_for_no_longer_than_the_deadline(place, gates, make):
     with pytest.raises(StoreUnavailableError, match="1 versions are decided and not visible"):
         pipeline.commit(barrier_of(driver, 1))
     assert driver.folded.last_version == 1, "nothing of the second is decided"
-    with pytest.raises(StoreUnavailableError, match="stay decided"):
-        pipeline.drain(0.05)
+    for seconds in (0.05, np.float32(0.05), Fraction(1, 20)):
+        with pytest.raises(StoreUnavailableError, match="stay decided"):
+            pipeline.drain(seconds)
+    draining = threading.Thread(target=pipeline.drain, args=(1e12,))
+    draining.start()
+    gates.open("seal")
+    draining.join(DEADLINE_S)
+    assert visible(place) == 1
 
 
 def test_what_reads_state_waits_until_its_base_version_is_visible_i1(place, gates, make):
