@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 import uuid
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -174,14 +173,10 @@ def test_room_is_waited_for_no_longer_than_the_deadline(place, gates, make):
     with pytest.raises(StoreUnavailableError, match="1 versions are decided and not visible"):
         pipeline.commit(barrier_of(driver, 1))
     assert driver.folded.last_version == 1, "nothing of the second is decided"
-    for seconds in (0.05, np.float32(0.05), Fraction(1, 20)):
-        with pytest.raises(StoreUnavailableError, match="stay decided"):
-            pipeline.drain(seconds)
-    draining = threading.Thread(target=pipeline.drain, args=(1e12,))
-    draining.start()
-    gates.open("seal")
-    draining.join(DEADLINE_S)
-    assert visible(place) == 1
+    with pytest.raises(StoreUnavailableError, match="stay decided"):
+        pipeline.drain(np.float32(0.05))
+    threading.Timer(0.05, gates.open, ["seal"]).start()
+    pipeline.drain(1e12)  # more than a lock can wait
 
 
 def test_what_reads_state_waits_until_its_base_version_is_visible_i1(place, gates, make):
