@@ -157,7 +157,8 @@ class Pipeline:
         self._wait_until(lambda: self._visible >= decided, timeout_s)
 
     def _wait_until(self, holds: Callable[[], bool], timeout_s: float) -> None:
-        came = self._changes.wait_for(lambda: holds() or self.failed is not None, timeout_s)
+        most_s = min(float(timeout_s), threading.TIMEOUT_MAX)
+        came = self._changes.wait_for(lambda: holds() or self.failed is not None, most_s)
         self.check()
         if not came:
             msg = (

@@ -6,6 +6,7 @@ sign: two days would be one key, and readers get another day than there was. All
 
 from __future__ import annotations
 
+import collections
 import functools
 import logging
 from typing import NamedTuple
@@ -52,10 +53,13 @@ def written_as_they_are(table: str, rows: DataFrame) -> DataFrame:
     dated = [field for field in rows.schema.fields if _holds_days(field.dataType)]
     if not dated or str(rows.sparkSession.conf.get(POLICY, "")).upper() != LEGACY:
         return rows
-    looked_at = {field.name: _refused(table, field) for field in dated if type(field.dataType) in TYPES}
+    names = collections.Counter(field.name for field in rows.schema.fields)
+    looked_at = {}
     for field in dated:
-        if field.name not in looked_at:
+        if type(field.dataType) not in TYPES:
             _warn(table, field.name)
+        elif names[field.name] == 1:  # two of one name are stored by no call: Spark cannot tell them apart
+            looked_at[field.name] = _refused(table, field)
     return rows.withColumns(looked_at) if looked_at else rows
 
 

@@ -75,7 +75,7 @@ class Loads(abc.ABC):
 
         return self._once(next(iter(tables.values())), LoadOrigin(token), write)
 
-    def import_folder(self, spark: SparkSession, folder: str, *, token: str = "") -> int | None:
+    def import_folder(self, spark: SparkSession, folder: str, *, token: str | None = None) -> int | None:
         """Make one version of what `tidegate export` wrote, by a Spark job: its tables hold exactly its rows
         then, other tables stay; that version.
 
@@ -90,7 +90,7 @@ class Loads(abc.ABC):
         is missing, or is not what was exported. Either way nothing was staged.
         """
         refuse_connect(spark)
-        named = check_token(token) if token != "" else ""
+        named = "" if token is None or token == "" else check_token(token)
         if not isinstance(folder, str):
             raise ConfigError(
                 f"folder is {folder!r}; it must be text: a path, or a URL such as s3a://bucket/export"

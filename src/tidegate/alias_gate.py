@@ -152,7 +152,7 @@ class AliasGate(Gate):
         if offsets is None:
             return self._call(lambda gate: gate.wait_for(version, timeout))
         clock = self._call(lambda gate: gate.clock)
-        end = clock.monotonic() + timeout
+        end = clock.monotonic() + float(timeout)
         while True:
             target, left = self._named(), end - clock.monotonic()
             ask = functools.partial(Gate.wait_for, timeout=max(min(left, LOOK_S), 0.0), offsets=offsets)

@@ -185,7 +185,7 @@ class Gate:
         """
         wanted = reading.awaited(version, offsets, timeout)
         clock = self._reader.clock
-        end, pause = clock.monotonic() + timeout, 0.0
+        end, pause = clock.monotonic() + float(timeout), 0.0
         while True:
             visible, come = self._come(wanted)
             if come:

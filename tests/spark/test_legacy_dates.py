@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from tidegate.errors import BadRecordError
+from tidegate.spark import legacy_dates
 
 pytestmark = pytest.mark.spark
 
@@ -102,6 +103,7 @@ def test_every_kind_of_call_looks(stream):
 
 
 def test_days_inside_of_other_columns_are_told_of_once(stream, caplog):
+    legacy_dates._warn.cache_clear()  # once in each process
     flights = stream("n int")
     sink = flights.sink()
 
@@ -110,7 +112,5 @@ def test_days_inside_of_other_columns_are_told_of_once(stream, caplog):
 
     with caplog.at_level(logging.WARNING, "tidegate"):
         flights.commit(sink.each(write), [{"n": 1}], [{"n": 2}])
-    assert [m for m in caplog.messages if "table t, column days" in m and "LEGACY" in m] == caplog.messages[
-        :1
-    ]
+    assert sum("table t, column days" in message for message in caplog.messages) == 1
     assert flights.rows("t") == {n: {"days": [EPOCH + datetime.timedelta(days=n)]} for n in (1, 2)}

@@ -152,8 +152,8 @@ def test_a_close_that_is_cancelled_while_requests_end_closes_the_store_all_the_s
         closing = asyncio.ensure_future(gate.close())
         await asyncio.sleep(0.01)
         closing.cancel()
+        asyncio.get_running_loop().call_later(0.05, answers.set)  # the close waits for the request
         await asyncio.gather(reading, closing, return_exceptions=True)
-        answers.set()
         assert closed.is_set(), "nobody can close it again"
 
     asyncio.run(main())

@@ -55,3 +55,16 @@ def test_each_takes_a_function(tmp_path):
     sink = VersionedSink(namespace="n", wal=f"file://{tmp_path}/wal", store=f"sqlite://{tmp_path}/store")
     with pytest.raises(ConfigError, match="give a function"):
         sink.each(None)
+
+
+@pytest.mark.parametrize("named", [{}, {"token": ""}, {"token": None}])
+def test_an_import_without_a_token_is_named_by_its_digest(tmp_path, monkeypatch, named):
+    """None, as an option that was not given has it, named none before either."""
+    sink = VersionedSink(namespace="n", wal=f"file://{tmp_path}/wal", store=f"sqlite://{tmp_path}/store")
+    frames = mock.Mock(tables={"t": mock.Mock(expires=False)}, key_groups=4)
+    monkeypatch.setattr(loads, "refuse_connect", lambda _: None)
+    monkeypatch.setattr(loads, "read_manifest", lambda *_: (frames, "its-digest"))
+    monkeypatch.setattr(loads, "check_files", lambda *_: None)
+    monkeypatch.setattr(loads, "frame_of", lambda *_: None)
+    monkeypatch.setattr(VersionedSink, "_once", lambda _self, _rows, origin, *_: origin.digest)
+    assert sink.import_folder(mock.Mock(), "/exported", **named) == "its-digest"

@@ -93,12 +93,18 @@ def test_it_goes_on_step_by_step_beside_one_that_takes_without_end(writer, backg
 
 
 def test_a_stop_ends_a_retirement_that_gives_way(writer, background, monkeypatch):
-    monkeypatch.setattr(right_of_way, "GIVES_WAY_S", 0.01)
+    came = threading.Event()
+
+    def gives_way(_):
+        came.set()
+        assert background._ending.wait(DEADLINE_S)
+
+    monkeypatch.setattr(RightOfWay, "give_way", gives_way)
     write(writer, 3)
-    with writer.driver.way.applying():
-        background.published()
+    background.published()
+    assert came.wait(DEADLINE_S)
     background.stop()
-    assert background.ended
+    assert horizon(writer) == 0, "not one step more"
 
 
 def test_a_version_is_applied_with_the_right_of_way(writer, monkeypatch):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from fractions import Fraction
 
 import msgspec
+import numpy as np
 import pytest
 
 import tidegate.aio
@@ -118,7 +120,7 @@ def test_several_sources_and_other_kinds_beside_them():
     assert not passed(text, {("others", 0): 0})
 
 
-@pytest.mark.parametrize("timeout", [None, "5", True, float("nan")])
+@pytest.mark.parametrize("timeout", [None, "5", True, float("nan"), float("inf")])
 def test_a_wait_has_an_end(place, timeout):
     """NaN is never over; None is no "for ever"."""
     Example(**place).close()
@@ -135,3 +137,18 @@ def test_a_wait_has_an_end(place, timeout):
 
         with pytest.raises(ConfigError, match=r"timeout is .* must be a number of seconds"):
             asyncio.run(later())
+
+
+@pytest.mark.parametrize("timeout", [np.float32(0.05), np.float64(0.05), np.int64(0), Fraction(1, 20), 0])
+def test_a_wait_ends_after_any_kind_of_number(place, timeout):
+    """A number of numpy's that is no Python float ended the wait in a TypeError of its clock."""
+    Example(**place).close()
+    with tidegate.connect(place["store"], "flights") as gate, pytest.raises(WaitTimeoutError):
+        gate.wait_for(1, timeout=timeout)
+
+    async def later():
+        async with await tidegate.aio.connect(place["store"], "flights") as gate:
+            await gate.wait_for(1, timeout=timeout)
+
+    with pytest.raises(WaitTimeoutError):
+        asyncio.run(later())

@@ -173,7 +173,7 @@ class AliasGate(Gate):
         if offsets is None:
             return await self._call(functools.partial(Gate.wait_for, version=version, timeout=timeout))
         clock = (await self._gate()).clock
-        end = clock.monotonic() + timeout
+        end = clock.monotonic() + float(timeout)
         while True:
             target, left = await self._named(), end - clock.monotonic()
             ask = functools.partial(Gate.wait_for, timeout=max(min(left, LOOK_S), 0.0), offsets=offsets)

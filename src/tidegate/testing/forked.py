@@ -62,11 +62,19 @@ def _die_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     sentinel = parent.sentinel
+    if not hasattr(fcntl, "F_SETSIG"):  # Linux alone has it; elsewhere one that is stopped stays
+        threading.Thread(target=_die_behind, args=(sentinel,), daemon=True).start()
+        return
     fcntl.fcntl(sentinel, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(sentinel, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)
     if multiprocessing.connection.wait([sentinel], 0):  # it had ended before that
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _die_behind(sentinel: int) -> None:
+    multiprocessing.connection.wait([sentinel])
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Forked:
