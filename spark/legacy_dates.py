@@ -51,7 +51,7 @@ def written_as_they_are(table: str, rows: DataFrame) -> DataFrame:
     looked at: a warning says so.
     """
     dated = [field for field in rows.schema.fields if _holds_days(field.dataType)]
-    if not dated or str(rows.sparkSession.conf.get(POLICY, "")).upper() != LEGACY:
+    if not dated or str(rows.sparkSession.conf.get(POLICY)).upper() != LEGACY:
         return rows
     names = collections.Counter(field.name for field in rows.schema.fields)
     looked_at = {}
