@@ -6,6 +6,8 @@ import fcntl
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -27,3 +29,34 @@ def test_where_the_kernel_sends_no_signal_of_ones_own_choice_a_thread_looks(monk
     assert killed.wait(DEADLINE_S)
     assert sent == [(os.getpid(), signal.SIGKILL)]
     os.close(parents_end)
+
+
+MANY = """
+import os, signal, sys, time
+from pathlib import Path
+from tidegate.testing import forked
+
+if __name__ == "__main__":
+    forked.preload("tidegate.testing.driver_process")
+    forked.begin()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    for number in range(40):
+        one = forked.Forked(time.sleep, (0.01,), Path(sys.argv[1]))
+        os.kill(one.pid, signal.SIGINT)
+        assert one.wait(30)
+        assert one.exit_code == 0, (number, one.exit_code)
+"""
+
+
+def test_a_process_ignores_ctrl_c_from_its_first_moment_on(tmp_path):
+    """One that had just begun to drop a namespace died of it, and the namespace stayed."""
+    script = tmp_path / "many.py"
+    script.write_text(MANY)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "output")],
+        capture_output=True,
+        text=True,
+        timeout=4 * DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]

@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from tidegate.testing.driver_process import WithoutPandas
 _processes = multiprocessing.get_context("forkserver")
 _one_looks = threading.Lock()
 """A start asks every process for its exit code, and only the first who asks is told."""
+NOT_FOR_US = (signal.SIGINT, signal.SIGTERM)
+"""They reach every process of a terminal, or of a group, and mean the one that started them."""
 NO_ROOM = 72
 """The exit code after an error that says that a disk is full: of who writes files of its own."""
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -31,13 +34,27 @@ def preload(*modules: str) -> None:
     _processes.set_forkserver_preload(list(modules))
 
 
+def begin() -> None:
+    """Start what forks them, behind ``preload``. Called in the main thread, they ignore Ctrl-C from their
+    first moment on, as the process that forks them does from its own, and not only once they say so.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in NOT_FOR_US}
+    try:
+        forkserver.ensure_running()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
 def _child(work: Callable[..., int | None], args: tuple[Any, ...], output: str) -> None:
     """In a forked process: what it prints goes to a file, what it returns is its exit code.
 
     Its end is for the process that started it: Ctrl-C in a terminal, or a SIGTERM to all processes of a
     group, reaches it too, and would end it in the middle of cleaning up.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in NOT_FOR_US:
         signal.signal(number, signal.SIG_IGN)
     _die_with_parent()
     fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)

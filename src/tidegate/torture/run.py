@@ -338,6 +338,7 @@ class _Run:
         setting = self._setting
         began, stopped = time.monotonic(), False
         forked.preload(*works.preloaded(setting.wal, setting.store))
+        forked.begin()
         self._drop_what_was_left()
         pool = concurrent.futures.ThreadPoolExecutor(self._jobs, thread_name_prefix="cell")
         try:
