@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tidegate.committers.follower import FollowerThread
 from tidegate.committers.right_of_way import RightOfWay
 from tidegate.spark.sink import VersionedSink
 
@@ -73,3 +74,32 @@ def test_a_follower_that_catches_up_gets_no_second_thread_when_a_query_comes_aga
     assert slow.began.wait(WAIT_S)
     sink._release()
     assert (slow.most, slow.at_once) == (1, 0)
+
+
+def test_a_follower_that_meets_an_error_is_told_and_tries_again():
+    """Whatever it is, also what Spark raises as it ends."""
+    errors, met, well = [ValueError("a bug")], [], threading.Event()
+
+    def step(_):
+        for error in iter(errors):
+            errors.remove(error)
+            raise error
+        return True
+
+    follower = SimpleNamespace(
+        name="copy",
+        namespace="flights",
+        heartbeat_s=0.01,
+        failed=None,
+        driven_by=None,
+        step=step,
+        beat=lambda: True,
+        met=met.append,
+        went_well=lambda **_: well.set(),
+    )
+    thread = FollowerThread(follower, lambda: False)
+    try:
+        assert well.wait(WAIT_S)
+    finally:
+        thread.stop()
+    assert [str(error) for error in met] == ["a bug"]
