@@ -5,16 +5,25 @@ that names a namespace of the same place, and changes in one atomic write. Reade
 their calls begins (``src/tidegate/alias_gate.py``); a writer never goes by one. Why so: decision 0052.
 
 Every method may raise StoreUnavailableError: no answer in time. From ``get`` and ``all`` it proves nothing
-but that; ``set`` and ``drop`` may have taken effect, and may simply be repeated.
+but that; ``set`` and ``drop`` may have taken effect, and may simply be repeated. What of them arrives late,
+when a later one has returned, changes nothing: each goes on from the revision that it read
+(``changed``), but for a first ``set`` behind a ``drop``.
 """
 
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StoreUnavailableError
+
+TRIES = 20
+"""So often others may change an alias in the moment between a look and the write behind it."""
+
+Outcome = TypeVar("Outcome")
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -51,6 +60,20 @@ class Aliases(abc.ABC):
     @abc.abstractmethod
     def drop(self, alias: str) -> bool:
         """Remove the alias, not the namespace; whether there was one. May be repeated. Durable on return."""
+
+
+def changed(where: str, alias: str, once: Callable[[], Outcome | None]) -> Outcome:
+    """What ``once`` returns. It looks at an alias, and writes if that stands as it was; None: it does not.
+
+    StoreUnavailableError: others changed it ``TRIES`` times in between; nothing was written.
+    """
+    for _ in range(TRIES):
+        outcome = once()
+        if outcome is not None:
+            return outcome
+    raise StoreUnavailableError(
+        f"{where}: alias {alias!r} was changed by others {TRIES} times meanwhile: repeat the command"
+    )
 
 
 def name_is_taken(where: str, alias: str) -> ConfigError:

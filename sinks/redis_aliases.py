@@ -1,18 +1,20 @@
-"""Aliases on Redis: a hash for each, ``tg:{<alias>}:alias``, with the fields ``namespace`` and ``uuid``.
+"""Aliases on Redis: a hash for each, ``tg:{<alias>}:alias``, with ``namespace``, ``uuid`` and ``revision``.
 
-One HSET of both flips it. Key and commands are such as a namespace of that name would have, so that rights
-which were given for a name cover it. A failover may lose the last HSET, as it may any write: readers are
-then back at the namespace that the alias named before, whole.
+One HSET of all flips it, if the revision is still what was read before (``lua/alias.lua``). Key and commands
+are such as a namespace of that name would have, so that rights which were given for a name cover it. A
+failover may lose the last HSET, as it may any write: readers are then back at the namespace that the alias
+named before, whole.
 """
 
 from __future__ import annotations
 
 import re
+import uuid
 from typing import Any
 
 from tidegate.errors import CorruptError
 from tidegate.names import NAME, check_name
-from tidegate.sinks.aliases import Aliases, Target
+from tidegate.sinks.aliases import Aliases, Target, changed
 from tidegate.sinks.redis_answers import Call, plain
 from tidegate.sinks.redis_calls import Calls
 from tidegate.sinks.redis_keys import beside
@@ -63,10 +65,28 @@ class RedisAliases(Aliases):
         return {alias: target for alias, target in targets if target is not None}
 
     def set(self, alias: str, target: Target) -> None:
-        key = alias_key(check_name("alias", alias))
-        fields = (b"namespace", target.namespace.encode(), b"uuid", target.uuid.encode())
-        self._calls.run([plain(key, b"HSET", key, *fields)])
+        check_name("alias", alias)
+        fields = (uuid.uuid4().hex.encode(), target.namespace.encode(), target.uuid.encode())
+
+        def once() -> bool | None:
+            _, revision = self._look(alias)
+            return self._change("set_alias", alias, revision, *fields) or None
+
+        changed(self.where, alias, once)
 
     def drop(self, alias: str) -> bool:
+        def once() -> bool | None:
+            there, revision = self._look(alias)
+            return False if not there else self._change("drop_alias", alias, revision) or None
+
+        return changed(self.where, alias, once)
+
+    def _look(self, alias: str) -> tuple[bool, bytes]:
+        """Whether there is anything, and its revision."""
         key = alias_key(alias)
-        return bool(self._calls.run([plain(key, b"UNLINK", key)])[0])
+        namespace, revision = self._calls.run([plain(key, b"HMGET", key, b"namespace", b"revision")])[0]
+        return namespace is not None, revision or b""
+
+    def _change(self, name: str, alias: str, *args: bytes) -> bool:
+        """Whether it took effect, and not somebody else's change before it."""
+        return bool(self._calls.run([Call(alias_key(alias), name, args)])[0])

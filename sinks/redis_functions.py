@@ -16,21 +16,24 @@ from typing import NamedTuple
 
 FORMAT = 1
 LIBRARY = f"tidegate{FORMAT}"
-RELEASE = 7
+RELEASE = 8
 """Raised with every change of the Lua; a server with an older one gets the newer."""
 
-FILES = ("common.lua", "pointer.lua", "group.lua")
+FILES = ("common.lua", "pointer.lua", "group.lua", "alias.lua")
 RELIEF = (
     "announce",
     "begin_fill",
     "claim",
     "drop",
+    "drop_alias",
     "expire",
     "forget",
     "heartbeat",
     "list_servers",
     "merge",
     "release",
+    "remove",
+    "set_alias",
     "sweep",
 )
 """They run when memory is full too: they free it, or write next to nothing."""

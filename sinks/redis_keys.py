@@ -41,6 +41,16 @@ def base_key(namespace: str, group: int, table: str) -> bytes:
     return b"tg:{%b/%d}:%b:b" % (namespace.encode(), group, table.encode())
 
 
+def owner_key(key: bytes) -> bytes:
+    """The key that says whose a namespace's key is: its key group's header, or the pointer.
+
+    >>> owner_key(b"tg:{flights/7}:aircraft:b"), owner_key(b"tg:{flights}:catalog")
+    (b'tg:{flights/7}:h', b'tg:{flights}:meta')
+    """
+    tag = key[: key.index(b"}") + 1]
+    return tag + (b":h" if b"/" in tag else b":meta")
+
+
 def patterns(namespace: str) -> tuple[str, str]:
     """What SCAN finds every key of a namespace with: its own, and those of its key groups."""
     name = "".join(f"[{letter}]" for letter in namespace)  # no letter is taken for a wildcard

@@ -194,8 +194,9 @@ def refusal(where: str, refused: Refused, *, opened: bool) -> TidegateError:
             return FencedError(f"{where}: epoch {refused.detail} is claimed, above this driver's")
         case "TGLOST":
             return StoreNotVerifiedError(
-                f"{where}: {refused.detail} was not compared with the log: its server lost it, or it came"
-                " from another server. A running query compares it within seconds, `tidegate repair` now"
+                f"{where}: {refused.detail} was not compared with the log: its server lost it (or evicted it,"
+                " look at maxmemory-policy), or it came from another server. A running query compares what it"
+                " comes to know of within seconds, `tidegate repair` does so now"
             )
         case _:
             return CorruptError(f"{where}: {refused.code} {refused.detail}")

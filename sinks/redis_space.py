@@ -12,10 +12,11 @@ from tidegate import forks
 from tidegate.errors import StoreNotVerifiedError, TidegateError
 from tidegate.names import check_name
 from tidegate.options import redact
+from tidegate.sinks import redis_drop
 from tidegate.sinks.reads import decode, dropped, encode, nothing_here
-from tidegate.sinks.redis_answers import FLIGHT_CALLS, Call, Later, Refused, plain
+from tidegate.sinks.redis_answers import FLIGHT_CALLS, Call, Later, Refused
 from tidegate.sinks.redis_calls import Calls
-from tidegate.sinks.redis_keys import header_key, meta_key, patterns
+from tidegate.sinks.redis_keys import header_key, meta_key
 from tidegate.sinks.redis_reads import (
     AnotherServerError,
     identity_call,
@@ -35,7 +36,8 @@ class Space:
 
     ``visible`` and ``horizon`` are those of the newest pointer read here, ``listed`` the servers
     that were compared with the log: what they hold may be relied on, up to that visible version.
-    ``went_back`` counts how often a pointer showed less than the one before it.
+    ``went_back`` counts how often a pointer showed less than the one before it. ``lost``: a merge met rows
+    that a header lists and that are gone, and nobody has compared the store with the log since.
     """
 
     def __init__(self, url: str, namespace: str, options: dict[str, Any]) -> None:
@@ -47,6 +49,7 @@ class Space:
         self.meta = meta_key(namespace)
         self.visible = self.horizon = self.went_back = 0
         self.listed = frozenset[bytes]()
+        self.lost = False
         self._repairing = threading.local()
         self.compared_at: tuple[Address, ...] = ()
         self._known: Identity | None = None
@@ -134,7 +137,7 @@ class Space:
             ids = b",".join(sorted(self.server_ids()))
             (reply,) = self.calls.run([Call(self.meta, "ready", (uuid, ids))])
             if isinstance(reply, Refused):
-                raise self.refused(reply)
+                raise refusal(self.where, reply, opened=True)
         if self._known is None:
             self._known = stands
         return stands
@@ -142,33 +145,23 @@ class Space:
     def _make_headers(self, uuid: bytes, key_groups: int) -> None:
         calls = [Call(header_key(self.namespace, group), "make", (uuid,)) for group in range(key_groups)]
         if any(found != uuid for found in self.calls.run(calls)):
-            _, of_groups = patterns(self.namespace)
-            self._remove(of_groups, uuid)  # of one that was dropped, and not to the end
+            # Of one that was dropped, and not to the end.
+            if redis_drop.remove_groups(self.calls, self.namespace, uuid) is None:
+                raise dropped(self.where)
             self.calls.run(calls)
-
-    def _whose(self) -> bytes | None:
-        """The uuid of what is here, made or being made."""
-        (uuid,) = self.calls.run([plain(self.meta, b"HGET", self.meta, b"uuid")])
-        return None if uuid is None else bytes(uuid)
-
-    def _remove(self, pattern: str, uuid: bytes | None) -> int:
-        """Remove every key that fits, whatever it is; how many. ConfigError: while this slept a namespace of
-        another uuid was made under the name, and these are its keys.
-        """
-        keys = self.calls.each_primary_scan(pattern)
-        if self._whose() not in (None, uuid):
-            raise dropped(self.where)
-        self.calls.run([plain(key, b"UNLINK", key) for key in keys])
-        return len(keys)
 
     def drop(self) -> bool:
         """Remove everything, the identity first; whether there was anything."""
-        there, begun = False, self._whose()
-        if self._known is not None and begun not in (None, self._known.uuid.encode()):
+        there, begun = False, redis_drop.made_here(self.calls, self.namespace)
+        known, found = self._known, self.identity()
+        made_since = found is not None and found.uuid.encode() != begun
+        if made_since or (known is not None and begun not in (b"", known.uuid.encode())):
             raise dropped(self.where)
-        if self.identity() is not None:
+        if found is not None:
             there = bool(self.ask("drop"))
-        gone = sum(self._remove(pattern, begun) for pattern in patterns(self.namespace))
+        gone = redis_drop.remove_namespace(self.calls, self.namespace, begun)
+        if gone is None:
+            raise dropped(self.where)
         self._known, self.visible, self.horizon, self.listed = None, 0, 0, frozenset()
         self.went_back += 1
         return there or gone > 0

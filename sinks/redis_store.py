@@ -313,7 +313,7 @@ class RedisStore(LookingStore, SealingStore):
     # -- servers that lose what they acknowledged ----------------------------------------------------
 
     def unverified(self) -> bool:
-        return bool(self._space.changed_servers()) or upkeep.moved(self._space)
+        return self._space.lost or bool(self._space.changed_servers()) or upkeep.moved(self._space)
 
     @contextlib.contextmanager
     def comparing(self, epoch: int) -> Iterator[int]:

@@ -81,7 +81,11 @@ def _merge_step(
         )
         for (group, table), cursor in cursors.items()
     ]
-    replies = space.asked(calls, flight=flight)
+    try:
+        replies = space.asked(calls, flight=flight)
+    except StoreNotVerifiedError:
+        space.lost = True
+        raise
     for at, (done, cursor, _) in zip(list(cursors), replies, strict=True):
         if int(done):
             del cursors[at]
@@ -176,6 +180,7 @@ def comparing(space: Space, epoch: int) -> Iterator[int]:
             raise StoreNotVerifiedError(f"{space.where}: servers changed again during the repair; repeat it")
         space.ask("list_servers", number(epoch), b",".join(sorted(ids)))
         floor = max(header.floor for header in found.values())
+        space.lost = False
         if floor > horizon:  # the pointer's server lost it: no lease holds what is merged already
             space.ask("announce", number(floor), b"0", b"0")
         space.pointer()

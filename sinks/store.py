@@ -381,8 +381,9 @@ class Store(Fillable, abc.ABC):
     # -- servers that lose what they acknowledged ----------------------------------------------------
 
     def unverified(self) -> bool:
-        """Whether a server restarted or was promoted since it was last compared with the log: it may
-        have lost its last writes. Writes nothing. Stores that lose nothing: never.
+        """Whether a server restarted or was promoted since it was last compared with the log, so that it may
+        have lost its last writes; or a ``retire`` here met rows that were lost. Writes nothing. Stores that
+        lose nothing: never.
         """
         return False
 

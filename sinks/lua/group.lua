@@ -55,6 +55,19 @@ local function refuse_stranger_but_rebuild(key, args)
   return refuse_uuid(key, stands, args[1])
 end
 
+-- What a header lists is there, or was lost: evicted, removed by hand, not brought along by a failover. A key that
+-- is not found in one source is looked for in an older one, which would be wrong where the newer one was lost.
+local function refuse_gone(sources)
+  if #sources == 0 or redis.call('EXISTS', unpack(sources)) == #sources then
+    return nil
+  end
+  for _, source in ipairs(sources) do
+    if redis.call('EXISTS', source) == 0 then
+      return refuse('TGLOST', source)
+    end
+  end
+end
+
 local function place(key, name, suffix)
   return string.sub(key, 1, -2) .. name .. suffix
 end
@@ -178,13 +191,13 @@ reads.read = function(keys, args)
     sources[#sources + 1] = place(keys[1], name, ':b')
   end
   if #args == 6 then
-    for _, source in ipairs(sources) do
+    for at, source in ipairs(sources) do
       local value = redis.call('HGET', source, args[6])
       if value then
-        return { value }
+        return at > 1 and refuse_gone(sources) or { value }
       end
     end
-    return { false }
+    return refuse_gone(sources) or { false }
   end
   local values, missing, wanted = {}, {}, {}
   for at = 6, #args do
@@ -205,8 +218,9 @@ reads.read = function(keys, args)
       end
     end
     missing, wanted = still, keys_left
+    refusal = refusal or (#wanted > 0 and refuse_gone({ source }))
   end
-  return values
+  return refusal or values
 end
 
 -- uuid, server, table, version, start: this server's id, then the layers that a scan at this version reads,
@@ -239,18 +253,19 @@ reads.page = function(keys, args)
     return refusal
   end
   local name, layer = args[3], args[6]
-  local header = redis.call('HMGET', keys[1], 'floor', 'b:' .. name)
+  local header = redis.call('HMGET', keys[1], 'floor', 'b:' .. name, 'l:' .. name)
   if tonumber(args[4]) < (tonumber(header[1]) or 0) then
     return refuse('TGEXPIRED', header[1])
   end
   local source = changes_of(keys[1], name, layer, args[1])
+  local stands = has(layers_of(header[3]), tonumber(layer))  -- else it was merged meanwhile
   if layer == '0' then
     if not header[2] or tonumber(header[2]) < tonumber(args[5]) then
       return { '0', {} }
     end
-    source = place(keys[1], name, ':b')
+    source, stands = place(keys[1], name, ':b'), true
   end
-  return redis.call('HSCAN', source, args[7], 'COUNT', args[8])
+  return stands and refuse_gone({ source }) or redis.call('HSCAN', source, args[7], 'COUNT', args[8])
 end
 
 -- uuid, server, version, then table and count, again and again: mark the version as whole.
@@ -432,6 +447,10 @@ writes.merge = function(keys, args)
   local header = redis.call('HMGET', keys[1], 'floor', 'l:' .. name, 'b:' .. name)
   local floor, layers, based = tonumber(header[1]) or 0, layers_of(header[2]), tonumber(header[3])
   local base, oldest, gone = place(keys[1], name, ':b'), layers[#layers], 0
+  refusal = based and based >= start and refuse_gone({ base })
+  if refusal then
+    return refusal
+  end
   if based and based < start then
     -- Emptied since: no reader at or above the horizon looks there.
     gone = gone + redis.call('HLEN', base)
@@ -444,6 +463,10 @@ writes.merge = function(keys, args)
     return { 1, '0', gone }
   end
   local changes, cursor = changes_of(keys[1], name, text(oldest), args[1]), '0'
+  refusal = oldest >= start and refuse_gone({ changes })
+  if refusal then
+    return refusal
+  end
   if oldest < start then
     gone = gone + redis.call('HLEN', changes)
     redis.call('UNLINK', changes)
@@ -452,9 +475,7 @@ writes.merge = function(keys, args)
     redis.call('HSET', keys[1], 'floor', text(math.max(floor, oldest)), 'b:' .. name, text(oldest))
     if oldest == start and not based then
       -- The first rows of a table that was emptied: no delete markers, nothing to move them onto.
-      if redis.call('EXISTS', changes) == 1 then
-        redis.call('RENAME', changes, base)
-      end
+      redis.call('RENAME', changes, base)
     else
       local page = redis.call('HSCAN', changes, args[7], 'COUNT', args[6])
       cursor = page[1]
@@ -487,6 +508,10 @@ writes.expire = function(keys, args)
     return { '0', 0, 0 }
   end
   local base, upto, found = place(keys[1], args[3], ':b'), tonumber(args[4]), {}
+  refusal = refuse_gone({ base })
+  if refusal then
+    return refusal
+  end
   local page = redis.call('HSCAN', base, args[6], 'COUNT', args[7])
   local rows = page[2]
   for at = 1, #rows, 2 do

@@ -307,3 +307,16 @@ end
 writes.drop = function(keys, args)
   return refuse_other(keys[1], args[1]) or redis.call('UNLINK', keys[1])
 end
+
+-- The field of this key that says whose it is, what stood there, then keys of the same hash tag: they go, unless
+-- something else stands there now: then a namespace has been made under the name since. 1, or 0 and nothing changed.
+writes.remove = function(keys, args)
+  local stands = redis.call('HGET', keys[1], args[1])
+  if stands and stands ~= args[2] then
+    return 0
+  end
+  for at = 3, #args do
+    redis.call('UNLINK', args[at])
+  end
+  return 1
+end

@@ -294,6 +294,22 @@ class Held:
             return type(refusal).__name__
         return "whole"
 
+    def get_all(self) -> None:
+        """Every row, and one that is not there, each by a call of its own."""
+        for table, rows in expected(self.version).items():
+            for key in (*rows, *(b"none %d" % number for number in range(100))):
+                self._snapshot.table(table).get(key)
+
+    def get_many(self) -> None:
+        """The same, table by table."""
+        for table, rows in expected(self.version).items():
+            self._snapshot.table(table).get_many([*rows, *(b"none %d" % number for number in range(100))])
+
+    def scan_all(self) -> None:
+        """Every table, scanned."""
+        for table in expected(self.version):
+            dict(self._snapshot.table(table).scan())
+
     def close(self) -> None:
         with contextlib.suppress(TidegateError):
             self._snapshot.close()

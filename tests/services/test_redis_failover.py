@@ -14,6 +14,7 @@ from redis_server import RedisServer
 from servers import wait_until
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
+from tidegate.committers.recover import recover
 from tidegate.committers.repair import repair
 from tidegate.errors import FencedError, StoreNotVerifiedError, StoreUnavailableError, WalGapError
 
@@ -265,6 +266,30 @@ def test_the_data_of_one_key_group_is_deleted(touched: bool, private_redis, tmp_
                 assert mended.version == 1
                 query.commit(driver, 4)
             assert held.look() == "whole"
+        query.check(5)
+
+
+@pytest.mark.parametrize("lost", ["b", "d"])
+def test_rows_that_are_gone_while_their_header_stands_are_told_and_put_back(lost, private_redis, tmp_path):
+    """Evicted, or deleted by hand: a reader is refused, not told that there is no row; nor by a scan."""
+    server = private_redis()
+    with query_on(server.url, tmp_path) as query:
+        driver = query.run(4)
+        query.retire(driver)
+        with held_snapshot(query) as held:
+            assert server.forget(f"{query.keys_of(3)}*:{lost}") > 0
+            for read in (held.get_all, held.get_many, held.scan_all):
+                with pytest.raises(StoreNotVerifiedError, match="evicted"):
+                    read()
+            assert not driver.store.unverified()
+            query.commit(driver, 4)
+            with pytest.raises(StoreNotVerifiedError):
+                query.retire(driver)
+            assert driver.store.unverified()
+            recover(driver)
+            assert not driver.store.unverified()
+            assert held.look() == "whole"
+        query.retire(driver)
         query.check(5)
 
 
