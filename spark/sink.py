@@ -31,6 +31,7 @@ from tidegate.spark.driver_stage import DriverStage
 from tidegate.spark.loads import Loads
 from tidegate.spark.locality import Locality
 from tidegate.spark.parallelism import tasks_for
+from tidegate.spark.passed_over import Failed, failed, refuse_passed_over
 from tidegate.spark.placement import Placement, Places, placement_for
 from tidegate.spark.small_batches import SmallBatches
 from tidegate.spark.stage import SparkBarrier
@@ -121,6 +122,7 @@ class VersionedSink(Loads):
         self._locality = locality or Locality()
         self._placement: Placement | None = None
         self._done: tuple[str, int] | None = None
+        self._failed: Failed | None = None
         self._small = SmallBatches(self._options.driver_stage_max_rows, self._options.driver_stage_max_bytes)
         self._pipeline: PipelineThread | None = None
         self._writer = ""
@@ -259,12 +261,13 @@ class VersionedSink(Loads):
             try:
                 fact = self._commit(batch_df, batch, write)
             except BaseException as error:
+                self._failed = failed(self._failed, batch, error)
                 self._teller.failed(batch_id, error)
                 self._release()  # open again, and recover, before anything else is written
                 if (stop := stopped(error, batch_id)) is not None:
                     raise stop from None
                 raise
-            self._done, self.last_decided = (batch.run_id, batch_id), fact
+            self._done, self._failed, self.last_decided = (batch.run_id, batch_id), None, fact
             skipped = self.last_commit is None or self.last_commit.version != fact.version
             if self._pipeline is None and skipped:
                 self.last_commit = self._teller.skipped(fact, batch_id)
@@ -275,6 +278,7 @@ class VersionedSink(Loads):
             self._background.check()
         if self._pipeline is not None:
             self._pipeline.check()
+        refuse_passed_over(self._failed, batch, driver.folded)
         origin = _origin(driver.folded, batch)
         fact = replay_of(driver.folded, origin)
         if fact is not None:
