@@ -9,6 +9,7 @@ as ``Refused``.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -47,6 +48,8 @@ from tidegate.sinks.redis_servers import Node, Servers
 
 AHEAD = 2
 """So many flights are sent before the first one's replies are read: the server never waits for us."""
+FLIGHT_S = 0.0005
+"""A flight that is kept small keeps a server for about so long."""
 
 
 @dataclasses.dataclass
@@ -60,7 +63,16 @@ class _Exchange:
     fresh: bool = True
     sent: int = 0
     read: int = 0
+    asked_at: float = 0.0
     failed: str = ""
+
+    @property
+    def ahead(self) -> int:
+        """So many calls are on their way at most. Of flights that are kept small, so that others get in
+        between, as many more as the way there and back has room for: no more of them wait at the server.
+        """
+        far = int(self.node.answer_s / FLIGHT_S) if self.flight < FLIGHT_CALLS else 0
+        return (AHEAD + far) * self.flight
 
 
 class Calls:
@@ -304,8 +316,10 @@ class Calls:
             self.servers.refresh()
 
     def _send(self, exchange: _Exchange, calls: Sequence[Call]) -> None:
-        """Flights, until ``AHEAD`` of them wait for their replies or all is sent."""
-        while exchange.sent < len(exchange.calls) and exchange.sent - exchange.read < AHEAD * exchange.flight:
+        """Flights, until enough of them wait for their replies or all is sent."""
+        if exchange.sent == exchange.read:
+            exchange.asked_at = time.monotonic()
+        while exchange.sent < len(exchange.calls) and exchange.sent - exchange.read < exchange.ahead:
             flight: list[bytes] = []
             size = 0
             room = exchange.flight
@@ -337,6 +351,9 @@ class Calls:
                 self._fail(exchange, error)
                 return
             exchange.read += 1
+            if exchange.asked_at:
+                exchange.node.answered(time.monotonic() - exchange.asked_at)
+                exchange.asked_at = 0.0
 
     def _encoded(self, call: Call, node: Node) -> bytes:
         known = node.server_id if call.at_server and node.server_id in self._listed() else b""

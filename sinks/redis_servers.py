@@ -74,13 +74,15 @@ class Node:
     """One server: connections to it, and what was learned about it.
 
     ``server_id`` is the replication id it last gave and that was found listed; ``ready`` says
-    that it has our functions. Both are hints: the server refuses when they are wrong.
+    that it has our functions. Both are hints: the server refuses when they are wrong. ``answer_s`` is
+    the shortest time that it took for an answer, so hardly more than the way there and back; 0: none yet.
     """
 
     def __init__(self, address: Address, settings: RedisSettings) -> None:
         self.address = address
         self.server_id = b""
         self.ready = False
+        self.answer_s = 0.0
         self._settings = settings
         self._idle: collections.deque[tuple[int, Any]] = collections.deque()
 
@@ -112,6 +114,10 @@ class Node:
         nothing is.
         """
         _limit(connection, min(self._settings.connection["socket_timeout"], self._left()))
+
+    def answered(self, after_s: float) -> None:
+        """Note how long an answer took that nothing waited in front of."""
+        self.answer_s = min(self.answer_s or after_s, after_s)
 
     def _left(self) -> float:
         left_s = left_of(self._settings.timeout_s)

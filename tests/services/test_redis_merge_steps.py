@@ -10,6 +10,7 @@ import pytest
 from redis_proxy import RedisProxy
 from tidegate import deadline
 from tidegate.sinks import redis_calls, redis_upkeep
+from tidegate.sinks.redis_servers import Node
 from tidegate.sinks.redis_settings import TIMEOUT_S
 from tidegate.sinks.redis_store import RedisStore
 from tidegate.sinks.store import Identity
@@ -83,17 +84,36 @@ def merging(redis, namespace):
 MANY, FEW = GROUPS * redis_upkeep.MERGE_ROWS * 5 // 4, GROUPS
 
 
-def test_few_steps_of_a_merge_wait_at_a_server(merging):
-    """A server does all that one client has sent before it turns to a reader."""
+WAY = 4
+"""So many small flights go there and back in the time of an answer."""
+
+
+@pytest.mark.parametrize("answer_s, ahead", [(0.0001, 2), (redis_calls.FLIGHT_S * WAY, 2 + WAY)])
+def test_few_steps_of_a_merge_wait_at_a_server(merging, monkeypatch, answer_s, ahead):
+    """A server does all that one client has sent before it turns to a reader. To one far off go more."""
+    monkeypatch.setattr(Node, "answered", lambda node, _: setattr(node, "answer_s", answer_s))
     merge = merging(MANY)
     merge.run()
-    assert 0 < merge.most <= redis_calls.AHEAD
+    assert ahead - 2 < merge.most <= ahead
 
 
-def test_calls_that_move_few_rows_go_together(merging):
+def test_how_far_a_server_is_told_by_its_fastest_answer(merging):
+    """A busy one answers later, and is not farther for that."""
+    store = merging(FEW).store
+    node = store._space.calls.node_of(store._space.meta)
+    fastest = node.answer_s
+    assert 0 < fastest < 1
+    node.answered(2 * fastest)
+    assert node.answer_s == fastest
+    node.answered(fastest / 2)
+    assert node.answer_s == fastest / 2
+
+
+def test_calls_that_move_few_rows_go_together(merging, monkeypatch):
     """1,024 key groups of three tables, one by one over a way of 5 ms, would take 8 s for each version: more
     versions would come than are merged.
     """
+    monkeypatch.setattr(redis_calls, "FLIGHT_S", 1.0)  # the proxy is not far
     merge = merging(FEW)
     merge.run()
     together = redis_upkeep.MERGE_ROWS // redis_upkeep.CALL_ROWS
