@@ -13,7 +13,8 @@ from cassandra.query import SimpleStatement
 
 from cassandra_config import SMALL_JVM, Ports
 from cassandra_server import ABSENT, KEYSPACE, START_S, CassandraServer, quiet_driver
-from servers import free_ports, on_free_ports, wait_until
+from polling import wait_until
+from servers import free_ports, on_free_ports
 
 if TYPE_CHECKING:
     from typing_extensions import Self

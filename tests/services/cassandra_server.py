@@ -25,7 +25,8 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra_config import ADMIN, SMALL_JVM, Ports, command, configuration
 from certificates import make_certificates
 from guarded import Guarded
-from servers import end_all, free_ports, on_free_ports, pause, raise_ended, wait_until
+from polling import wait_until
+from servers import end_all, free_ports, on_free_ports, pause, raise_ended
 
 if TYPE_CHECKING:
     from typing_extensions import Self

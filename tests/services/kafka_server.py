@@ -22,12 +22,13 @@ from guarded import Guarded
 from jars import java
 from kafka_config import Ports, make_certificate, properties, security_protocol
 from kafka_jars import kafka_jars
-from servers import ROOT, START_S, end_all, free_ports, on_free_ports, pause, raise_ended, wait_until
+from polling import wait_until
+from servers import ROOT, START_S, end_all, free_ports, on_free_ports, pause, raise_ended
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ROOT", "SMALL_JVM", "KafkaCluster", "free_ports", "kafka_jars", "wait_until"]
+__all__ = ["ROOT", "SMALL_JVM", "KafkaCluster", "free_ports", "kafka_jars"]
 
 LOG4J = Path(__file__).with_name("kafka-log4j2.properties")
 

@@ -36,8 +36,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
 from confluent_kafka import Consumer, TopicPartition
 
-from kafka_server import KafkaCluster, wait_until
+from kafka_server import KafkaCluster
 from kafka_wire import Api
+from polling import wait_until
 from tidegate.testing import crash_process, crash_sweep
 from tidegate.testing.crash_check import Elsewhere, Left, SweepError, check, check_end
 from tidegate.testing.crash_process import PLAIN, Process

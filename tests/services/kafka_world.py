@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from kafka_server import wait_until
+from polling import wait_until
 from tidegate.clock import Clock
 from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver

@@ -10,9 +10,10 @@ from typing import Any
 import redis
 from redis.crc import key_slot
 
+from polling import wait_until
 from redis_group import RedisGroup, follow, quietly
 from redis_server import RedisServer
-from servers import free_ports, wait_until
+from servers import free_ports
 
 PRIMARIES = 3
 SLOTS = 16384

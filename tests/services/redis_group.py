@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import redis
 
+from polling import wait_until
 from redis_server import RedisServer, end_servers
-from servers import free_ports, on_free_ports, wait_until
+from servers import free_ports, on_free_ports
 
 if TYPE_CHECKING:
     from typing_extensions import Self

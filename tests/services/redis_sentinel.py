@@ -8,9 +8,9 @@ from pathlib import Path
 
 import redis
 
+from polling import wait_until
 from redis_group import RedisGroup, follow, quietly
 from redis_server import RedisServer
-from servers import wait_until
 
 MASTER = "tide"  # the name that Sentinels have for the primary
 SENTINELS = 3

@@ -19,8 +19,9 @@ from redis.retry import Retry
 
 from certificates import make_certificates
 from guarded import Guarded
+from polling import wait_until
 from redis_config import ADMIN, configuration, redis_program
-from servers import end_all, free_ports, on_free_ports, pause, raise_ended, wait_until
+from servers import end_all, free_ports, on_free_ports, pause, raise_ended
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from guarded import Guarded
+from polling import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 100.0
@@ -35,14 +36,6 @@ def free_ports(count: int, *addresses: str) -> list[int]:
                     tried.bind((address, port))
                 ports.append(port)
     return ports
-
-
-def wait_until(true: Callable[[], bool], what: str, deadline_s: float = START_S) -> None:
-    end = time.monotonic() + deadline_s
-    while not true():
-        if time.monotonic() > end:
-            raise TimeoutError(f"{what}: not within {deadline_s} s")
-        time.sleep(0.02)
 
 
 def pause(process: Guarded) -> None:

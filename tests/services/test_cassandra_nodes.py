@@ -13,8 +13,8 @@ from cassandra.query import SimpleStatement
 
 from cassandra_cluster import CassandraCluster
 from cassandra_query import at_last, query_on
+from polling import wait_until
 from query import KEY_GROUPS, Query, Reader
-from servers import wait_until
 from tidegate.errors import StoreUnavailableError
 from tidegate.sinks.cassandra_store import CassandraStore
 from tidegate.testing.driver_process import MARKER

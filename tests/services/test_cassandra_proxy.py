@@ -13,8 +13,8 @@ from cassandra.query import BatchStatement, BatchType
 
 from cassandra_proxy import CassandraProxy
 from cassandra_wire import HEAD, REPLY, CassandraWire, Op
+from polling import wait_until
 from relay import HostileFrameError
-from servers import wait_until
 
 pytestmark = pytest.mark.slow  # a tool of these tests, which they would miss soon enough
 DEADLINE_S = 30.0

@@ -18,7 +18,8 @@ import cassandra_jars
 import jars
 from cassandra_config import Ports
 from cassandra_server import CassandraServer
-from servers import PortTakenError, free_ports, wait_until
+from polling import wait_until
+from servers import PortTakenError, free_ports
 
 pytestmark = pytest.mark.timeout(600)  # as conftest.py has it for those that use its fixtures
 

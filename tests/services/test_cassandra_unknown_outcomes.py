@@ -22,8 +22,8 @@ from acting import Failpoints, Meanwhile
 from cassandra_cluster import CassandraCluster
 from cassandra_query import query_on
 from jdwp import Debugger, first_stopped, port_of
+from polling import wait_until
 from query import Query
-from servers import wait_until
 from tidegate.errors import FencedError, StoreUnavailableError
 from tidegate.sinks.cassandra_session import NO_ANSWER
 from tidegate.sinks.store import Lease

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from typer.testing import CliRunner
 
-from kafka_server import wait_until
+from polling import wait_until
 from tidegate.checks import Check
 from tidegate.cli import app, doctor
 from tidegate.errors import StoreUnavailableError

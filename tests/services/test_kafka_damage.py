@@ -9,8 +9,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from kafka_server import wait_until
 from kafka_world import DEADLINE_S, NAMESPACE, PARTITIONS, world_on
+from polling import wait_until
 from tidegate.cli import app, given
 from tidegate.committers.verify import verify
 from tidegate.errors import CorruptError, TidegateError, WalGapError

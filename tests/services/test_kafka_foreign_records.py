@@ -3,9 +3,9 @@
 import pytest
 from confluent_kafka import Producer
 
-from kafka_server import wait_until
 from kafka_wire import Api
 from kafka_world import DEADLINE_S, PARTITIONS, world_on
+from polling import wait_until
 from tidegate.errors import ConfigError, CorruptError, OutcomeUnknownError, WalGapError
 from tidegate.wal.kafka_address import parse_address
 from tidegate.wal.record import Decided, Genesis, Open, Summary

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kafka_query import Query
-from servers import wait_until
+from polling import wait_until
 from tidegate.errors import OutcomeUnknownError, WalUnavailableError
 
 pytest_plugins = ["proxied"]

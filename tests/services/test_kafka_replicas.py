@@ -22,7 +22,7 @@ from kafka_query import (
     meanwhile,
     within,
 )
-from kafka_server import wait_until
+from polling import wait_until
 from tidegate.committers.states import State
 from tidegate.errors import ConflictError, OutcomeUnknownError, WalUnavailableError
 

@@ -18,7 +18,8 @@ from confluent_kafka.admin import (
 )
 
 from kafka_query import WAIT_S, Query
-from kafka_server import KafkaCluster, wait_until
+from kafka_server import KafkaCluster
+from polling import wait_until
 from tidegate.committers.open import open_namespace
 from tidegate.errors import ConfigError, OutcomeUnknownError
 

@@ -19,7 +19,8 @@ import foreign_kafka
 import jars
 import kafka_jars
 import kafka_server
-from kafka_server import KafkaCluster, wait_until
+from kafka_server import KafkaCluster
+from polling import wait_until
 
 WAIT_S = 30
 QUIET = {"log_level": 0}

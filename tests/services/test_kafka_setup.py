@@ -7,7 +7,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from kafka_query import WAIT_S, Query
-from kafka_server import wait_until
+from polling import wait_until
 from tidegate.committers.open import open_namespace
 from tidegate.errors import ConfigError, OutcomeUnknownError, WalUnavailableError
 from tidegate.wal.kafka_topics import Topics as TopicsOfLog

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from acting import Meanwhile
+from polling import wait_until
 from query import KEY_GROUPS, Reader, expected, found_at, held_snapshot
 from redis_cluster import RedisCluster, slot_of
 from redis_query import Query, query_on
 from redis_server import RedisServer
-from servers import wait_until
 from tidegate.committers.driver import Driver
 from tidegate.committers.recover import recover
 from tidegate.errors import StoreNotVerifiedError, TidegateError

@@ -6,10 +6,10 @@ that wrote nothing (T32).
 
 import pytest
 
+from polling import wait_until
 from redis_config import redis_program
 from redis_query import query_on
 from redis_server import RedisServer
-from servers import wait_until
 from tidegate.errors import ConfigError, StoreUnavailableError
 
 FAST = {"socket_timeout": 1.0}

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from acting import Failpoints
+from polling import wait_until
 from query import AWAY_S, Reader, held_snapshot
 from redis_query import Moment, Query, query_on
 from redis_sentinel import RedisSentinel
 from redis_server import RedisServer
-from servers import wait_until
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
 from tidegate.committers.recover import recover

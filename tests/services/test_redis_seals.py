@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from polling import wait_until
 from redis_server import RedisServer
-from servers import free_ports, wait_until
+from servers import free_ports
 from tidegate.errors import IncompleteError, StoreNotVerifiedError
 from tidegate.sinks.redis_store import RedisStore
 from tidegate.sinks.store import Identity

@@ -23,10 +23,11 @@ from redis.sentinel import Sentinel
 
 import redis_config
 import redis_server
+from polling import wait_until
 from redis_cluster import RedisCluster, slot_of
 from redis_sentinel import MASTER, RedisSentinel
 from redis_server import RedisServer
-from servers import PortTakenError, wait_until
+from servers import PortTakenError
 
 HERE = Path(__file__).parent
 WAIT_S = 30

@@ -10,11 +10,11 @@ the driver staging every batch, the first one too.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from sink_threads import sink_threads
 import tidegate
 from foreign_kafka import foreign_kafka
 from kafka_server import KafkaCluster
+from polling import wait_until
 from tidegate import failpoints
 from tidegate.spark import VersionedSink
 from tidegate.spark.arrow_schema import arrow_schema_of
@@ -146,13 +147,6 @@ def conf(spark: SparkSession) -> Iterator[Callable[[str, object], None]]:
             spark.conf.unset(name)
         else:
             spark.conf.set(name, value)
-
-
-def wait_until(true: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
-    end = time.monotonic() + deadline_s
-    while not true():
-        assert time.monotonic() < end, f"{what}: not within {deadline_s} s"
-        time.sleep(0.01)
 
 
 @dataclasses.dataclass
@@ -376,8 +370,8 @@ def _ended(pid: int) -> int | None:
 
 
 @pytest.fixture
-def poll() -> Callable[..., None]:
-    return wait_until
+def poll() -> Callable[..., Any]:
+    return functools.partial(wait_until, deadline_s=DEADLINE_S)
 
 
 @pytest.fixture(autouse=True)

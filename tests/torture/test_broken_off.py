@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from polling import wait_until
 from tidegate.errors import ConfigError
 from tidegate.testing.forked import NO_ROOM, Forked
 from tidegate.torture import cell as cells
@@ -56,13 +56,6 @@ def members(session: int) -> list[int]:
             if int(its_session) == session and state != "Z":
                 found.append(int(path.parent.name))
     return found
-
-
-def wait_until(holds, what):
-    end = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < end, what
-        time.sleep(0.005)
 
 
 def outcomes(folder):

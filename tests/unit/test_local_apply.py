@@ -10,13 +10,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 import types
 
 import msgspec
 import psutil
 import pytest
 
+from polling import wait_until
 from tidegate import failpoints
 from tidegate.committers import apply, local_apply, local_worker
 from tidegate.committers.commit import commit
@@ -102,15 +102,6 @@ def ended(process, code=0):
     return types.SimpleNamespace(out=out, err=err)
 
 
-def until(found, what):
-    """What ``found`` gives, once it is true."""
-    end = time.monotonic() + DEADLINE_S
-    while not (result := found()):
-        assert time.monotonic() < end, f"{what}: not within {DEADLINE_S} s"
-        time.sleep(0.01)
-    return result
-
-
 def workers_of(pid):
     """The processes that apply for this one. One that was started this instant may not be told apart yet:
     its command line stays empty until the kernel has finished ``exec``, which the parent need not await."""
@@ -180,11 +171,11 @@ def test_processes_that_were_started_ahead_do_it_or_end_with_the_command(place):
     with contextlib.closing(run):
         run.start()
         run.start()
-        ahead = until(lambda: three(workers_of(os.getpid())), "three processes are there")
+        ahead = wait_until(lambda: three(workers_of(os.getpid())), "three processes are there")
         run(place.works)  # two shares: one process has nothing to do
         assert all_gone(ahead)
         run.start()
-        idle = until(lambda: three(workers_of(os.getpid())), "three more are there")
+        idle = wait_until(lambda: three(workers_of(os.getpid())), "three more are there")
         assert not set(idle) & set(ahead)
     assert all_gone(idle)
     with driver_of(place.where) as driver:
@@ -233,12 +224,12 @@ def test_a_small_version_stays_in_the_process(tmp_path):
 def test_what_a_killed_process_left_is_applied_again(place):
     parent = command(place, "--jobs=2", armed="apply.after_chunk=stop")
     try:
-        first = until(lambda: two_stopped(parent.pid), "two processes stop in the middle")
+        first = wait_until(lambda: two_stopped(parent.pid), "two processes stop in the middle")
         for worker in first:  # who looks at the list of processes learns nothing
             assert str(place.folder) not in " ".join(worker.cmdline())
         first[0].send_signal(signal.SIGKILL)
-        until(lambda: all_gone(first), "the other process ends, too")
-        second = until(lambda: two_stopped(parent.pid), "two more apply again")
+        wait_until(lambda: all_gone(first), "the other process ends, too")
+        second = wait_until(lambda: two_stopped(parent.pid), "two more apply again")
         for worker in second:
             worker.send_signal(signal.SIGCONT)
     finally:
@@ -372,9 +363,9 @@ def test_no_process_outlives_its_parent(place, how):
                 workers[:] = workers_of(parent.pid)
                 return len(workers) == 2 and all(map(holds_a_shard, workers))
 
-            until(waiting, "two processes wait for a lock")
+            wait_until(waiting, "two processes wait for a lock")
             parent.send_signal(how)
-            until(lambda: all_gone(workers), f"the processes end after {how.name}")
+            wait_until(lambda: all_gone(workers), f"the processes end after {how.name}")
             parent.wait(DEADLINE_S)
         finally:
             parent.kill()

@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import threading
-import time
 import urllib.request
 import uuid
 from pathlib import Path
@@ -19,6 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import tidegate
+from polling import wait_until
 from tidegate import metrics, observing
 from tidegate.committers.background import Background
 from tidegate.committers.commit import commit
@@ -139,13 +139,6 @@ def named(name):
     return Call(name, True, StoreUnavailableError, StoreUnavailableError)
 
 
-def poll(holds, what):
-    end = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < end, f"{what}: not within {DEADLINE_S} s"
-        time.sleep(0.01)
-
-
 # -- phases, retries, failures ----------------------------------------------------------------------
 
 
@@ -238,7 +231,7 @@ def test_a_stuck_commit_is_an_alarm_with_its_reason(place, told, caplog, monkeyp
     worker.start()
     stuck = Level.STUCK_S, At("flights")
     try:
-        poll(lambda: "ALARM: version 1 of flights is stuck" in caplog.text, "an alarm")
+        wait_until(lambda: "ALARM: version 1 of flights is stuck" in caplog.text, "an alarm")
         line = next(one.getMessage() for one in caplog.records if "ALARM" in one.getMessage())
         assert f"is stuck: {phase} has taken" in line
         assert reason in line
@@ -248,7 +241,7 @@ def test_a_stuck_commit_is_an_alarm_with_its_reason(place, told, caplog, monkeyp
     finally:
         port.held.pop(call).set()
         worker.join(DEADLINE_S)
-    poll(lambda: told.levels[stuck] == 0, "the alarm ends")
+    wait_until(lambda: told.levels[stuck] == 0, "the alarm ends")
     assert "goes on" in caplog.text
     assert driver.store.pointer().visible == 1
 
@@ -259,7 +252,7 @@ def test_an_alarm_names_the_error_that_was_met_last(place, caplog):
     worker = threading.Thread(target=committed, args=(driver, teller))
     worker.start()
     try:
-        poll(lambda: "ALARM" in caplog.text, "an alarm")
+        wait_until(lambda: "ALARM" in caplog.text, "an alarm")
         assert "it waits for StoreUnavailableError: no answer from cache:6379" in caplog.text
     finally:
         port.fails.clear()
@@ -278,7 +271,7 @@ def test_a_recovery_that_is_stuck_is_an_alarm_too(place, caplog):
     worker = threading.Thread(target=place, kwargs={"stuck_alarm_s": 0.05})
     worker.start()
     try:
-        poll(lambda: "ALARM: version 1 of flights is stuck: apply" in caplog.text, "an alarm")
+        wait_until(lambda: "ALARM: version 1 of flights is stuck: apply" in caplog.text, "an alarm")
     finally:
         port.held.pop("apply").set()
         worker.join(DEADLINE_S)
@@ -422,11 +415,15 @@ def test_lag_leases_layers_and_void_records_are_asked_for_beside_the_batches(pla
     background.published()
     at = {"namespace": "flights", "store": "cache"}
     try:
-        poll(lambda: value(registry, "tidegate_leases", **at) == 1, "the leases")
-        poll(lambda: value(registry, "tidegate_layers", **at) == 3, "the layers")
-        poll(lambda: value(registry, "tidegate_lag_versions", **at) == 1, "the lag")
-        poll(lambda: value(registry, "tidegate_void_records", namespace="flights") == 0, "the void records")
-        poll(lambda: value(registry, "tidegate_phase_seconds_count", **at, phase="retire"), "a retirement")
+        wait_until(lambda: value(registry, "tidegate_leases", **at) == 1, "the leases")
+        wait_until(lambda: value(registry, "tidegate_layers", **at) == 3, "the layers")
+        wait_until(lambda: value(registry, "tidegate_lag_versions", **at) == 1, "the lag")
+        wait_until(
+            lambda: value(registry, "tidegate_void_records", namespace="flights") == 0, "the void records"
+        )
+        wait_until(
+            lambda: value(registry, "tidegate_phase_seconds_count", **at, phase="retire"), "a retirement"
+        )
     finally:
         background.stop()
 

@@ -4,12 +4,12 @@ import contextlib
 import subprocess
 import sys
 import threading
-import time
 import uuid
 
 import numpy as np
 import pytest
 
+from polling import wait_until
 from tidegate import failpoints
 from tidegate.committers.commit import until_decided
 from tidegate.committers.driver import Driver
@@ -66,13 +66,6 @@ class Gates:
         result = effect()
         self.went.append(f"{call.name} {call.shown}".strip())
         return result
-
-
-def wait_until(holds, what):
-    end = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < end, f"{what}: not within {DEADLINE_S} s"
-        time.sleep(0.005)
 
 
 @pytest.fixture

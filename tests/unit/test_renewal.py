@@ -5,19 +5,17 @@ import gc
 import os
 import sqlite3
 import threading
-import time
 
 import pytest
 
 import tidegate
+from polling import wait_until
 from tidegate.clock import Clock
 from tidegate.committers.retire import retire_up_to
 from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError
 from tidegate.options import Options
 from tidegate.sinks.sqlite_files import META_FILE
 from tidegate.testing.example import Example
-
-DEADLINE_S = 30.0
 
 
 class SetClock(Clock):
@@ -30,13 +28,6 @@ class SetClock(Clock):
 
     def monotonic(self):
         return self.seconds
-
-
-def until(condition):
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
 
 
 @pytest.fixture(autouse=True)
@@ -118,8 +109,8 @@ def test_the_thread_renews_by_itself_and_ends_with_the_last_snapshot(writer, clo
             assert lease_threads()[0].daemon
             with gate.snapshot(lease_s=3):
                 assert len(lease_threads()) == 1  # one for all of a gate's
-            until(lambda: renewed.count(snapshot._lease.lease) >= 3)
-        until(lambda: not lease_threads())
+            wait_until(lambda: renewed.count(snapshot._lease.lease) >= 3)
+        wait_until(lambda: not lease_threads())
         with gate.snapshot():
             assert len(lease_threads()) == 1
     assert lease_threads() == []
@@ -137,7 +128,7 @@ def test_an_error_that_nobody_foresaw_does_not_end_the_thread(writer, monkeypatc
 
         with gate.snapshot(lease_s=3):
             monkeypatch.setattr(gate._reader.store, "lease", lease)
-            until(lambda: renewed)
+            wait_until(lambda: renewed)
     assert "was not renewed: a bug" in caplog.text
 
 
@@ -363,9 +354,9 @@ def test_a_scan_that_is_dropped_gives_its_lease_back_elsewhere(writer, gate, mon
     with store._files.writing(META_FILE, durable=False):
         del scan
         assert asked in ([], ["tidegate-leases"])
-    until(lambda: writer.driver.store.leases() == [])
+    wait_until(lambda: writer.driver.store.leases() == [])
     assert asked == ["tidegate-leases"]
-    until(lambda: not lease_threads())
+    wait_until(lambda: not lease_threads())
     with gate.table("airports").scan() as closed:
         next(closed)
     assert asked[1:] == [threading.current_thread().name]

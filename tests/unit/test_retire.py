@@ -1,11 +1,11 @@
 """Retirement: announce, look, delete; what a lease holds and for how long; what a late one may do."""
 
 import threading
-import time
 import uuid
 
 import pytest
 
+from polling import wait_until
 from tidegate import failpoints
 from tidegate.committers.background import Background
 from tidegate.committers.facts import known_facts
@@ -21,13 +21,6 @@ from tidegate.wal.fold import View, fold_all
 
 KEEP_ONE = Options(key_groups=2, keep_versions=1)
 DEADLINE_S = 30.0
-
-
-def until(condition):
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -301,7 +294,7 @@ def test_the_background_retires_after_a_version(writer):
     try:
         write(writer, 3)
         background.published()
-        until(lambda: horizon(writer) == 3)
+        wait_until(lambda: horizon(writer) == 3)
     finally:
         background.stop()
 
@@ -339,7 +332,7 @@ def test_a_stop_ends_a_retirement_on_its_way(writer, monkeypatch):
 
     def long(self, stamp, counts, changes, stopped):
         entered.set()
-        until(stopped)
+        wait_until(stopped)
         ended.append(stamp.version)
         return False
 
@@ -371,9 +364,9 @@ def test_a_store_that_is_away_only_puts_retirement_off(writer, monkeypatch, capl
             write(writer, 2)
             background.published()
             assert tried.wait(DEADLINE_S)
-            until(lambda: "failed, tried again" in caplog.text)
+            wait_until(lambda: "failed, tried again" in caplog.text)
         background.published()
-        until(lambda: horizon(writer) == 2)
+        wait_until(lambda: horizon(writer) == 2)
     finally:
         background.stop()
 

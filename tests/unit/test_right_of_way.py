@@ -1,11 +1,11 @@
 """A version that is applied goes before the retirement of older ones, and waits for it when those pile up."""
 
 import threading
-import time
 import uuid
 
 import pytest
 
+from polling import wait_until
 from tidegate.committers import apply, right_of_way
 from tidegate.committers.background import Background
 from tidegate.committers.driver import Driver
@@ -16,13 +16,6 @@ from tidegate.testing.example import Example
 
 KEEP_ONE = Options(key_groups=2, keep_versions=1, max_layers=3)
 DEADLINE_S = 30.0
-
-
-def until(condition):
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -71,7 +64,7 @@ def test_retirement_gives_way_to_a_version_that_is_applied(writer, background, s
         background.published()
         assert steps.wait(DEADLINE_S)
         assert horizon(writer) == 0
-    until(lambda: horizon(writer) == 3)
+    wait_until(lambda: horizon(writer) == 3)
 
 
 def test_it_goes_on_beside_it_when_more_have_become_visible(writer, background, steps):
@@ -81,7 +74,7 @@ def test_it_goes_on_beside_it_when_more_have_become_visible(writer, background, 
         assert steps.wait(DEADLINE_S)
         for _ in range(GIVES_WAY):
             background.published()
-        until(lambda: horizon(writer) == 3)
+        wait_until(lambda: horizon(writer) == 3)
 
 
 def test_it_goes_on_step_by_step_beside_one_that_takes_without_end(writer, background, monkeypatch):
@@ -89,7 +82,7 @@ def test_it_goes_on_step_by_step_beside_one_that_takes_without_end(writer, backg
     write(writer, 3)
     with writer.driver.way.applying():
         background.published()
-        until(lambda: horizon(writer) == 3)
+        wait_until(lambda: horizon(writer) == 3)
 
 
 def test_a_stop_ends_a_retirement_that_gives_way(writer, background, monkeypatch):
@@ -161,7 +154,7 @@ def test_nobody_waits_while_a_long_retirement_drops_two_for_each_that_becomes_vi
 
     background._between_steps = between_steps
     background.published()
-    until(lambda: horizon(writer) == 4 * BEHIND_LEAST)
+    wait_until(lambda: horizon(writer) == 4 * BEHIND_LEAST)
     assert rooms == [True, False]
 
 

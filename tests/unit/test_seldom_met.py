@@ -2,11 +2,11 @@
 
 import json
 import threading
-import time
 import uuid
 
 import pytest
 
+from polling import wait_until
 from tidegate import observing
 from tidegate.committers import apply, background
 from tidegate.committers.background import Background
@@ -44,13 +44,6 @@ DEADLINE_S = 60.0
 @pytest.fixture
 def place():
     return uuid.uuid4().hex
-
-
-def until(holds):
-    end = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def driver_at(place, **options):
@@ -248,7 +241,7 @@ def test_an_error_that_nobody_foresaw_does_not_end_retirement(place, monkeypatch
     work = Background(driver.log, driver.store, driver.options, lambda: driver.epoch)
     try:
         work.published()
-        until(lambda: "a bug" in caplog.text)
+        wait_until(lambda: "a bug" in caplog.text)
         work.published()
         assert well.wait(DEADLINE_S)
     finally:

@@ -2,13 +2,13 @@
 
 import contextlib
 import os
-import time
 import types
 import uuid
 
 import msgspec
 import pytest
 
+from polling import wait_until
 from tidegate.committers.background import Background
 from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
@@ -198,17 +198,10 @@ def test_what_a_server_lost_is_put_back_while_no_batch_comes(place):
     work = Background(driver.log, driver.store, Options(key_groups=4, heartbeat_s=0.01), lambda: driver.epoch)
     try:
         driver.store.changed = True
-        poll(lambda: not driver.store.changed)
+        wait_until(lambda: not driver.store.changed)
     finally:
         work.stop()
     assert not verify(driver.log, driver.store).findings
-
-
-def poll(holds):
-    end = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
 
 
 def test_a_process_that_exits_with_versions_in_flight_says_so(place, monkeypatch, caplog):
