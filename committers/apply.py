@@ -15,6 +15,7 @@ import msgspec
 from tidegate import failpoints
 from tidegate.errors import CorruptError
 from tidegate.key_groups import groups_of, task_of
+from tidegate.sinks.key_sets import KeySets
 from tidegate.sinks.sealing_store import SealingStore
 from tidegate.sinks.store import Stamp, Store
 from tidegate.wal.frame import Chunk, decode_frame
@@ -114,11 +115,14 @@ def do(
     The store's and the log's errors pass through; IncompleteError: apply again.
     """
     sealed, left = False, len(work.frames)
+    sets = KeySets(work.counts) if isinstance(store, SealingStore) else None
     for chunks in gathered(chunks_of(work, log, held), store.apply_bytes):
         left -= len(chunks)
+        if sets is not None:
+            sets.add(chunks)
         failpoints.hit("apply.before_chunk")
         if left == 0 and isinstance(store, SealingStore):
-            store.apply_and_seal(work.stamp, work.counts, *chunks)
+            store.apply_and_seal(work.stamp, work.counts, *chunks, sets=sets)
             sealed = True
         else:
             store.apply(work.stamp, *chunks)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tidegate.errors import IncompleteError
+from tidegate.sinks.key_sets import KeySets
 from tidegate.sinks.redis_answers import CROSS_SLOT, Call, Refused
 from tidegate.sinks.redis_keys import header_key
 from tidegate.sinks.redis_reads import number
@@ -24,16 +25,18 @@ class Seals:
         self._space = space
         self._together = space.servers.settings.kind != "cluster"
 
-    def run(self, stamp: Stamp, counts: Counts, before: Sequence[Call] = ()) -> None:
+    def run(
+        self, stamp: Stamp, counts: Counts, before: Sequence[Call] = (), sets: KeySets | None = None
+    ) -> None:
         """Seal, behind calls that write rows, in one flight. Errors as ``Store.seal``'s and ``apply``'s."""
         _ = self._space.uuid
         together = self._together and not self._space.repairing  # once: another thread may turn it off
-        calls = self._calls(stamp, counts, together=together)
+        calls = self._calls(stamp, counts, sets or KeySets({}), together=together)
         replies = self._space.calls.run([*before, *calls])[len(before) :]
         refused = [reply for reply in replies if isinstance(reply, Refused)]
         if any(one.code == CROSS_SLOT for one in refused):
             self._together = False
-            self.run(stamp, counts)
+            self.run(stamp, counts, sets=sets)
             return
         for one in refused:
             raise self._space.refused(one)
@@ -49,28 +52,29 @@ class Seals:
                 f" {'; '.join(wrong[:3])}"
             )
 
-    def _calls(self, stamp: Stamp, counts: Counts, *, together: bool) -> list[Call]:
+    def _calls(self, stamp: Stamp, counts: Counts, sets: KeySets, *, together: bool) -> list[Call]:
         space, groups, version = self._space, sorted(counts), number(stamp.version)
         if not together:
             name = "seal_again" if space.repairing else "seal"
-            return [space.of_group(group, name, version, *_counted(counts[group])) for group in groups]
+            return [space.of_group(group, name, version, *_counted(group, counts, sets)) for group in groups]
         return [
-            self._of_several(version, groups[at : at + GROUPS_AT_ONCE], counts)
+            self._of_several(version, groups[at : at + GROUPS_AT_ONCE], counts, sets)
             for at in range(0, len(groups), GROUPS_AT_ONCE)
         ]
 
-    def _of_several(self, version: bytes, groups: Sequence[int], counts: Counts) -> Call:
+    def _of_several(self, version: bytes, groups: Sequence[int], counts: Counts, sets: KeySets) -> Call:
         args = [version]
         for group in groups:
-            args += [number(len(counts[group])), *_counted(counts[group])]
+            args += [number(len(counts[group])), *_counted(group, counts, sets)]
         more = tuple(header_key(self._space.namespace, group) for group in groups[1:])
         return self._space.of_group(groups[0], "seal_many", *args)._replace(more=more)
 
 
-def _counted(counts: Mapping[str, int]) -> Iterator[bytes]:
-    for table, rows in sorted(counts.items()):
+def _counted(group: int, counts: Counts, sets: KeySets) -> Iterator[bytes]:
+    for table, rows in sorted(counts[group].items()):
         yield table.encode()
         yield number(rows)
+        yield sets.digest(group, table, rows)
 
 
 def _counted_there(reply: Sequence[Any]) -> dict[str, int]:

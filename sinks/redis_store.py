@@ -26,6 +26,7 @@ from tidegate.sinks import redis_checks, redis_room
 from tidegate.sinks import redis_upkeep as upkeep
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.expired import Looked, Sweep
+from tidegate.sinks.key_sets import KeySets
 from tidegate.sinks.layout import payload, payloads
 from tidegate.sinks.looking_store import LookingStore
 from tidegate.sinks.reads import by_group, check_fillable, check_kept, check_visible, encode
@@ -138,8 +139,10 @@ class RedisStore(LookingStore, SealingStore):
     def seal(self, stamp: Stamp, counts: Counts) -> None:
         self._seals.run(stamp, counts)
 
-    def apply_and_seal(self, stamp: Stamp, counts: Counts, *chunks: Chunk) -> None:
-        self._seals.run(stamp, counts, self._rows(stamp, chunks))
+    def apply_and_seal(
+        self, stamp: Stamp, counts: Counts, *chunks: Chunk, sets: KeySets | None = None
+    ) -> None:
+        self._seals.run(stamp, counts, self._rows(stamp, chunks), sets)
 
     def _rows(self, stamp: Stamp, chunks: Iterable[Chunk]) -> list[Call]:
         uuid, calls = self._space.uuid, []

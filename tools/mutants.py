@@ -25,6 +25,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
 from broken_pipeline_rules import RULES as PIPELINE_RULES
+from broken_redis_rules import RULES as REDIS_RULES
 from broken_rules import RULES
 from broken_state_rules import RULES as STATE_RULES
 
@@ -51,7 +52,7 @@ class Mutant(NamedTuple):
     tests: str
 
 
-MUTANTS = [Mutant(*rule) for rule in (*RULES, *STATE_RULES, *PIPELINE_RULES)]
+MUTANTS = [Mutant(*rule) for rule in (*RULES, *REDIS_RULES, *STATE_RULES, *PIPELINE_RULES)]
 
 MARKS = {"tests/services/test_cassandra_lost_replies.py": "not spark"}
 """Where only half of the tests are in the ordinary run."""

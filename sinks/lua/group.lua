@@ -4,6 +4,8 @@
 --   floor      versions up to it are merged, and can no longer be told apart
 --   l:<table>  the sealed versions above the base, newest first: "7,6"
 --   b:<table>  the newest version in the base; there exactly as long as the base is
+--   k:<table>  a digest of the base's keys, and their number, where they are known to be one layer's
+--   k:<table>:<version>  the same of a layer that deletes nothing
 --   whole      up to this version everything was sealed on every server when it was written
 --   filling    the key group is being filled at this version from another store, and is not whole yet
 -- Beside it: <table>:d:<version>:<uuid>, the changes of one version, and <table>:b, the base. Metadata never lies
@@ -74,6 +76,11 @@ end
 
 local function changes_of(key, name, version, uuid)
   return place(key, name, ':d:' .. version .. ':' .. uuid)
+end
+
+-- The field for the keys of a layer, or of the base.
+local function keys_field(name, version)
+  return 'k:' .. name .. (version and ':' .. text(version) or '')
 end
 
 local function layers_of(listed)
@@ -268,14 +275,14 @@ reads.page = function(keys, args)
   return stands and refuse_gone({ source }) or redis.call('HSCAN', source, args[7], 'COUNT', args[8])
 end
 
--- uuid, server, version, then table and count, again and again: mark the version as whole.
--- Tables and their counts stand from `first` to `last` of the arguments.
+-- uuid, server, version, then table, count and a digest of the keys or '', again and again: mark the version as whole.
+-- Tables and what belongs to them stand from `first` to `last` of the arguments.
 -- What does not fit, as table and count found, again and again; empty: sealed. In this order: sealed already
 -- (its rows may be on the way to the base), under the floor (a late zombie), counted.
 local function seal(key, args, first, last)
   local version, floor = tonumber(args[3]), tonumber(redis.call('HGET', key, 'floor')) or 0
-  local wrong, sealing = {}, {}
-  for at = first, last, 2 do
+  local wrong, sealing, digests = {}, {}, {}
+  for at = first, last, 3 do
     local name, layers = args[at], layers_of(redis.call('HGET', key, 'l:' .. args[at]) or '')
     local changes = changes_of(key, name, args[3], args[1])
     if not has(layers, version) then
@@ -287,7 +294,7 @@ local function seal(key, args, first, last)
           wrong[#wrong + 1], wrong[#wrong + 2] = name, rows
         elseif rows > 0 then
           layers[#layers + 1] = version
-          sealing[name] = layers
+          sealing[name], digests[name] = layers, args[at + 2]
         end
       end
     end
@@ -295,6 +302,10 @@ local function seal(key, args, first, last)
   if #wrong == 0 then
     for name, layers in pairs(sealing) do
       list_layers(key, name, layers)
+      if digests[name] ~= '' then
+        local rows = redis.call('HLEN', changes_of(key, name, args[3], args[1]))
+        redis.call('HSET', key, keys_field(name, version), text(rows) .. ' ' .. digests[name])
+      end
     end
   end
   return wrong
@@ -305,7 +316,7 @@ writes.seal = function(keys, args)
 end
 
 -- Several key groups at once, where no Cluster keeps them apart. uuid, server, version, then for each key how many
--- tables and their counts: for each key what does not fit. What was sealed before a key that refuses stays sealed.
+-- tables, and the same as for one: for each key what does not fit. What was sealed before a key that refuses stays sealed.
 writes.seal_many = function(keys, args)
   local refusal = refuse_server(args)
   local at, found = 4, {}
@@ -314,7 +325,7 @@ writes.seal_many = function(keys, args)
     if refusal then
       return refusal
     end
-    local last = at + 2 * tonumber(args[at])
+    local last = at + 3 * tonumber(args[at])
     found[place], at = seal(key, args, at + 1, last), last + 1
   end
   return found
@@ -342,12 +353,13 @@ writes.begin_fill = function(keys, args)
     local kind, name = string.match(fields[at], '^([lb]):(.+)$')
     if kind == 'b' and tonumber(fields[at + 1]) < version then
       redis.call('UNLINK', place(keys[1], name, ':b'))
-      redis.call('HDEL', keys[1], fields[at])
+      redis.call('HDEL', keys[1], fields[at], keys_field(name))
     elseif kind == 'l' then
       local kept = {}
       for _, layer in ipairs(layers_of(fields[at + 1])) do
         if layer < version then
           redis.call('UNLINK', changes_of(keys[1], name, text(layer), args[1]))
+          redis.call('HDEL', keys[1], keys_field(name, layer))
         else
           kept[#kept + 1] = layer
         end
@@ -377,7 +389,7 @@ writes.end_fill = function(keys, args)
     if name and fields[at + 1] == args[3] and redis.call('HEXISTS', keys[1], 'b:' .. name) == 0 then
       redis.call('RENAME', changes_of(keys[1], name, args[3], args[1]), place(keys[1], name, ':b'))
       redis.call('HSET', keys[1], 'b:' .. name, args[3])
-      redis.call('HDEL', keys[1], fields[at])
+      redis.call('HDEL', keys[1], fields[at], keys_field(name), keys_field(name, version))
     end
   end
   redis.call('HSET', keys[1], 'floor', args[3])
@@ -434,6 +446,14 @@ local function move(pairs_of, changes, base)
   return gone
 end
 
+-- The layer becomes the base as it is: it has every key that the base has, and deletes none. How many rows went.
+local function replace(changes, base)
+  local gone = redis.call('HLEN', base)
+  redis.call('UNLINK', base)
+  redis.call('RENAME', changes, base)
+  return gone
+end
+
 -- uuid, server, table, version, start, about how many rows, cursor: move the oldest layer up to the version
 -- into the base, a step at a time: 1 when no such layer is left (else 0), the cursor for the next step, and
 -- how many rows went. `version` is at or below the horizon, `start` the table's start there; both come from
@@ -444,7 +464,7 @@ writes.merge = function(keys, args)
     return refusal
   end
   local name, upto, start = args[3], tonumber(args[4]), tonumber(args[5])
-  local header = redis.call('HMGET', keys[1], 'floor', 'l:' .. name, 'b:' .. name)
+  local header = redis.call('HMGET', keys[1], 'floor', 'l:' .. name, 'b:' .. name, keys_field(name))
   local floor, layers, based = tonumber(header[1]) or 0, layers_of(header[2]), tonumber(header[3])
   local base, oldest, gone = place(keys[1], name, ':b'), layers[#layers], 0
   refusal = based and based >= start and refuse_gone({ base })
@@ -455,7 +475,7 @@ writes.merge = function(keys, args)
     -- Emptied since: no reader at or above the horizon looks there.
     gone = gone + redis.call('HLEN', base)
     redis.call('UNLINK', base)
-    redis.call('HDEL', keys[1], 'b:' .. name)
+    redis.call('HDEL', keys[1], 'b:' .. name, keys_field(name))
     redis.call('HSET', keys[1], 'floor', text(math.max(floor, start)))
     floor, based = math.max(floor, start), nil
   end
@@ -467,15 +487,17 @@ writes.merge = function(keys, args)
   if refusal then
     return refusal
   end
+  local its_keys = redis.call('HGET', keys[1], keys_field(name, oldest))
   if oldest < start then
     gone = gone + redis.call('HLEN', changes)
     redis.call('UNLINK', changes)
     redis.call('HSET', keys[1], 'floor', text(math.max(floor, start)))
   else
     redis.call('HSET', keys[1], 'floor', text(math.max(floor, oldest)), 'b:' .. name, text(oldest))
-    if oldest == start and not based then
-      -- The first rows of a table that was emptied: no delete markers, nothing to move them onto.
-      redis.call('RENAME', changes, base)
+    redis.call('HDEL', keys[1], keys_field(name))
+    local first = not based and (oldest == start or its_keys)  -- no delete markers, and nothing to move them onto
+    if first or (based and its_keys and its_keys == header[4]) then
+      gone = gone + replace(changes, base)
     else
       local page = redis.call('HSCAN', changes, args[7], 'COUNT', args[6])
       cursor = page[1]
@@ -487,6 +509,12 @@ writes.merge = function(keys, args)
   end
   if redis.call('EXISTS', changes) == 1 then
     return { 0, cursor, gone }
+  end
+  if its_keys then
+    redis.call('HDEL', keys[1], keys_field(name, oldest))
+    if oldest >= start and redis.call('HLEN', base) == tonumber(string.match(its_keys, '^%d+')) then
+      redis.call('HSET', keys[1], keys_field(name), its_keys)  -- all its keys are there, and no others
+    end
   end
   layers[#layers] = nil
   local left = layers[#layers]
@@ -529,6 +557,10 @@ writes.expire = function(keys, args)
   if #found > 0 and args[8] == '1' then
     -- A reader below the horizon is refused from now on, not told that there is no row.
     redis.call('HSET', keys[1], 'floor', text(math.max(tonumber(header[1]) or 0, upto)))
+    -- Of a layer whose merge is under way the keys that went may be in the base already, and are not in both then.
+    local layers = layers_of(header[3])
+    local oldest = layers[#layers]
+    redis.call('HDEL', keys[1], keys_field(args[3]), keys_field(args[3], oldest))
     for at = 1, #found, 4000 do
       redis.call('HDEL', base, unpack(found, at, math.min(at + 3999, #found)))
     end

@@ -31,12 +31,11 @@ TABLES = ["t", "T"]
 GROUP = {key: xxhash.xxh64_intdigest(key, seed=42) % GROUPS for key in KEYS}
 names = itertools.count()
 
-changes_of_a_version = st.dictionaries(
-    st.tuples(st.sampled_from(TABLES), st.sampled_from(KEYS)),
-    st.none() | st.binary(max_size=3) | st.tuples(st.binary(max_size=3), st.integers(0, 4)),
-    max_size=8,
-)
+value_of_a_row = st.binary(max_size=3) | st.tuples(st.binary(max_size=3), st.integers(0, 4))
 """A value alone stays; with a number it is shown at so many versions, its own the first."""
+changes_of_a_version = st.dictionaries(
+    st.tuples(st.sampled_from(TABLES), st.sampled_from(KEYS)), st.none() | value_of_a_row, max_size=8
+)
 
 
 class StandingClock(Clock):
@@ -112,6 +111,12 @@ class StoreMachine(RuleBasedStateMachine):
             Decided(len(self.decided) + 1, changes, emptied if len(self.decided) % 4 == 3 else set())
         )
 
+    @precondition(lambda self: len(self.decided) == self.visible > 0)
+    @rule(values=st.lists(value_of_a_row, min_size=len(KEYS) * len(TABLES), max_size=len(KEYS) * len(TABLES)))
+    def decide_the_same_keys_again(self, values):
+        keys = self.decided[-1].changes
+        self.decided.append(Decided(len(self.decided) + 1, dict(zip(keys, values, strict=False)), set()))
+
     @precondition(lambda self: len(self.decided) > self.visible)
     @rule(chance=st.randoms(use_true_random=False))
     def apply_some(self, chance):
@@ -134,15 +139,18 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(joined=st.booleans())
     def finish(self, joined):
         version = self.decided[-1]
-        for chunk in version.chunks:
-            self.store.apply(stamp(version.version), chunk)
-        self.store.seal(stamp(version.version), version.counts)
+        self.apply_and_seal(version)
         entry = self.entry(version)
         assert not self.store.publish(entry, self.epoch - 1)
         assert not self.store.publish(self.entry(Decided(version.version + 1, {}, set())), self.epoch)
         assert self.store.publish(entry, self.epoch)
         assert not self.store.publish(entry, self.epoch)
         self.visible += 1
+
+    def apply_and_seal(self, version):
+        for chunk in version.chunks:
+            self.store.apply(stamp(version.version), chunk)
+        self.store.seal(stamp(version.version), version.counts)
 
     @precondition(lambda self: self.visible)
     @rule(pick=st.integers(0, 10**6), seal=st.booleans())

@@ -15,6 +15,7 @@ from redis_server import RedisServer
 from store_machine import machine
 from tidegate.sinks import redis_functions
 from tidegate.sinks import redis_upkeep as upkeep
+from tidegate.sinks.key_sets import KeySets
 from tidegate.sinks.redis_keys import header_key
 from tidegate.sinks.redis_store import RedisStore
 from tidegate.testing.store_harness import stamp
@@ -53,6 +54,12 @@ class RedisMachine(machine.StoreMachine):  # type: ignore[misc]
     def make(self, name: str) -> RedisStore:
         self._set_clock()
         return RedisStore(SERVERS[0].url, name, functions=False)
+
+    def apply_and_seal(self, version: machine.Decided) -> None:
+        """As a task does, with the keys of what it writes."""
+        sets = KeySets(version.counts, least=1)
+        sets.add(sorted(version.chunks, key=lambda chunk: chunk.runs[0].keys[0].as_py()))
+        self.store.apply_and_seal(stamp(version.version), version.counts, *version.chunks, sets=sets)
 
     def _set_clock(self) -> None:
         SERVERS[0].ask("SET", CLOCK, self.clock.now)

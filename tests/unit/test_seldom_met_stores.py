@@ -122,7 +122,7 @@ def test_what_a_store_refuses_because_it_was_retired_is_no_finding(place, monkey
 class Sealing(MemoryStore, SealingStore):
     """Takes the last chunks and the seal in one call."""
 
-    def apply_and_seal(self, stamp, counts, *chunks):
+    def apply_and_seal(self, stamp, counts, *chunks, sets=None):
         self.apply(stamp, *chunks)
         MemoryStore.seal(self, stamp, counts)
 

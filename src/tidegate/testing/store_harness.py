@@ -17,6 +17,7 @@ import xxhash
 
 from tidegate.clock import Clock
 from tidegate.errors import TidegateError
+from tidegate.sinks.key_sets import KeySets
 from tidegate.sinks.sealing_store import SealingStore
 from tidegate.sinks.store import CatalogEntry, Identity, Stamp, Store
 from tidegate.wal.frame import Chunk, Run
@@ -194,10 +195,12 @@ def entry(version: int, changes: Changes | None = None, **starts: int) -> Catalo
 
 
 def write(store: Store, version: int, changes: Changes, key_groups: int = KEY_GROUPS) -> None:
-    """Apply and seal one version, all in one chunk; every other one in one flight, if the store can."""
+    """Apply and seal one version, all in one chunk; two of three in one flight, if the store can."""
     chunk, counts = Chunk(0, runs_of(changes, key_groups)), counts_of(changes, key_groups)
-    if isinstance(store, SealingStore) and version % 2:
-        store.apply_and_seal(stamp(version), counts, chunk)
+    if isinstance(store, SealingStore) and version % 3:
+        sets = KeySets(counts, least=1)
+        sets.add([chunk])
+        store.apply_and_seal(stamp(version), counts, chunk, sets=sets)
     else:
         store.apply(stamp(version), chunk)
         store.seal(stamp(version), counts)
