@@ -48,7 +48,7 @@ RULES: list[Rule] = [
     ),
     (
         "redis-base-of-other-keys",
-        "a layer becomes the base where both have the same keys: what others were merged onto has no one layer's",
+        "a layer becomes the base where both have the same keys, which a base that was merged onto has not",
         "sinks/lua/group.lua",
         "    redis.call('HDEL', keys[1], keys_field(name))\n    local first",
         "    local first",

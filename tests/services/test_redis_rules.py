@@ -107,7 +107,7 @@ def test_only_the_oldest_layer_is_merged(store, redis, name):
 def test_a_merge_is_stopped_between_two_steps_and_done_by_the_next(store, redis, name):
     """Neither step holds the server up for long, and a close waits for one of them only."""
     keys = [b"k%d" % at for at in range(3_000)]
-    put(store, 1, rows(b"1", keys), 1)
+    put(store, 1, rows(b"1", [*keys, b"another"]), 1)
     put(store, 2, rows(b"2", keys), 1)
     store.announce(2)
     assert store.retire(stamp(1), counts_of(rows(b"", keys), 1), iter(()))

@@ -102,7 +102,7 @@ def tortured(folder, source, *more):
         check=False,
     )
     report = folder / "r" / "report.json"
-    assert report.exists(), done.stderr
+    assert report.exists(), (done.returncode, done.stdout, done.stderr)
     return done.returncode, json.loads(report.read_bytes())
 
 
