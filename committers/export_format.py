@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 import xxhash
 
+from tidegate.decoders import json_decoder
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.names import check_name
 from tidegate.wal.record import TableSchema
@@ -86,7 +87,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 def manifest_in(path: str, content: bytes) -> tuple[Manifest, str]:
     """The manifest in these bytes, and its digest. Errors as ``read_manifest``."""
     try:
-        manifest = msgspec.json.decode(content, type=Manifest)
+        manifest = json_decoder(Manifest).decode(content)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise CorruptError(f"{path} is no manifest of an export: {error}") from None
     if manifest.format != FORMAT:

@@ -22,6 +22,7 @@ import msgspec
 
 from tidegate.committers.apply import ApplyWork
 from tidegate.committers.local_worker import PROGRAM, Done, Failed, Said, Told
+from tidegate.decoders import json_decoder
 from tidegate.errors import BY_NAME, ConfigError, StoreUnavailableError, TidegateError
 from tidegate.options import Endpoints
 
@@ -35,7 +36,7 @@ ENDS_S = 30.0
 """A process that was told to end, or whose output has ended, is gone long before that."""
 PIECE = 64 * 1024
 
-_decoder: msgspec.json.Decoder[Told] = msgspec.json.Decoder(Told)
+_decoder: msgspec.json.Decoder[Told] = json_decoder(Told)
 
 
 def jobs_here() -> int:

@@ -21,6 +21,7 @@ import msgspec
 
 from tidegate.committers import apply
 from tidegate.committers.apply import ApplyWork
+from tidegate.decoders import json_decoder
 from tidegate.errors import BY_NAME, TidegateError
 from tidegate.options import Endpoints
 from tidegate.sinks.open_store import open_store
@@ -86,12 +87,12 @@ class _ParentEndedError(Exception):
 
 def _do(given: BinaryIO, went: Callable[[], None]) -> None:
     """Opening imports what belongs to log and store, and connects to nothing yet."""
-    where = msgspec.json.decode(_line(given), type=Endpoints)
+    where = json_decoder(Endpoints).decode(_line(given))
     with (
         contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log,
         contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store,
     ):
-        works = msgspec.json.decode(_line(given), type=tuple[ApplyWork, ...])
+        works = json_decoder(tuple[ApplyWork, ...]).decode(_line(given))
         threading.Thread(target=_end_with_parent, daemon=True).start()
         went()
         for work in works:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tidegate.decoders import json_decoder
 from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError, VersionRegressedError
 from tidegate.key_groups import key_group_of_each
 from tidegate.sinks.layout import payloads
@@ -28,7 +29,7 @@ encode = msgspec.json.Encoder(order="deterministic").encode
 def decode(where: str, content: bytes | str, kind: type[Kind]) -> Kind:
     """A stored record. CorruptError: it cannot be read."""
     try:
-        return msgspec.json.decode(content, type=kind)
+        return json_decoder(kind).decode(content)
     except UNREADABLE as error:
         raise CorruptError(f"{where}: a {kind.__name__} cannot be read: {error}") from error
 

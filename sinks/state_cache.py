@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from tidegate.decoders import msgpack_decoder
 from tidegate.errors import CorruptError
 from tidegate.local_dir import LocalDir
 from tidegate.sinks.layout import DELETE
@@ -111,7 +112,7 @@ class _Table:
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Index)
+_decoder = msgpack_decoder(Index)
 
 
 @dataclasses.dataclass(frozen=True)

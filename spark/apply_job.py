@@ -9,6 +9,7 @@ from pyspark import SparkContext
 
 from tidegate.committers import apply
 from tidegate.committers.apply import ApplyWork
+from tidegate.decoders import msgpack_decoder
 from tidegate.options import Endpoints
 from tidegate.sinks.open_store import shared_store
 from tidegate.spark.errors import typed
@@ -46,7 +47,7 @@ def apply_on_executors(
 def _tasks(endpoints: Endpoints) -> Callable[[Iterable[bytes]], Iterable[int]]:
     def run(parts: Iterable[bytes]) -> Iterator[int]:
         for part in parts:
-            work = msgspec.msgpack.decode(part, type=ApplyWork)
+            work = msgpack_decoder(ApplyWork).decode(part)
             named = endpoints.namespace, work.namespace
             log = shared_log(endpoints.wal, *named, endpoints.wal_options)
             store = shared_store(endpoints.store, *named, endpoints.store_options)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.committers.apply import ApplyWork, chunks_of, plan, read_manifest
+from tidegate.decoders import msgpack_decoder
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.options import redact
 from tidegate.sinks.layout import payloads
@@ -71,7 +72,7 @@ class Feed:
         """
         at = self.pinned
         log = shared_log(self.wal, at.namespace, at.uuid, self.wal_options)
-        for one in msgspec.msgpack.decode(works, type=list[FeedWork]):
+        for one in msgpack_decoder(list[FeedWork]).decode(works):
             version = one.work.stamp.version
             if one.tells:
                 yield self._batch(None, ["truncate"], version, schema)

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from tidegate.decoders import json_decoder
 from tidegate.errors import CorruptError
 
-_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_decoder = json_decoder(dict[str, msgspec.Raw])
 _NULL = b"null"
 
 

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tidegate.decoders import json_decoder
 from tidegate.errors import ConfigError
 from tidegate.spark.assignment import RanAt
 
@@ -223,8 +224,8 @@ class Locality:
 TASKS, PROCESSORS = b"task-locality/", b"processor-locality/"
 
 _encoder = msgspec.json.Encoder(order="deterministic")
-_tasks_decoder = msgspec.json.Decoder(list[tuple[str, str] | None])
-_processors_decoder = msgspec.json.Decoder(dict[str, str])
+_tasks_decoder = json_decoder(list[tuple[str, str] | None])
+_processors_decoder = json_decoder(dict[str, str])
 
 
 class LocalityManager:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from tidegate.decoders import json_decoder
 from tidegate.errors import BY_NAME, BadRecordError, FunctionError, TidegateError
 from tidegate.key_groups import groups_of
 from tidegate.wal.record import StateReads
@@ -134,7 +135,7 @@ def unmarked(
         marks = pc.equal(batch["t"], MARK)
         if pc.any(marks).as_py():
             for content in batch["v"].filter(marks).to_pylist():
-                mark = msgspec.json.decode(content, type=Runs)
+                mark = json_decoder(Runs).decode(content)
                 runs[mark.task] = mark.digest
                 if reads is not None and mark.state is not None:
                     reads[mark.task] = mark.state

@@ -13,6 +13,8 @@ from typing import Literal, TypeAlias
 import msgspec
 import xxhash
 
+from tidegate.decoders import msgpack_decoder
+
 MAGIC = b"TGBN1"
 HEAD_BYTES = len(MAGIC) + 8
 
@@ -68,6 +70,6 @@ def decode_note(content: bytes) -> Note | None:
     if content[:HEAD_BYTES] != MAGIC + xxhash.xxh3_64_digest(body):
         return None
     try:
-        return msgspec.msgpack.decode(body, type=Note)
+        return msgpack_decoder(Note).decode(body)
     except (msgspec.DecodeError, RecursionError):
         return None

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tidegate.decoders import json_decoder
 from tidegate.wal.buffer_usage import locked
 
 DEAD = "dead-"
@@ -171,7 +172,7 @@ def enter(folder: Path, owner: Owner, host: Host | None = None) -> bool:
 def _is_deserted(other: Path) -> bool:
     """Whether another host will not come back to its buffer, if its owners are dead."""
     try:
-        path, device, inode = msgspec.json.decode((other / HOST).read_bytes(), type=tuple[str, int, int])
+        path, device, inode = json_decoder(tuple[str, int, int]).decode((other / HOST).read_bytes())
         if not Host(Path(path), device, inode).is_there():
             return True
         marked = [mark.stat().st_mtime for mark in (other / "owners").iterdir()]

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from tidegate.decoders import msgpack_decoder
 from tidegate.errors import CorruptError
 from tidegate.wal.record import CHECKSUM_BYTES, UNREADABLE, FrameRef, checksum
 
@@ -63,7 +64,7 @@ class Chunk(NamedTuple):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(FrameHeader)
+_decoder = msgpack_decoder(FrameHeader)
 
 
 def encode_frame(header: FrameHeader, keys: Any, values: Any) -> bytes:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from tidegate.decoders import msgpack_decoder
 from tidegate.errors import ConfigError, CorruptError, TidegateError
 from tidegate.wal.record import (
     CHECKSUM_BYTES,
@@ -116,7 +117,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
-_decoder = msgspec.msgpack.Decoder(Manifest)
+_decoder = msgpack_decoder(Manifest)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

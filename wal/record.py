@@ -18,6 +18,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 import xxhash
 
+from tidegate.decoders import json_decoder, msgpack_decoder
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.key_groups import KEY_GROUPS_MAX
 from tidegate.names import NAME
@@ -210,14 +211,14 @@ class Summary(Record, frozen=True, kw_only=True, tag="summary"):
 AnyRecord: TypeAlias = Genesis | Open | Decided | Adopted | Rewound | StoreAdded | StoreRemoved | Summary
 
 _json = msgspec.json.Encoder(order="deterministic")
-_record_decoder: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
+_record_decoder: msgspec.json.Decoder[AnyRecord] = json_decoder(AnyRecord)
 
 
 class _Kind(msgspec.Struct):
     kind: str
 
 
-_kind_decoder = msgspec.json.Decoder(_Kind)
+_kind_decoder = json_decoder(_Kind)
 KINDS = frozenset(
     str(cls.__struct_config__.tag)
     for cls in (Genesis, Open, Decided, Adopted, Rewound, StoreAdded, StoreRemoved, Summary)
@@ -371,7 +372,7 @@ class Ack(msgspec.Struct, frozen=True):
 
 
 _msgpack = msgspec.msgpack.Encoder(order="deterministic")
-_ack_decoder = msgspec.msgpack.Decoder(Ack)
+_ack_decoder = msgpack_decoder(Ack)
 
 
 def encode_ack(ack: Ack) -> bytes:

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.cli.parquet import read_column
+from tidegate.decoders import json_decoder
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.key_groups import decode_key
 from tidegate.values import Values
@@ -66,7 +67,7 @@ def _value(values: Values, value: bytes | None, names: set[str]) -> dict[str, An
         (name,) = names
         return {name: value} if value != b"" else None  # a delete, or no bytes: it cannot be told
     try:
-        if not value or not msgspec.json.decode(value, type=dict[str, msgspec.Raw]).keys() <= names:
+        if not value or not json_decoder(dict[str, msgspec.Raw]).decode(value).keys() <= names:
             return None
         found: dict[str, Any] = values.decode(value)
     except (msgspec.MsgspecError, CorruptError, UnicodeDecodeError):

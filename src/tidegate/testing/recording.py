@@ -15,6 +15,7 @@ import msgspec
 
 import tidegate
 from tidegate.committers.states import Event, State
+from tidegate.decoders import json_decoder
 from tidegate.testing.tally import Tally
 from tidegate.testing.world import Fault
 
@@ -92,7 +93,7 @@ class Record:
         content = self.path.read_bytes() if self.path.exists() else b""
         for number, text in enumerate(content.splitlines(), 1):
             try:
-                line = msgspec.json.decode(text, type=Line)
+                line = json_decoder(Line).decode(text)
             except msgspec.DecodeError as error:
                 raise ValueError(f"{self.path}, line {number}: {error}; give another file") from error
             if line.release != tidegate.__version__:

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from tidegate.decoders import json_decoder
 from tidegate.errors import LineageError
 from tidegate.testing.forked import NO_ROOM, Forked
 from tidegate.torture import driver, readers, works
@@ -231,7 +232,7 @@ class CellRun:
     def _look(self) -> Seen:
         result = self.work / "look.json"
         self._must_end(self._start(works.look, _json(self.where), "look", str(result)), 0)
-        return msgspec.json.decode(result.read_bytes(), type=Seen)
+        return json_decoder(Seen).decode(result.read_bytes())
 
     def _nothing_moved(self, before: Seen, after: Seen) -> None:
         """From the claim on nothing that an older driver does becomes visible, until somebody claims anew."""
@@ -413,7 +414,7 @@ class CellRun:
         with self.ends_open():
             self._must_end(process, 0)
         # The history is judged first: what it says stands, whether log and store answered after it or not.
-        return msgspec.json.decode(result.read_bytes(), type=Judged) if result.exists() else Judged()
+        return json_decoder(Judged).decode(result.read_bytes()) if result.exists() else Judged()
 
     def clean_up(self) -> None:
         """Drop the namespace, unless it is to be kept; a finding when that failed."""

@@ -20,6 +20,7 @@ from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
 from tidegate.committers.pipeline import Pipeline
 from tidegate.committers.retire import retire_up_to
+from tidegate.decoders import json_decoder
 from tidegate.errors import FencedError, LineageError, TidegateError
 from tidegate.failpoints import FailpointError
 from tidegate.options import Endpoints, Options
@@ -109,7 +110,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def main(plan_json: str) -> int:
     """Run; 0, or the exit code of the error that ended it."""
-    plan = msgspec.json.decode(plan_json, type=Plan)
+    plan = json_decoder(Plan).decode(plan_json)
     with Recorder(Path(plan.folder), plan.name, role="driver") as recorder:
         return Torture(plan, recorder).run()
 

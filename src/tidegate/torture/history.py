@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 import xxhash
 
+from tidegate.decoders import json_decoder
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.torture import events
 
@@ -43,7 +44,7 @@ MAX_LINE = 16 << 20
 HASHES = 2**128
 """Sums of row hashes wrap here."""
 
-_decoder: msgspec.json.Decoder[events.AnyEvent] = msgspec.json.Decoder(events.AnyEvent)
+_decoder: msgspec.json.Decoder[events.AnyEvent] = json_decoder(events.AnyEvent)
 
 
 def as_json(value: bytes | str) -> str:

@@ -24,6 +24,7 @@ import msgspec
 
 import tidegate
 import tidegate.aio
+from tidegate.decoders import json_decoder
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import Store
@@ -79,7 +80,7 @@ KEYS: dict[str, list[str]] = {
 
 def main(plan_json: str) -> int:
     """Read until SIGTERM, then once more; 0. 1: a reader ended as none may. HUNG: a last round did not."""
-    plan = msgspec.json.decode(plan_json, type=Plan)
+    plan = json_decoder(Plan).decode(plan_json)
     ending, died, told = threading.Event(), list[str](), list[int]()
     signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
     with Recorder(Path(plan.folder), plan.name, role="reader") as recorder:

@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from tidegate.decoders import json_decoder
 from tidegate.errors import ConfigError
 from tidegate.options import redact
 from tidegate.sinks.open_store import open_store
@@ -246,7 +247,7 @@ def _folder(given: Path | None) -> Path:
 def _asked_before(folder: Path, wal: str, store: str) -> Asked:
     """What the run in this folder was asked for. ConfigError: there is none, or it was elsewhere."""
     try:
-        asked = msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=Asked)
+        asked = json_decoder(Asked).decode((folder / RUN_FILE).read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigError(f"{folder} is not the folder of a run: {error}") from None
     if (asked.wal, asked.store) != (redact(wal), redact(store)):
@@ -274,7 +275,7 @@ def _outcomes(folder: Path) -> list[Outcome]:
     path, found = folder / OUTCOMES_FILE, []
     for number, line in enumerate(_whole_lines(path), 1):
         try:
-            found.append(msgspec.json.decode(line, type=Outcome))
+            found.append(json_decoder(Outcome).decode(line))
         except msgspec.MsgspecError as error:
             msg = f"{path}, line {number}: {error}; remove the line: what it tells of is run again"
             raise ConfigError(msg) from None

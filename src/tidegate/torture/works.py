@@ -13,6 +13,7 @@ import msgspec
 
 from tidegate.committers.drop import drop_namespace
 from tidegate.committers.verify import verify
+from tidegate.decoders import json_decoder
 from tidegate.errors import CorruptError, TidegateError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
@@ -85,7 +86,7 @@ def judge(where_json: str, folder: str, result: str) -> int:
     """Judge the history, then log and store as they are now; the verdict goes to the file ``result``, that of
     the history alone at once: it stands, whether log and store answer or not.
     """
-    where = msgspec.json.decode(where_json, type=Where)
+    where = json_decoder(Where).decode(where_json)
     verdict = check(Path(folder))
     told = Judged(
         findings=tuple(
@@ -192,7 +193,7 @@ def _strays_refused(where: Where) -> tuple[list[Finding], list[str], int]:
 @ends_with_its_code
 def look(where_json: str, result: str) -> int:
     """What is visible and decided: ``Seen``, into the file ``result``."""
-    where = msgspec.json.decode(where_json, type=Where)
+    where = json_decoder(Where).decode(where_json)
     with contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store:
         pointer = store.pointer() if store.identity() is not None else Pointer()
     with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
@@ -206,7 +207,7 @@ def recover(where_json: str, config_folder: str) -> int | None:
     """The command line: ``tidegate recover``, with what it is given here and nothing of the environment."""
     from tidegate.cli import app
 
-    where = msgspec.json.decode(where_json, type=Where)
+    where = json_decoder(Where).decode(where_json)
     for name in [name for name in os.environ if name.startswith("TIDEGATE_")]:
         del os.environ[name]
     wal_config, store_config = (Path(config_folder, f"{of}.properties") for of in ("wal", "store"))
@@ -238,7 +239,7 @@ def config_file(option: str, options: Mapping[str, object], path: Path) -> list[
 @ends_with_its_code
 def drop(where_json: str) -> int:
     """Remove the cell's namespace from store and log, for ever. May be repeated."""
-    where = msgspec.json.decode(where_json, type=Where)
+    where = json_decoder(Where).decode(where_json)
     with contextlib.ExitStack() as closing:
         log = open_log(where.wal, where.namespace, where.wal_options)
         closing.callback(log.close)
