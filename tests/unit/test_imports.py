@@ -27,6 +27,7 @@ IN_SRC = {
             "certificate",
             "checks",
             "deadline",
+            "decoders",
             "errors",
             "forks",
             "failpoints",
