@@ -74,7 +74,7 @@ def _counted(group: int, counts: Counts, sets: KeySets) -> Iterator[bytes]:
     for table, rows in sorted(counts[group].items()):
         yield table.encode()
         yield number(rows)
-        yield sets.digest(group, table, rows)
+        yield sets.digest(group, table)
 
 
 def _counted_there(reply: Sequence[Any]) -> dict[str, int]:

@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 from hypothesis import given
 
+from tidegate.sinks import key_sets
 from tidegate.sinks.key_sets import ROWS_LEAST, KeySets
 from tidegate.testing.store_harness import binary
 from tidegate.wal.frame import Chunk, Run
@@ -27,7 +28,7 @@ def pieces(keys, cuts, values=None):
 def digest(chunks, rows, least=1):
     sets = KeySets({3: {"t": rows}}, least)
     sets.add(chunks)
-    return sets.digest(3, "t", rows)
+    return sets.digest(3, "t")
 
 
 @given(keys_of_a_group, keys_of_a_group, st.lists(st.integers(0, 20)), st.lists(st.integers(0, 20)))
@@ -42,12 +43,26 @@ def test_where_one_key_ends_and_the_next_begins_counts():
 
 
 @given(keys_of_a_group, st.data())
-def test_of_keys_that_came_twice_or_out_of_order_or_not_all_there_is_none(keys, data):
+def test_chunks_may_come_in_any_order_but_each_once(keys, data):
+    """A log with several partitions gives them as they come."""
     chunks = pieces(keys, data.draw(st.lists(st.integers(0, 20))))
-    came = data.draw(st.lists(st.sampled_from(chunks), max_size=4))
-    ordinals = [chunk.ordinal for chunk in came]
-    whole = ordinals == [chunk.ordinal for chunk in chunks]
-    assert bool(digest(came, len(keys))) == whole
+    came = data.draw(st.lists(st.sampled_from(chunks), max_size=4) | st.permutations(chunks))
+    once = sorted(chunk.ordinal for chunk in came) == [chunk.ordinal for chunk in chunks]
+    whole = digest(chunks, len(keys))
+    assert digest(came, len(keys)) == (whole if once else b"")
+
+
+def test_keys_that_are_not_in_order_have_none():
+    one, other = pieces([b"a", b"c"], [1]), pieces([b"b", b"d"], [])
+    assert digest([*one[:1], *other, *one[1:]], 4) == b""
+
+
+def test_of_more_keys_than_are_held_there_is_none(monkeypatch):
+    keys = [b"%04d" % at for at in range(100)]
+    monkeypatch.setattr(key_sets, "HELD_BYTES_MAX", 300)
+    assert digest(pieces(keys, [90]), 100) == b""
+    assert digest(pieces(keys, [50]), 100)
+    assert digest(pieces(keys, []), 100), "nothing is held of what comes whole"
 
 
 @given(keys_of_a_group, st.data())
@@ -63,4 +78,4 @@ def test_of_few_keys_there_is_none_nor_of_what_is_not_counted():
     assert digest(pieces(keys[1:], [7]), ROWS_LEAST - 1, ROWS_LEAST) == b""
     sets = KeySets({3: {"u": ROWS_LEAST}})
     sets.add(pieces(keys, []))
-    assert sets.digest(3, "u", ROWS_LEAST) == sets.digest(4, "t", ROWS_LEAST) == b""
+    assert sets.digest(3, "u") == sets.digest(4, "t") == b""
