@@ -1,19 +1,20 @@
 """Which keys a version changes in a key group, as a digest: versions of one digest change the same keys.
 
 For stores that merge: where a version writes every key that is there, what is there need not be looked at.
-The digest is of the keys in order, each with its length, so it does not matter how they were cut into frames,
-nor which of these came first. It is only given for keys in strictly ascending order, and as many as were
-decided: a store that counts as many of that version has just these.
+The digest is of the keys in order, each with its length, however they lie in frames, and whichever of these
+comes first. It is only given for keys that are all different, and as many as were decided: a store that
+counts as many of that version has just these.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.sinks.layout import DELETE
 from tidegate.sinks.store import Counts
@@ -53,13 +54,13 @@ class KeySets:
         if at in self._digests:  # some came twice, or were given up
             self._digests[at] = b""
             return
-        piece = _piece_of(run)
-        pieces = [*self._pieces.pop(at, ()), piece]
-        self._held_bytes += len(piece.keys)
-        if sum(each.rows for each in pieces) < rows and self._held_bytes <= HELD_BYTES_MAX:
+        keys = pa.concat_arrays([run.keys])  # a copy: the frame is not to be held
+        pieces = [*self._pieces.pop(at, ()), _Piece(keys, _deletes(run.values))]
+        self._held_bytes += keys.nbytes
+        if sum(len(piece.keys) for piece in pieces) < rows and self._held_bytes <= HELD_BYTES_MAX:
             self._pieces[at] = pieces
             return
-        self._held_bytes -= sum(len(each.keys) for each in pieces)
+        self._held_bytes -= sum(piece.keys.nbytes for piece in pieces)
         self._digests[at] = _digest_of(pieces, rows)
 
     def digest(self, group: int, table: str) -> bytes:
@@ -68,34 +69,25 @@ class KeySets:
 
 
 class _Piece(NamedTuple):
-    """The keys of one run; ``lengths`` and ``keys`` are copies, for a frame is not to be held."""
+    """The keys of one run, and whether any of them is deleted."""
 
-    rows: int
-    first: bytes
-    last: bytes
-    lengths: bytes
-    keys: bytes
+    keys: Any
     deletes: bool
-
-
-def _piece_of(run: Run) -> _Piece:
-    offsets, content = _bytes_of(run.keys)
-    first, last = run.keys[0].as_py(), run.keys[-1].as_py()
-    keys = bytes(content[offsets[0] : offsets[-1]])
-    return _Piece(len(run.keys), first, last, np.diff(offsets).tobytes(), keys, _deletes(run.values))
 
 
 def _digest_of(pieces: list[_Piece], rows: int) -> bytes:
     """Of so many keys; empty: these are not they, or some are deleted."""
-    pieces = sorted(pieces, key=lambda piece: piece.first)
-    ascending = all(one.last < other.first for one, other in itertools.pairwise(pieces))
-    if sum(piece.rows for piece in pieces) != rows or not ascending or any(piece.deletes for piece in pieces):
+    keys = pieces[0].keys
+    if len(pieces) > 1:
+        keys = pa.concat_arrays([piece.keys for piece in pieces])
+        keys = keys.take(pc.sort_indices(keys))
+    ascending = pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py()
+    if len(keys) != rows or ascending is False or any(piece.deletes for piece in pieces):
         return b""
-    both = [
-        hashlib.blake2b(b"".join(content), digest_size=DIGEST_BYTES).digest()
-        for content in ([piece.lengths for piece in pieces], [piece.keys for piece in pieces])
-    ]
-    return hashlib.blake2b(b"".join(both), digest_size=DIGEST_BYTES).hexdigest().encode()
+    offsets, content = _bytes_of(keys)
+    lengths, text = np.diff(offsets), content[offsets[0] : offsets[-1]]
+    both = b"".join(hashlib.blake2b(part, digest_size=DIGEST_BYTES).digest() for part in (lengths, text))
+    return hashlib.blake2b(both, digest_size=DIGEST_BYTES).hexdigest().encode()
 
 
 def _deletes(values: Any) -> bool:
