@@ -2,7 +2,7 @@ r"""Large batches into Redis: tidegate beside the plainest and the fastest write
 
     tools/run python tests/services/run.py kafka redis -- \
         python benchmarks/bench_redis_batch.py --wal {kafka} --store {redis} \
-        [--keys 400000] [--key-groups 1024] [--replace] [--spark-redis PYTHON JARS]
+        [--keys 400000] [--fresh 10] [--key-groups 1024] [--replace] [--spark-redis PYTHON JARS]
 
 All write the same batches inside foreachBatch, in turns, on local[2], beside the servers on the same
 cores: (a) ``foreachPartition`` with redis-py pipelines of 5,000 SETs; (b) ``mapInArrow`` with one MSET per
@@ -12,7 +12,8 @@ its log, its versions, and its merge into the base counted: until a
 version is visible, and until the layer that it pushed out is merged. Printed: seconds per batch and
 ratios of medians, the first batch being a warm-up. With ``--replace`` tidegate is told that a batch is
 the whole table (``txn.replace``), as a query in the complete output mode knows: no row has to be moved onto
-another.
+another. Without ``--fresh`` every batch has the same keys, so that a layer becomes the base as it is; with it
+so many in a hundred are other ones than in the batch before, and rows are merged one by one.
 """
 
 from __future__ import annotations
@@ -150,13 +151,14 @@ def session() -> Any:
 
 
 def write_input(spark: Any, folder: Path, arguments: argparse.Namespace) -> Any:
-    """A file for each batch, all of the same rows, which are returned."""
-    key = "id" if arguments.keys >= arguments.rows else f"pmod(hash(id), {arguments.keys})"
-    rows = spark.range(0, arguments.rows, numPartitions=2).selectExpr(
-        f"concat('key-', cast({key} as string)) as key",
-        "concat('{\"n\":', id, ',\"text\":\"', substr(sha1(cast(id as string)), 1, 36), '\"}') as value",
-    )
+    """A file for each batch; the rows of the last one."""
     for number in range(arguments.rounds + 1):
+        key = "id" if arguments.keys >= arguments.rows else f"pmod(hash(id), {arguments.keys})"
+        key = f"{key} + {number * arguments.keys * arguments.fresh // 100}"
+        rows = spark.range(0, arguments.rows, numPartitions=2).selectExpr(
+            f"concat('key-', cast({key} as string)) as key",
+            "concat('{\"n\":', id, ',\"text\":\"', substr(sha1(cast(id as string)), 1, 36), '\"}') as value",
+        )
         rows.write.parquet(str(folder / "input" / f"part-{number:03}.parquet"))
     return rows
 
@@ -210,6 +212,7 @@ def main() -> None:
     parser.add_argument("--store", required=True)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--fresh", type=int, default=0, metavar="PERCENT", help="keys that are new each time")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--key-groups", type=int, default=128)
     parser.add_argument("--replace", action="store_true", help="each batch is the whole table")

@@ -2,8 +2,8 @@
 
 For stores that merge: where a version writes every key that is there, what is there need not be looked at.
 The digest is of the keys in order, each with its length, however they lie in frames, and whichever of these
-comes first. It is only given for keys that are all different, and as many as were decided: a store that
-counts as many of that version has just these.
+comes first. It is only given for as many keys as were decided, of which none came twice: a store that counts
+as many of that version has just these.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tidegate.sinks.layout import DELETE
 from tidegate.sinks.store import Counts
 from tidegate.wal.frame import Chunk, Run
 
-ROWS_LEAST = 128
-"""Fewer rows of a key group are not worth it: to merge them is one short call."""
+ROWS_LEAST = 24
+"""Fewer rows of a key group are not worth it: their digest costs as much as to merge them."""
 HELD_BYTES_MAX = 32 * 1024 * 1024
 """Of key groups that lie in several frames the keys are held until all have come; more are given up."""
 DIGEST_BYTES = 16
@@ -54,6 +54,9 @@ class KeySets:
         if at in self._digests:  # some came twice, or were given up
             self._digests[at] = b""
             return
+        if len(run.keys) == rows:
+            self._digests[at] = b"" if _deletes(run.values) else _digest_of(run.keys)
+            return
         keys = pa.concat_arrays([run.keys])  # a copy: the frame is not to be held
         pieces = [*self._pieces.pop(at, ()), _Piece(keys, _deletes(run.values))]
         self._held_bytes += keys.nbytes
@@ -61,7 +64,7 @@ class KeySets:
             self._pieces[at] = pieces
             return
         self._held_bytes -= sum(piece.keys.nbytes for piece in pieces)
-        self._digests[at] = _digest_of(pieces, rows)
+        self._digests[at] = _digest_of_all(pieces, rows)
 
     def digest(self, group: int, table: str) -> bytes:
         """Of a table's keys in a key group; empty: it is not known, or the version deletes some of them."""
@@ -75,19 +78,22 @@ class _Piece(NamedTuple):
     deletes: bool
 
 
-def _digest_of(pieces: list[_Piece], rows: int) -> bytes:
-    """Of so many keys; empty: these are not they, or some are deleted."""
-    keys = pieces[0].keys
-    if len(pieces) > 1:
-        keys = pa.concat_arrays([piece.keys for piece in pieces])
-        keys = keys.take(pc.sort_indices(keys))
+def _digest_of_all(pieces: list[_Piece], rows: int) -> bytes:
+    """Of so many keys; empty: these are not they, or some came twice or are deleted."""
+    keys = pa.concat_arrays([piece.keys for piece in pieces])
+    keys = keys.take(pc.sort_indices(keys))
     ascending = pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py()
     if len(keys) != rows or ascending is False or any(piece.deletes for piece in pieces):
         return b""
+    return _digest_of(keys)
+
+
+def _digest_of(keys: Any) -> bytes:
+    """Of all lengths, then of all bytes."""
     offsets, content = _bytes_of(keys)
-    lengths, text = np.diff(offsets), content[offsets[0] : offsets[-1]]
-    both = b"".join(hashlib.blake2b(part, digest_size=DIGEST_BYTES).digest() for part in (lengths, text))
-    return hashlib.blake2b(both, digest_size=DIGEST_BYTES).hexdigest().encode()
+    digest = hashlib.blake2b(np.diff(offsets), digest_size=DIGEST_BYTES)
+    digest.update(content[offsets[0] : offsets[-1]])
+    return digest.hexdigest().encode()
 
 
 def _deletes(values: Any) -> bool:
