@@ -71,7 +71,8 @@ def test_of_more_keys_than_are_held_there_is_none(monkeypatch):
 def test_of_a_version_that_deletes_one_of_them_there_is_none(keys, data):
     kinds = st.sampled_from([b"+", b"+-", b"-", b"d", b"e12345678-"])
     values = data.draw(st.lists(kinds, min_size=len(keys), max_size=len(keys)))
-    assert bool(digest(pieces(keys, [], values), len(keys))) == (b"-" not in values)
+    cuts = data.draw(st.lists(st.integers(0, 20)))
+    assert bool(digest(pieces(keys, cuts, values), len(keys))) == (b"-" not in values)
 
 
 def test_of_few_keys_there_is_none_nor_of_what_is_not_counted():
