@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-Rule = tuple[str, str, str, str, str, str]
-"""Its name, what it breaks, the file, the text there, the text instead, the tests that should notice."""
+from broken_rules import Rule
 
 RULES: list[Rule] = [
     (
