@@ -11,6 +11,7 @@ In the command ``{kafka}`` becomes kafka://host:port (or several, with commas), 
                                                   redis+sentinel://host:port,host:port,host:port/name
                                        cluster    three primaries and their replicas,
                                                   redis+cluster://host:port,...
+                                       redis-memory  as redis, but nothing goes to a disk: for benchmarks
 
     cassandra           one node, cassandra://host:port/tidegate; that keyspace is not made yet
     cassandra-cluster   three, cassandra://host:port,host:port,host:port/tidegate
@@ -47,6 +48,13 @@ def redis(folder: Path) -> Any:
     return RedisServer(folder)
 
 
+def redis_memory(folder: Path) -> Any:
+    """Without persistence: a server that rewrites its append-only file takes a core of the measured ones."""
+    from redis_server import RedisServer
+
+    return RedisServer(folder, settings={"appendonly": "no"})
+
+
 def sentinel(folder: Path) -> Any:
     from redis_sentinel import RedisSentinel
 
@@ -81,6 +89,7 @@ KINDS = {
     "kafka": Kind("{kafka}", kafka),
     "kafka3": Kind("{kafka}", lambda folder: kafka(folder, brokers=3)),
     "redis": Kind("{redis}", redis),
+    "redis-memory": Kind("{redis}", redis_memory),
     "sentinel": Kind("{redis}", sentinel),
     "cluster": Kind("{redis}", cluster),
     "cassandra": Kind("{cassandra}", cassandra),
