@@ -24,6 +24,7 @@ from tidegate.spark.kept_columns import kept, schema_of
 from tidegate.spark.small_batches import CELL_BYTES, SmallBatches
 from tidegate.spark.transaction import Call
 from tidegate.wal.bad_rows import CHANGES
+from tidegate.wal.settle import sorted_by_all
 
 KINDS = frozenset({"upsert", "delete", "replace", "reduce", "patch", "apply_changes"})
 """Calls without a function of the user's: that runs where Spark runs Python."""
@@ -50,7 +51,7 @@ def collect(calls: Sequence[Call], small: SmallBatches) -> Any | None:
     if any(call.kind not in KINDS for call in calls):
         return None
     rows, kind = _rows(calls, small.quota())
-    if not all(map(_is_ordered, kind.fields)):
+    if not all(map(is_ordered, kind.fields)):
         return None
     batches = ArrowBatches(rows, BATCH_ROWS)
     if not small.fits(batches.partitions):
@@ -107,7 +108,8 @@ def _cut(text: Column, name: str) -> Column:
     return functions.substring(text, 1, CELL_BYTES + 1).alias(name)
 
 
-def _is_ordered(field: types.StructField) -> bool:
+def is_ordered(field: types.StructField) -> bool:
+    """Whether Arrow sorts a column as Spark does."""
     kind = field.dataType
     if isinstance(kind, types.StringType) and getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
         return False
@@ -152,19 +154,9 @@ def changes_of(table: Any, tables: Sequence[int], key_groups: int) -> Any:
     by: dict[str, Any] = {"g": pa.array(groups, pa.int32()), "t": pa.array(indexes, pa.int32()), "k": keys}
     by |= {name: table[name] for name in ("c", *_orders(table.column_names), "v")}
     rows = pa.table(by)
-    changes = rows.select(CHANGES.names).take(_sorted(rows)).cast(CHANGES).combine_chunks()
+    changes = rows.select(CHANGES.names).take(sorted_by_all(rows)).cast(CHANGES).combine_chunks()
     return changes.to_batches()[0] if changes.num_rows else None
 
 
 def _orders(names: Sequence[str]) -> list[str]:
     return [name for name in names if name.startswith("o")]
-
-
-def _sorted(rows: Any) -> Any:
-    """The order by all columns: Arrow puts NaN behind all numbers, and nulls last, which come first here."""
-    keys: dict[str, Any] = {}
-    for name in rows.column_names:
-        if rows[name].null_count:
-            keys[f"has {name}"] = pc.is_valid(rows[name])
-        keys[name] = rows[name]
-    return pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys])

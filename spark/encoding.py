@@ -13,6 +13,7 @@ from tidegate.errors import ConfigError
 from tidegate.spark.kept_columns import kept
 from tidegate.values import kind_of
 from tidegate.wal.record import Column as SchemaColumn
+from tidegate.wal.settle import HASH_BITS, TABLE_BITS
 
 JSON_OPTIONS = {
     "ignoreNullFields": "false",
@@ -111,14 +112,23 @@ def key_group(key: Column, key_groups: int) -> Column:
 
 
 def place() -> Column:
-    """Key group, table and the key's hash as one bigint: what rows are sorted by, before the key itself.
+    """Key group, table and a part of the key's hash as one bigint, as ``settle.place_of``: what rows go by.
 
-    Spark compares the first column of a sort as a number, without looking at the row; rows of one key
-    group, 8,000 and more, would all be equal there.
+    Spark sorts by one number alone by its digits, without comparing any rows.
     """
-    group, table = functions.col("g").cast("bigint"), functions.col("t").cast("bigint")
-    low = functions.xxhash64("k").bitwiseAND(functions.lit(0xFFFF_FFFF).cast("bigint"))
-    return functions.shiftleft(group, 48).bitwiseOR(functions.shiftleft(table, 32)).bitwiseOR(low)
+    group = functions.shiftleft(functions.col("g").cast("bigint"), TABLE_BITS + HASH_BITS)
+    table = functions.col("t").cast("bigint").bitwiseAND(_mask(TABLE_BITS))  # that of a mark is -1
+    low = functions.xxhash64("k").bitwiseAND(_mask(HASH_BITS))
+    return group.bitwiseOR(functions.shiftleft(table, HASH_BITS)).bitwiseOR(low)
+
+
+def _mask(bits: int) -> Column:
+    return functions.lit((1 << bits) - 1).cast("bigint")
+
+
+def group_at(place: str) -> Column:
+    """The key group of a place."""
+    return functions.shiftright(place, TABLE_BITS + HASH_BITS)
 
 
 def made_changes(made: DataFrame, call: int, key_groups: int) -> DataFrame:

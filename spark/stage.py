@@ -23,7 +23,8 @@ from tidegate.options import Endpoints
 from tidegate.sinks.open_store import shared_store
 from tidegate.sinks.store import Store
 from tidegate.spark.cached_state import CachedState, CachePlace, state_reader, together
-from tidegate.spark.encoding import key_group, place, schema_column, task_of
+from tidegate.spark.collected import is_ordered
+from tidegate.spark.encoding import group_at, key_group, place, schema_column, task_of
 from tidegate.spark.errors import typed
 from tidegate.spark.keyed_changes import ChangedTable, deleted_table
 from tidegate.spark.keyed_merge import MergedTable, merge_with
@@ -53,6 +54,7 @@ from tidegate.wal.record import (
     decode_ack,
     encode_ack,
 )
+from tidegate.wal.settle import PLACE, groups_and_tables
 
 
 class Alone(Protocol):
@@ -67,6 +69,8 @@ class Alone(Protocol):
         ...
 
 
+IN_ORDER = "in order"
+"""The places of rows that Spark has put in order whole."""
 STATEFUL = ("reduce", "patch", "update")
 """Calls that read what their table holds at the base version."""
 
@@ -182,18 +186,22 @@ class SparkBarrier:
         return [Ack(spec.attempt, task, "", "", (), 0) for task in range(self.parallelism)]
 
     def _rows(self, spec: StageSpec, base_version: int, places: Places | None) -> DataFrame:
-        """All changes as (g, t, k, v), in the task that owns them, those of a key side by side."""
+        """All changes as (place, k, what says their order, v), in the task that owns them, by place.
+
+        Where only Spark can put a key's changes in order it does, and that is left out (``settle.settled``).
+        """
         parts = [
             self._part(number, call, spec, base_version, places) for number, call in enumerate(self.calls)
         ]
         rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
-        order = [name for name in rows.columns if name.startswith("o")]
-        owner = task_of(functions.col("g"), self.parallelism, self.key_groups)
-        return (
-            rows.repartitionById(self.parallelism, owner)
-            .withColumn("place", place())
-            .sortWithinPartitions("place", "k", "c", *order, "v")
-            .select("g", "t", "k", "v")
+        by = ["c"] * (len(parts) > 1) + [name for name in rows.columns if name.startswith("o")]
+        placed = rows.select(place().alias(PLACE), "k", *by, "v")
+        owner = task_of(group_at(PLACE), self.parallelism, self.key_groups)
+        dealt = placed.repartitionById(self.parallelism, owner)
+        if all(map(is_ordered, placed.select(*by).schema.fields)):
+            return dealt.sortWithinPartitions(PLACE)
+        return dealt.sortWithinPartitions(PLACE, "k", *by, "v").select(
+            functions.col(PLACE).alias(IN_ORDER), "k", "v"
         )
 
     def _part(
@@ -315,6 +323,14 @@ class Given:
             yield batch
 
 
+def with_groups(batch: Any) -> Any:
+    """A batch whose first column are places, as ``CHANGES`` with whatever says the order."""
+    groups, tables = groups_and_tables(batch.column(0).to_numpy())
+    columns = {"g": pa.array(groups, pa.int32()), "t": pa.array(tables, pa.int32()), "k": batch["k"]}
+    rest = (name for name in batch.schema.names if name not in ("k", IN_ORDER))
+    return pa.record_batch(columns | {name: batch[name] for name in rest})
+
+
 def _task(work: StageWork, provider: LocationIdProvider) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         context = TaskContext.get()
@@ -325,7 +341,9 @@ def _task(work: StageWork, provider: LocationIdProvider) -> Callable[[Iterator[A
         at, named = work.endpoints, (work.endpoints.namespace, work.spec.namespace)
         log = shared_log(at.wal, *named, at.wal_options)
         store = partial(shared_store, at.store, *named, at.store_options)
-        ack = work.run(batches, log, store, task, context.attemptNumber(), location_by(provider))
+        ack = work.run(
+            map(with_groups, batches), log, store, task, context.attemptNumber(), location_by(provider)
+        )
         ack = msgspec.structs.replace(ack, executor=executor_here()[0])
         yield pa.record_batch({"ack": pa.array([encode_ack(ack)], pa.binary())})
 

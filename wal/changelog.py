@@ -22,6 +22,7 @@ from tidegate.wal.expiring import expiring
 from tidegate.wal.frame import FrameHeader, encode_frame, frame_ref
 from tidegate.wal.quarantine import accepted
 from tidegate.wal.record import Ack, FrameRef, Refusal
+from tidegate.wal.settle import settled
 
 ROW_BYTES = 8
 """What Arrow adds to a row's key and value: two 32-bit offsets."""
@@ -56,14 +57,15 @@ def stage_task(
     """Write one task's changes to the log; its ack once every frame is durable (I3).
 
     ``batches`` iterates record batches of ``CHANGES``, key group by key group and table by table, each
-    key's changes side by side: the last one wins. A frame's rows are sorted by key. A bad row does not
+    key's changes side by side: the last one wins. Or sorted by place alone, with the columns that
+    ``settle.settled`` puts them in order by. A frame's rows are sorted by key. A bad row does not
     raise: it comes back as the ack's refusal, so that Spark does not retry what cannot succeed. Errors
     of the log are raised.
     """
     refs: list[FrameRef] = []
 
     def blobs() -> Iterator[bytes]:
-        changes = last_per_key(accepted(as_changes(batches), spec))
+        changes = last_per_key(settled(accepted(as_changes(batches), spec), last_per_key))
         if merge is not None:
             # What a merge makes is checked again: a null or a value over its limit must not be decided.
             # It may leave rows out, all of a batch too: they change nothing.
@@ -93,10 +95,16 @@ def stage_task(
 
 
 def as_changes(batches: Iterable[Any]) -> Iterator[Any]:
-    """Batches with exactly the columns of ``CHANGES``, none empty."""
+    """Batches with the columns of ``CHANGES``, and whatever says their order, none empty."""
     for batch in batches:
         if batch.num_rows:
-            yield batch if batch.schema == CHANGES else batch.cast(CHANGES)
+            yield batch if batch.schema == CHANGES else _cast(batch)
+
+
+def _cast(batch: Any) -> Any:
+    columns = {field.name: batch[field.name].cast(field.type) for field in CHANGES}
+    columns |= {name: batch[name] for name in batch.schema.names if name not in columns}
+    return pa.record_batch(columns)
 
 
 def watched(batches: Iterable[Any], watch: Watch) -> Iterator[Any]:

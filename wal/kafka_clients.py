@@ -132,7 +132,9 @@ class Clients:
 
         One that is used for another topic than before waits up to 1 s for that one's metadata.
         """
-        with self._lent(f"consumer of {topic}", self._new_consumer, _end_consumer, _unassign) as lent:
+        with self._lent(
+            f"consumer of {topic}", lambda: self._new_consumer(topic), _end_consumer, _unassign
+        ) as lent:
             yield lent
 
     @contextlib.contextmanager
@@ -198,8 +200,8 @@ class Clients:
         )
         return producer
 
-    def _new_consumer(self) -> Any:
-        return self._made(Consumer, self.settings.for_consumer())
+    def _new_consumer(self, topic: str) -> Any:
+        return self._made(Consumer, self.settings.for_consumer(topic))
 
     def _new_admin(self) -> Any:
         return self._made(AdminClient, self.settings.for_admin())

@@ -22,6 +22,9 @@ MARGIN_S = 5.0
 PARTITIONS = 8
 PIECE_BYTES_MAX = 950_000
 """A message holds at most so much of a blob: brokers take 1 MiB with its envelope by default."""
+CHANGELOG = ".changelog"
+"""How the name of the topic ends that is read in large pieces, by readers which do something with each."""
+AT_END_MS = 5
 RECORD_BYTES_MAX = 8 * 1024 * 1024
 """How long a record of the decision log may be: a Summary of 1,000 versions takes some 400 KB."""
 
@@ -111,11 +114,12 @@ class KafkaSettings:
         }
         return defaults | self._all(without=(FOR_CONSUMERS,)) | fixed
 
-    def for_consumer(self) -> dict[str, Any]:
+    def for_consumer(self, topic: str = "") -> dict[str, Any]:
         """The configuration of a consumer by assignment: it reads what it is told, and notices ends."""
         defaults = {
-            # An answer at once, also at the end: what is asked for is there, or the partition ends.
-            "fetch.wait.max.ms": 0,
+            # An answer at once, also at the end: what is asked for is there, or the partition ends. But who
+            # works on change-log has long fetched the rest, and asks on: at once, it would take a core.
+            "fetch.wait.max.ms": AT_END_MS if topic.endswith(CHANGELOG) else 0,
             # A full queue is looked at again after so long; by default a reader that does something with
             # each frame empties it at once, and then waits for the rest of a second.
             "fetch.queue.backoff.ms": 5,

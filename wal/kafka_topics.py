@@ -12,7 +12,7 @@ from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-
 from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.names import check_name, escape
 from tidegate.wal.kafka_clients import Clients
-from tidegate.wal.kafka_settings import MARGIN_S, RECORD_BYTES_MAX, KafkaSettings
+from tidegate.wal.kafka_settings import CHANGELOG, MARGIN_S, RECORD_BYTES_MAX, KafkaSettings
 
 REPLICAS_MOST = 3
 DECISIONS_SEGMENT_BYTES = 16 * 1024 * 1024
@@ -65,7 +65,7 @@ class Topics:
         self._settings: KafkaSettings = clients.settings
         self._timeout_s, self._request_s = self._settings.timeout_s, self._settings.request_s
         stem = f"{self._settings.topic_prefix}.{escape(check_name('namespace', namespace))}"
-        self.names = Names(f"{stem}.decisions", f"{stem}.changelog")
+        self.names = Names(f"{stem}.decisions", stem + CHANGELOG)
 
     # -- looking ------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from tidegate.errors import BadRecordError
 from tidegate.key_groups import key_group
 from tidegate.wal.bad_rows import CHANGES, BadRow, StageSpec, bad_rows, refused
 from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.settle import PLACE, place_of
 
 TABLE = "_quarantine"
 """The namespace's table of refused rows. Names that start with an underscore are reserved."""
@@ -81,24 +82,31 @@ def accepted(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
         if good.num_rows:
             yield good
     if held:
-        yield _beside(held, spec)
+        yield _beside(held, spec, CHANGES)
 
 
 def _with(rows: Any, entries: list[tuple[int, bytes, bytes]], spec: StageSpec) -> Any:
     """The rows and the quarantined ones, in sort order (a stable sort: who wins stays)."""
     if not entries:
         return rows
-    both = pa.Table.from_batches([rows, _beside(entries, spec)])
+    both = pa.concat_tables(
+        [pa.Table.from_batches([rows]), pa.Table.from_batches([_beside(entries, spec, rows.schema)])],
+        promote_options="default",  # what says the order of other rows is null
+    )
     in_order = pc.sort_indices(both, sort_keys=[("g", "ascending"), ("t", "ascending")])
     (batch,) = both.take(in_order).combine_chunks().to_batches()
     return batch
 
 
-def _beside(entries: list[tuple[int, bytes, bytes]], spec: StageSpec) -> Any:
+def _beside(entries: list[tuple[int, bytes, bytes]], spec: StageSpec, like: Any) -> Any:
+    """Refused rows, with a place where the others have one: behind all of their key group."""
     groups, keys, values = zip(*sorted(entries), strict=True)
     table = [spec.quarantine] * len(entries)
     columns = zip((groups, table, keys, values), CHANGES, strict=True)
-    return pa.record_batch([pa.array(column, field.type) for column, field in columns], schema=CHANGES)
+    arrays = {field.name: pa.array(column, field.type) for column, field in columns}
+    if PLACE in like.names:
+        arrays[PLACE] = pa.array([place_of(group, spec.quarantine or 0) for group in groups], pa.int64())
+    return pa.record_batch(arrays)
 
 
 def _entry(batch: Any, bad: BadRow, spec: StageSpec, number: int, most: int) -> tuple[int, bytes, bytes]:

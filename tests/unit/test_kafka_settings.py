@@ -130,6 +130,13 @@ def test_a_reader_that_takes_its_time_is_not_kept_waiting():
     assert given.for_consumer()["fetch.queue.backoff.ms"] == 50
 
 
+def test_only_who_reads_change_log_waits_at_its_end():
+    """At once, a client that has fetched all asks a broker some thousand times a second while rows are applied."""
+    settings = settings_of("kafka://one", {})
+    assert settings.for_consumer("tidegate.x.decisions")["fetch.wait.max.ms"] == 0
+    assert 1 <= settings.for_consumer("tidegate.x.changelog")["fetch.wait.max.ms"] <= 20
+
+
 def test_producers_are_idempotent_and_acknowledged_by_all_whatever_is_given():
     made = settings_of("kafka://one", {"retries": 3}).for_producer()
     assert made["acks"] == "all"
