@@ -52,9 +52,13 @@ def merge(
     while cursors:
         if stopped():
             return gone, False
-        gone += _merge_step(space, starts, upto, cursors, flight)
+        calls = len(cursors)
+        went, moved = _merge_step(space, starts, upto, cursors, flight)
+        gone += went
+        flight = flight_of(-(-moved // calls))  # the next key groups will be like these
         failpoints.hit("retire.after_group")
-        cursors |= dict.fromkeys(itertools.islice(left, MERGE_FLIGHTS * flight - len(cursors)), b"0")
+        room = max(MERGE_FLIGHTS * flight - len(cursors), 0)
+        cursors |= dict.fromkeys(itertools.islice(left, room), b"0")
     return gone, True
 
 
@@ -67,8 +71,8 @@ def flight_of(rows: int | None) -> int:
 
 def _merge_step(
     space: Space, starts: Starts, upto: int, cursors: dict[tuple[int, str], bytes], flight: int
-) -> int:
-    """One call of each; what is done leaves ``cursors``."""
+) -> tuple[int, int]:
+    """One call of each; what is done leaves ``cursors``. How many rows went, and were moved one by one."""
     calls = [
         space.of_group(
             group,
@@ -86,12 +90,12 @@ def _merge_step(
     except StoreNotVerifiedError:
         space.lost = True
         raise
-    for at, (done, cursor, _) in zip(list(cursors), replies, strict=True):
+    for at, (done, cursor, *_) in zip(list(cursors), replies, strict=True):
         if int(done):
             del cursors[at]
         else:
             cursors[at] = cursor
-    return sum(int(rows) for _, _, rows in replies)
+    return sum(int(went) for _, _, went, _ in replies), sum(int(moved) for *_, moved in replies)
 
 
 def merge_all(space: Space, starts: Mapping[str, int], upto: int, at_us: int, *, dry_run: bool) -> int:

@@ -455,8 +455,8 @@ local function replace(changes, base)
 end
 
 -- uuid, server, table, version, start, about how many rows, cursor: move the oldest layer up to the version
--- into the base, a step at a time: 1 when no such layer is left (else 0), the cursor for the next step, and
--- how many rows went. `version` is at or below the horizon, `start` the table's start there; both come from
+-- into the base, a step at a time: 1 when no such layer is left (else 0), the cursor for the next step, how many
+-- rows went, and how many were moved one by one. `version` is at or below the horizon, `start` the table's start there; both come from
 -- the same read of the pointer as the server's id. The cursor only saves time: a layer is done when it is empty.
 writes.merge = function(keys, args)
   local refusal = refuse_stranger(keys[1], args)
@@ -466,7 +466,7 @@ writes.merge = function(keys, args)
   local name, upto, start = args[3], tonumber(args[4]), tonumber(args[5])
   local header = redis.call('HMGET', keys[1], 'floor', 'l:' .. name, 'b:' .. name, keys_field(name))
   local floor, layers, based = tonumber(header[1]) or 0, layers_of(header[2]), tonumber(header[3])
-  local base, oldest, gone = place(keys[1], name, ':b'), layers[#layers], 0
+  local base, oldest, gone, moved = place(keys[1], name, ':b'), layers[#layers], 0, 0
   refusal = based and based >= start and refuse_gone({ base })
   if refusal then
     return refusal
@@ -480,7 +480,7 @@ writes.merge = function(keys, args)
     floor, based = math.max(floor, start), nil
   end
   if not oldest or oldest > upto then
-    return { 1, '0', gone }
+    return { 1, '0', gone, moved }
   end
   local changes, cursor = changes_of(keys[1], name, text(oldest), args[1]), '0'
   refusal = oldest >= start and refuse_gone({ changes })
@@ -500,7 +500,7 @@ writes.merge = function(keys, args)
       gone = gone + replace(changes, base)
     else
       local page = redis.call('HSCAN', changes, args[7], 'COUNT', args[6])
-      cursor = page[1]
+      cursor, moved = page[1], #page[2] / 2
       gone = gone + move(page[2], changes, base)
     end
   end
@@ -508,7 +508,7 @@ writes.merge = function(keys, args)
     redis.call('HDEL', keys[1], 'b:' .. name)  -- all of it was deleted
   end
   if redis.call('EXISTS', changes) == 1 then
-    return { 0, cursor, gone }
+    return { 0, cursor, gone, moved }
   end
   if its_keys then
     redis.call('HDEL', keys[1], keys_field(name, oldest))
@@ -519,7 +519,7 @@ writes.merge = function(keys, args)
   layers[#layers] = nil
   local left = layers[#layers]
   list_layers(keys[1], name, layers)
-  return { (left and left <= upto) and 0 or 1, '0', gone }
+  return { (left and left <= upto) and 0 or 1, '0', gone, moved }
 end
 
 -- uuid, server, table, version, time, cursor, about how many rows, 1 to drop: of some rows of the base those that

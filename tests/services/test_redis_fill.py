@@ -137,7 +137,7 @@ def test_a_fill_whose_merge_is_under_way_ends_whole(store, redis, name):
             store.apply(stamp(5), chunk)
         store.seal(stamp(5), counts_of(STATE, 1))  # without a digest: a row at a time
         space = store._space
-        ((done, _, _),) = space.asked([space.of_group(0, "merge", b"t", b"5", b"0", b"1", b"0")])
+        ((done, *_),) = space.asked([space.of_group(0, "merge", b"t", b"5", b"0", b"1", b"0")])
         assert not done
         assert store.publish_filled(entry(5, STATE), EPOCH)
         assert scanned(store, "t", 5, key_groups=1) == STATE["t"]

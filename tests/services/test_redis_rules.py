@@ -10,7 +10,7 @@ from redis_server import RedisServer
 from tidegate.errors import IncompleteError, SnapshotExpiredError, StoreNotVerifiedError
 from tidegate.sinks.redis_store import RedisStore
 from tidegate.sinks.store import Identity
-from tidegate.testing.store_harness import chunks_of, counts_of, entry, get, put, scanned, stamp, write
+from tidegate.testing.store_harness import EPOCH, chunks_of, counts_of, entry, get, put, scanned, stamp, write
 
 KEYS = [b"k%d" % n for n in range(6)]
 
@@ -185,7 +185,7 @@ def test_every_step_of_a_merge_is_right_for_readers(redis, store, name):
         wanted = dict.fromkeys(many[5:10], b"3")
         done, steps = 0, 0
         while not done:
-            done, _, _ = merge(store, 4, 3, b"%d" % (steps * 7), b"1")
+            done, *_ = merge(store, 4, 3, b"%d" % (steps * 7), b"1")
             steps += 1
             assert steps < 1000
             assert scanned(store, "t", 4, 3, key_groups=1) == wanted
@@ -230,3 +230,30 @@ def test_a_scan_begins_anew_at_another_server(store, redis, namespace):
     space.asked = moved
     assert scanned(store, "t", 1, key_groups=1) == dict.fromkeys(KEYS, b"1")
     assert pinned == [redis.info("replication")["master_replid"].encode()]
+
+
+@pytest.mark.parametrize("count, wanted", [(100, "listpack"), (200, "hashtable"), (600, "hashtable")])
+def test_many_short_rows_are_not_put_into_a_list(redis, store, name, count, wanted):
+    """Redis would look through the list for each of them."""
+    redis.ask("CONFIG", "SET", "hash-max-listpack-entries", "512")
+    try:
+        changes = {"t": {b"r%d" % n: b"%d" % n for n in range(count)}}
+        apply(store, 1, changes)
+        assert redis.ask("OBJECT", "ENCODING", f"{name}t:d:1:uuid") == wanted
+        seal(store, 1, changes)
+        assert store.publish(entry(1, changes), EPOCH) is True
+        assert scanned(store, "t", 1, key_groups=1) == changes["t"]
+    finally:
+        redis.ask("CONFIG", "SET", "hash-max-listpack-entries", "128")
+
+
+def test_a_merge_tells_how_many_rows_it_moved(redis, store):
+    """By that its steps are cut."""
+    few, many = [b"k%d" % n for n in range(3)], [b"r%d" % n for n in range(100)]
+    put(store, 1, rows(b"1", many), 1)
+    put(store, 2, rows(b"2", many), 1)
+    put(store, 3, rows(b"3", few), 1)
+    store.announce(3)
+    assert [int(part) for part in merge(store, 2)] == [0, 0, 0, 0], "the base of its own keys"
+    assert [int(part) for part in merge(store, 2)] == [1, 0, 100, 0], "the same keys"
+    assert [int(part) for part in merge(store, 3)] == [1, 0, 0, 3]
