@@ -74,9 +74,9 @@ def _lengths(values: Any) -> Any:
 def hset(key: bytes, rows: Rows) -> bytes:
     """One HSET of these rows.
 
-    Redis would put up to 512 short rows into a list, and look for each there, which takes it up to 2 us a row,
-    and in a hash table 0.3. So of many the first key gets a value that no list may have, and then its own:
-    nobody sees anything between the two.
+    Redis would put up to 512 short rows into a list, and look for each there: up to 2 us a row, and in a hash
+    table 0.3. So of many the first key gets a value that no list may have, and then its own: nobody sees
+    anything between the two.
     """
     first = (rows.first, TOO_LONG) if rows.rows > LIST_ROWS_MAX else ()
     head = b"*%d\r\n$4\r\nHSET\r\n$%d\r\n%b\r\n" % (2 + 2 * rows.rows + len(first), len(key), key)

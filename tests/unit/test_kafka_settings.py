@@ -131,7 +131,7 @@ def test_a_reader_that_takes_its_time_is_not_kept_waiting():
 
 
 def test_only_who_reads_change_log_waits_at_its_end():
-    """At once, a client that has fetched all asks a broker some thousand times a second while rows are applied."""
+    """A client that has fetched all asks on while rows are applied: at once, that takes the broker a core."""
     settings = settings_of("kafka://one", {})
     assert settings.for_consumer("tidegate.x.decisions")["fetch.wait.max.ms"] == 0
     assert 1 <= settings.for_consumer("tidegate.x.changelog")["fetch.wait.max.ms"] <= 20
