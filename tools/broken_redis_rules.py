@@ -97,8 +97,8 @@ RULES: list[Rule] = [
         "redis-merge-of-any-layer",
         "only the oldest layer is merged",
         "sinks/lua/group.lua",
-        "local base, oldest, gone = place(keys[1], name, ':b'), layers[#layers], 0",
-        "local base, oldest, gone = place(keys[1], name, ':b'), layers[1], 0",
+        "local base, oldest, gone, moved = place(keys[1], name, ':b'), layers[#layers], 0, 0",
+        "local base, oldest, gone, moved = place(keys[1], name, ':b'), layers[1], 0, 0",
         "tests/services/test_redis_rules.py tests/services/test_redis_machine.py",
     ),
     (
