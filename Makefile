@@ -13,6 +13,7 @@ CODE := $(wildcard src wal committers sinks spark examples tests tools benchmark
 PYTEST_ARGS ?=
 JOBS ?= 2
 N ?= 1000000
+FUZZ_S ?= 60
 SEED ?= 1
 SWEEP_ARGS ?=
 SIMULATE_ARGS ?=
@@ -30,7 +31,7 @@ DEMO_WAL = $(if $(filter kafka,$(WAL)),--wal '{kafka}' --allow-unsafe,$(if $(WAL
 STORE_URL = $(if $(REDIS),{redis},$(if $(CASSANDRA),{cassandra},$(STORE)))
 DEMO_STORE = $(if $(STORE),--store '$(STORE_URL)')
 
-.PHONY: help setup demo test full oldest lint format types docs simulate sweep torture mutants coverage clean
+.PHONY: help setup demo test full oldest locked lock audit fuzz lint format types docs simulate sweep torture mutants coverage clean
 
 help: ## Say what there is to run
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -57,6 +58,20 @@ oldest: setup ## Run plain tests with the oldest libraries that pyproject.toml a
 	$(RUN) python tools/oldest.py .venv-oldest
 	@cp .venv/java-home .venv-oldest/ 2>/dev/null || true
 	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance $(PYTEST_ARGS)
+
+locked: setup ## Run plain tests with exactly the libraries of requirements.lock, by their hashes (in .venv-locked)
+	$(RUN) python tools/locked.py make .venv-locked
+	@cp .venv/java-home .venv-locked/ 2>/dev/null || true
+	TIDEGATE_VENV=$(CURDIR)/.venv-locked $(RUN) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance $(PYTEST_ARGS)
+
+lock: setup ## Write requirements.lock anew: the newest versions that fit
+	$(RUN) python tools/locked.py write
+
+audit: setup ## Ask PyPI whether anything in requirements.lock has a known vulnerability
+	$(RUN) python tools/locked.py audit
+
+fuzz: setup ## Fuzz what is read from log and store, guided by coverage (FUZZ_S=60 seconds for each target)
+	$(RUN) python tools/fuzz.py --seconds $(FUZZ_S)
 
 lint: setup ## Check style and format
 	$(RUN) ruff check $(CODE)
@@ -97,6 +112,6 @@ coverage: setup ## Measure which lines and branches of commit, records and layou
 	$(RUN) coverage report
 
 clean: ## Remove what the other targets made, .venv too
-	rm -rf .venv .venv-oldest .types build dist *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-locked .venv-fuzz .types build dist *.egg-info src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -rf .services artifacts derby.log metastore_db spark-warehouse
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
