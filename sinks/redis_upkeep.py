@@ -55,7 +55,8 @@ def merge(
         calls = len(cursors)
         went, moved = _merge_step(space, starts, upto, cursors, flight)
         gone += went
-        flight = flight_of(-(-moved // calls))  # the next key groups will be like these
+        each = -(-moved // calls)
+        flight = flight_of(each if each <= CALL_ROWS else rows)  # layers become bases: so will the next ones
         failpoints.hit("retire.after_group")
         room = max(MERGE_FLIGHTS * flight - len(cursors), 0)
         cursors |= dict.fromkeys(itertools.islice(left, room), b"0")

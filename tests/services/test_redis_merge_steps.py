@@ -21,19 +21,22 @@ MERGE = "FCALL tidegate1_merge"
 
 
 class Merging:
-    """Two versions of the same keys, the first merged; a proxy counts the calls of the second one's merge."""
+    """Versions of the same keys, all but the last merged; a proxy counts the calls of that one's merge. Of
+    the third it is not known which keys it has, so its rows are moved; the second would become the base.
+    """
 
-    def __init__(self, redis, namespace, rows):
+    def __init__(self, redis, namespace, rows, last=3):
         self.proxy = RedisProxy(("127.0.0.1", redis.port))
         host, port = self.proxy.address
         self.store = RedisStore(f"redis://{host}:{port}", namespace)
         self.store.create(Identity("uuid", namespace, GROUPS))
         self.store.claim(1, "writer")
         self.keys = [b"k%d" % at for at in range(rows)]
-        for version in (1, 2):
+        self.last = last
+        for version in range(1, last + 1):
             put(self.store, version, self._changes(version), GROUPS)
-        self.store.announce(2)
-        assert self._retire(1)
+        self.store.announce(last)
+        assert self._retire(last - 1)
         self.steps, self.waiting, self.most = [], Counter[str](), 0
         self.on_reply = lambda: None
 
@@ -57,11 +60,11 @@ class Merging:
         return False
 
     def run(self):
-        """The second merge; ``steps`` are its calls between two looks whether it is to stop."""
+        """The last merge; ``steps`` are its calls between two looks whether it is to stop."""
         self.proxy.plain.on_frame(self._count)
-        assert self._retire(2, self._asked)
+        assert self._retire(self.last, self._asked)
         self.proxy.plain.on_frame(None)
-        assert get(self.store, "t", self.keys[:50], 2) == [b"2"] * 50
+        assert get(self.store, "t", self.keys[:50], self.last) == [b"%d" % self.last] * 50
 
     def close(self):
         self.store.close()
@@ -72,8 +75,8 @@ class Merging:
 def merging(redis, namespace):
     made = []
 
-    def make(rows):
-        made.append(Merging(redis, namespace, rows))
+    def make(rows, last=3):
+        made.append(Merging(redis, namespace, rows, last))
         return made[-1]
 
     yield make
@@ -107,6 +110,17 @@ def test_how_far_a_server_is_told_by_its_fastest_answer(merging):
     assert node.answer_s == fastest
     node.answered(fastest / 2)
     assert node.answer_s == fastest / 2
+
+
+def test_layers_that_become_the_base_go_together(merging, monkeypatch):
+    """However many rows they have: none is moved. The first step does not know that yet."""
+    monkeypatch.setattr(redis_upkeep, "MERGE_FLIGHTS", 4)
+    merge = merging(MANY, last=2)
+    merge.run()
+    together = redis_upkeep.MERGE_ROWS // redis_upkeep.CALL_ROWS
+    assert merge.steps[0] == redis_upkeep.MERGE_FLIGHTS
+    assert sum(merge.steps) == GROUPS
+    assert max(merge.steps) == GROUPS - redis_upkeep.MERGE_FLIGHTS <= redis_upkeep.MERGE_FLIGHTS * together
 
 
 def test_calls_that_move_few_rows_go_together(merging, monkeypatch):
