@@ -1,6 +1,6 @@
 r"""Large batches into Redis: tidegate beside the plainest and the fastest writer without any guarantee.
 
-    tools/run python tests/services/run.py kafka redis -- \
+    tools/run python tests/services/run.py kafka redis-memory -- \
         python benchmarks/bench_redis_batch.py --wal {kafka} --store {redis} \
         [--keys 400000] [--fresh 10] [--key-groups 1024] [--replace] [--spark-redis PYTHON JARS]
 

@@ -1,7 +1,7 @@
 r"""What a small batch costs: tidegate beside a sink that only collects, in one run, by phase.
 
     tools/run python benchmarks/bench_small_batch.py [--rows 1000] [--batches 100]
-    tools/run python tests/services/run.py kafka redis -- \
+    tools/run python tests/services/run.py kafka redis-memory -- \
         python benchmarks/bench_small_batch.py --wal {kafka} --store {redis}
 
 One query, local[2], whose batches go to two sinks in turns, so that what the machine does beside it

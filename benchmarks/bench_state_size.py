@@ -1,7 +1,8 @@
 r"""What the size of the state costs: changes, a rescale and a restart at 100 K, 1 M and 10 M keys.
 
     tools/run python benchmarks/bench_state_size.py --store sqlite:///tmp/state-size
-    tools/run python tests/services/run.py redis -- python benchmarks/bench_state_size.py --store {redis}
+    tools/run python tests/services/run.py redis-memory -- \
+        python benchmarks/bench_state_size.py --store {redis}
 
 For each number of keys, on local[2], a namespace is filled by ``sink.load``, and what the fill leaves to be
 merged or dropped is; then, over Spark's rate-micro-batch with 10,000 random keys a batch, figures are of

@@ -188,7 +188,7 @@ class SparkBarrier:
     def _rows(self, spec: StageSpec, base_version: int, places: Places | None) -> DataFrame:
         """All changes as (place, k, what says their order, v), in the task that owns them, by place.
 
-        Where only Spark can put a key's changes in order it does, and that is left out (``settle.settled``).
+        Where only Spark can put a key's changes in order it does, and that is left out (``wal/settle.py``).
         """
         parts = [
             self._part(number, call, spec, base_version, places) for number, call in enumerate(self.calls)

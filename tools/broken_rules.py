@@ -123,7 +123,7 @@ RULES: list[Rule] = [
     (
         "first-change-wins",
         "of a key's changes the last one counts",
-        "wal/changelog.py",
+        "wal/settle.py",
         "        here, following = rows.slice(0, end), rows.slice(1)\n",
         (
             "        here, following = rows.slice(0, end), rows.slice(1)\n        here = here.slice(0)\n"

@@ -22,7 +22,7 @@ from tidegate.wal.expiring import expiring
 from tidegate.wal.frame import FrameHeader, encode_frame, frame_ref
 from tidegate.wal.quarantine import accepted
 from tidegate.wal.record import Ack, FrameRef, Refusal
-from tidegate.wal.settle import settled
+from tidegate.wal.settle import last_per_key
 
 ROW_BYTES = 8
 """What Arrow adds to a row's key and value: two 32-bit offsets."""
@@ -58,14 +58,14 @@ def stage_task(
 
     ``batches`` iterates record batches of ``CHANGES``, key group by key group and table by table, each
     key's changes side by side: the last one wins. Or sorted by place alone, with the columns that
-    ``settle.settled`` puts them in order by. A frame's rows are sorted by key. A bad row does not
+    ``settle.last_per_key`` puts them in order by. A frame's rows are sorted by key. A bad row does not
     raise: it comes back as the ack's refusal, so that Spark does not retry what cannot succeed. Errors
     of the log are raised.
     """
     refs: list[FrameRef] = []
 
     def blobs() -> Iterator[bytes]:
-        changes = last_per_key(settled(accepted(as_changes(batches), spec), last_per_key))
+        changes = last_per_key(accepted(as_changes(batches), spec))
         if merge is not None:
             # What a merge makes is checked again: a null or a value over its limit must not be decided.
             # It may leave rows out, all of a batch too: they change nothing.
@@ -112,25 +112,6 @@ def watched(batches: Iterable[Any], watch: Watch) -> Iterator[Any]:
     for batch in batches:
         watch(batch)
         yield batch
-
-
-def last_per_key(batches: Iterable[Any]) -> Iterator[Any]:
-    """Of each key's rows the last one. The last row of a batch waits for the next batch."""
-    held = None
-    for batch in batches:
-        rows = batch if held is None else pa.concat_batches([held, batch])
-        end = rows.num_rows - 1
-        held = rows.slice(end)
-        here, following = rows.slice(0, end), rows.slice(1)
-        differs = pc.or_(
-            pc.or_(pc.not_equal(here["g"], following["g"]), pc.not_equal(here["t"], following["t"])),
-            pc.not_equal(here["k"], following["k"]),
-        )
-        kept = here.filter(differs)
-        if kept.num_rows:
-            yield kept
-    if held is not None:
-        yield held
 
 
 def cut(batches: Iterable[Any], spec: StageSpec) -> Iterator[tuple[FrameHeader, Any, Any]]:

@@ -7,7 +7,7 @@ of another key of the same place. What is left is little, and is done here, batc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,19 +29,43 @@ def place_of(group: int, table: int, part: int = 0) -> int:
 
 def groups_and_tables(places: Any) -> tuple[Any, Any]:
     """The key groups and tables of places (int64), as int32; a table of -1 comes back so."""
-    tables = (places >> HASH_BITS & (1 << TABLE_BITS) - 1).astype(np.int32)
-    return (places >> TABLE_BITS + HASH_BITS).astype(np.int32), np.where(
-        tables == (1 << TABLE_BITS) - 1, -1, tables
-    )
+    most = (1 << TABLE_BITS) - 1
+    groups = (places >> (TABLE_BITS + HASH_BITS)).astype(np.int32)
+    tables = (places >> HASH_BITS & most).astype(np.int32)
+    return groups, np.where(tables == most, -1, tables)
 
 
-def settled(batches: Iterable[Any], last: Callable[[Iterable[Any]], Iterable[Any]]) -> Iterator[Any]:
-    """Batches of ``CHANGES``, the rows of a key side by side and in order.
+def last_per_key(batches: Iterable[Any]) -> Iterator[Any]:
+    """Of each key's changes the last one, as ``CHANGES``.
 
-    Those with a column ``place`` come sorted by it. Their columns between key and value say the order of a
-    key's changes: call, what the call orders by, and the value last. Batches without it are so already.
-    ``last`` keeps of each key's rows the last one (``changelog.last_per_key``).
+    Batches with a column ``place`` come sorted by it. Their columns besides those of ``CHANGES`` say, before
+    the value does, which change of a key is the last: the call, and what it orders by. In batches without it
+    a key's changes stand side by side and in order already.
     """
+    return winners(_settled(batches))
+
+
+def winners(batches: Iterable[Any]) -> Iterator[Any]:
+    """Of each key's rows, which stand side by side, the last one. A batch's last row waits for the next."""
+    held = None
+    for batch in batches:
+        rows = batch if held is None else pa.concat_batches([held, batch])
+        end = rows.num_rows - 1
+        held = rows.slice(end)
+        here, following = rows.slice(0, end), rows.slice(1)
+        differs = pc.or_(
+            pc.or_(pc.not_equal(here["g"], following["g"]), pc.not_equal(here["t"], following["t"])),
+            pc.not_equal(here["k"], following["k"]),
+        )
+        kept = here.filter(differs)
+        if kept.num_rows:
+            yield kept
+    if held is not None:
+        yield held
+
+
+def _settled(batches: Iterable[Any]) -> Iterator[Any]:
+    """Batches of ``CHANGES``, the rows of a key side by side and in order."""
     held = None
     for batch in batches:
         if PLACE not in batch.schema.names:
@@ -57,7 +81,7 @@ def settled(batches: Iterable[Any], last: Callable[[Iterable[Any]], Iterable[Any
             yield _in_order(rows.slice(0, start)).select(CHANGES.names)
         held = rows.slice(start)
         if held.num_rows > HELD_ROWS_MAX:
-            held = pa.concat_batches(list(last([_in_order(held)])))
+            held = pa.concat_batches(list(winners([_in_order(held)])))
     if held is not None:
         yield _in_order(held).select(CHANGES.names)
 

@@ -16,7 +16,7 @@ from tidegate.errors import BadRecordError
 from tidegate.key_groups import key_group
 from tidegate.wal import quarantine
 from tidegate.wal.bad_rows import CHANGES, StageSpec, bad_rows
-from tidegate.wal.changelog import last_per_key
+from tidegate.wal.settle import last_per_key
 
 SPEC = StageSpec(
     namespace="u1",

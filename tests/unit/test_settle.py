@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tidegate.errors import BadRecordError
 from tidegate.wal import settle
 from tidegate.wal.bad_rows import CHANGES, StageSpec
-from tidegate.wal.changelog import as_changes, last_per_key
+from tidegate.wal.changelog import as_changes, stage_task
 from tidegate.wal.quarantine import accepted
-from tidegate.wal.settle import groups_and_tables, place_of, settled
+from tidegate.wal.settle import groups_and_tables, last_per_key, place_of, winners
 
 FULL = pa.schema(
     [*CHANGES, ("place", pa.int64()), ("c", pa.int32()), ("o0", pa.int64()), ("o1", pa.float64())]
@@ -75,7 +75,7 @@ def rank(row):
     return row[3], number, real, row[6]
 
 
-def winners(rows):
+def model(rows):
     best = {}
     for row in rows:
         key = row[:3]
@@ -93,19 +93,20 @@ def found_in(batches):
 def test_the_last_by_call_order_and_value_wins_wherever_batches_end(rows, cuts, chance, held):
     most, settle.HELD_ROWS_MAX = settle.HELD_ROWS_MAX, held
     try:
-        kept = list(last_per_key(settled(split(by_place(rows, chance), cuts), last_per_key)))
+        kept = list(last_per_key(split(by_place(rows, chance), cuts)))
     finally:
         settle.HELD_ROWS_MAX = most
     values, runs, count = found_in(kept)
-    assert values == winners(rows)
+    assert values == model(rows)
     assert count == len(values), "each key once"
     assert runs == sorted(runs), "key group by key group, table by table"
     assert all(one.schema == CHANGES for one in kept)
 
 
 def test_what_is_in_order_already_goes_by_as_it_is():
-    plain = batch([(0, 0, b"k", 0, 1, None, b"+1")]).select(CHANGES.names)
-    assert list(settled([plain, plain], last_per_key)) == [plain, plain]
+    rows = [(0, 0, b"%d" % n, 0, 1, None, b"+1") for n in (2, 1, 3)]
+    plain = [batch([row]).select(CHANGES.names) for row in rows]
+    assert list(last_per_key(plain)) == plain
 
 
 def test_one_hot_key_is_not_held_in_memory(monkeypatch):
@@ -117,7 +118,7 @@ def test_one_hot_key_is_not_held_in_memory(monkeypatch):
         nonlocal most
         for one in batches:
             most = max(most, one.num_rows)
-            yield from last_per_key([one])
+            yield from winners([one])
 
     def given_rows():
         for number in range(200):
@@ -125,7 +126,8 @@ def test_one_hot_key_is_not_held_in_memory(monkeypatch):
                 [(0, 0, b"k", 0, number * 50 + at, None, b"+%d" % (number * 50 + at)) for at in range(50)]
             )
 
-    (kept,) = last_per_key(settled(given_rows(), last))
+    monkeypatch.setattr(settle, "winners", last)
+    (kept,) = last_per_key(given_rows())
     assert kept["v"].to_pylist() == [b"+9999"]
     assert 100 < most <= 200
 
@@ -136,10 +138,23 @@ def spec(quarantine):
     return StageSpec("n", "a", tables, types, 1_000, 100, 100, 4, 1 if quarantine else None)
 
 
-def test_a_refused_row_that_would_have_lost_is_refused_all_the_same():
+class Nowhere:
+    """A log that keeps nothing."""
+
+    def stage(self, segment, blobs):
+        return [segment for _ in blobs]
+
+
+def test_a_refused_row_that_would_have_lost_is_refused_all_the_same(monkeypatch):
+    """Also where losers do not wait."""
+    monkeypatch.setattr(settle, "HELD_ROWS_MAX", 1)
     rows = [(0, 0, b"k", 0, 1, None, None), (0, 0, b"k", 0, 2, None, b"+")]
-    with pytest.raises(BadRecordError, match="value is null"):
-        list(settled(accepted(as_changes([batch(rows)]), spec(quarantine=False)), last_per_key))
+    given_batches = [batch(rows)]
+    of = spec(quarantine=False)
+    ack = stage_task(given_batches, of, Nowhere(), task=0, task_attempt="0", host="h")
+    assert ack.refusal is not None
+    assert ack.refusal.error == BadRecordError.__name__
+    assert "its value is null" in ack.refusal.message
 
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 3, 4])
@@ -151,7 +166,7 @@ def test_refused_rows_go_behind_their_key_group(cut):
         (2, 0, b"a", 0, 3, 1.0, b"+2"),
     ]
     given_batches = [batch(part) for part in (rows[:cut], rows[cut:]) if part]
-    kept = last_per_key(settled(accepted(as_changes(given_batches), spec(quarantine=True)), last_per_key))
+    kept = last_per_key(accepted(as_changes(given_batches), spec(quarantine=True)))
     values, runs, _ = found_in(kept)
     assert runs == [(1, 0), (1, 1), (2, 0)]
     assert values[1, 0, b"b"] == b"+1"
