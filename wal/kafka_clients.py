@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator
@@ -89,6 +90,10 @@ TRANSIENT = frozenset(
     }
 )
 """What was asked for may be asked for again: another broker leads, or none yet, or no answer came."""
+
+END_S = 5.0
+"""How long the end of a consumer is waited for, which the client itself does not bound."""
+LAST_ANSWER_S = 1.0
 
 _everyone: weakref.WeakSet[Clients] = weakref.WeakSet()
 """Who may hold clients when this process forks."""
@@ -168,8 +173,8 @@ class Clients:
             if alive is not self._alive:
                 pass  # lent out before a fork, and this is the child: not its own
             elif failed:
-                alive.remove(client)
                 end(client)
+                alive.remove(client)
             else:
                 rest(client)
                 idle.append(client)
@@ -185,8 +190,8 @@ class Clients:
             with contextlib.suppress(IndexError):
                 while True:
                     client = idle.pop()
-                    self._alive.remove(client)
                     ends[kind.partition(" ")[0]](client)
+                    self._alive.remove(client)
 
     # -- making them --------------------------------------------------------------------------------
 
@@ -332,5 +337,34 @@ def _unassign(consumer: Any) -> None:
 
 
 def _end_consumer(consumer: Any) -> None:
-    with contextlib.suppress(KafkaException, RuntimeError):
-        consumer.close()
+    """End it, waiting at most END_S: one that cannot end stays behind, with its threads, and is named."""
+
+    def end() -> None:
+        with contextlib.suppress(KafkaException, RuntimeError):
+            _end_fetching(consumer)
+        with contextlib.suppress(KafkaException, RuntimeError):
+            consumer.close()
+
+    ending = threading.Thread(target=end, name="tidegate-kafka-end", daemon=True)
+    try:
+        ending.start()
+    except RuntimeError:  # the interpreter ends, and takes its threads along
+        return
+    ending.join(END_S)
+    if ending.is_alive():
+        logger.warning(
+            "a Kafka consumer did not end within %g s: its threads stay until this process ends", END_S
+        )
+
+
+def _end_fetching(consumer: Any) -> None:
+    """No answer to a fetch is on its way on return, if the brokers answer.
+
+    One that comes while the client ends, and says that an offset is out of range (as the next does behind
+    a damaged message), makes the client wait for itself for ever (librdkafka issue 4514). A broker answers
+    in order: what is asked for last is answered last.
+    """
+    fetched = consumer.assignment()
+    consumer.unassign()
+    for partition in fetched:
+        consumer.get_watermark_offsets(partition, timeout=LAST_ANSWER_S, cached=False)

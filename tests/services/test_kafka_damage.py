@@ -196,6 +196,17 @@ def test_a_bit_flipped_in_a_decision(world, kafka, nth):
     refused(world, CorruptError, f"{world.decisions}, partition 0, offset {record.offset()}")
 
 
+def test_a_consumer_that_met_damage_ends(world, kafka, caplog):
+    """Its client asks on behind the damage, at an offset out of range; that answer must not meet its end."""
+    world.commit(world.open(), 0, 1)
+    flip(kafka, world.decisions, 0, world.raw(world.decisions)[2].value())
+    log = world.log()
+    for _ in range(400):
+        with pytest.raises(CorruptError):
+            list(log.decisions())
+        assert "did not end" not in caplog.text
+
+
 def flip(kafka, topic, partition, value):
     (path,) = kafka.data_folder(0).glob(f"{topic}-{partition}/*.log")
     at = path.read_bytes().rindex(value) + len(value) // 2

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from confluent_kafka import KafkaError
 
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
+from tidegate.wal import kafka_clients
 from tidegate.wal.kafka_clients import Clients
 from tidegate.wal.kafka_settings import settings_of
 
@@ -31,3 +34,28 @@ def test_an_error_names_the_setting_that_is_meant(code, kind, says):
     assert type(raised.value) is kind
     assert says in str(raised.value)
     assert ("look whether the brokers run" in str(raised.value)) is (code == "NOT_ENOUGH_REPLICAS")
+
+
+def test_a_consumer_that_cannot_end_is_left_behind_and_named(monkeypatch, caplog):
+    released = threading.Event()
+
+    class Stuck:
+        def assignment(self):
+            return []
+
+        def unassign(self):
+            pass
+
+        def close(self):
+            released.wait(60)
+
+    monkeypatch.setattr(kafka_clients, "END_S", 0.01)
+    monkeypatch.setattr(kafka_clients, "Consumer", lambda *_, **__: Stuck())
+    clients = Clients(settings_of("kafka://b:9092", {}), "kafka://b:9092")
+    with pytest.raises(RuntimeError, match="the reader's own"), clients.consumer("t"):
+        raise RuntimeError("the reader's own")
+    assert "did not end" in caplog.text
+    with clients.consumer("t"):
+        pass
+    clients.close()
+    released.set()
