@@ -42,6 +42,8 @@ from tidegate.sinks.store import CatalogEntry, Counts, Finding, Stamp, Stopped
 from tidegate.sinks.unreachable import unreachable
 from tidegate.wal.frame import Chunk, Run
 
+KEY_MAX = 65_535
+"""Cassandra refuses to be asked for a longer one. None is written: keys of all stores are shorter."""
 KEYS_AT_ONCE = 100
 """Keys in one request: each is a slice of its own for the server."""
 TOGETHER, TOGETHER_BYTES = 10, 5 * 1024
@@ -156,7 +158,7 @@ class Rows:
     def get(self, table: str, key: bytes, version: int, start: int) -> bytes | None:
         """The stored value of a key. One request if there is a row, delete markers included."""
         group = key_group(key, self._space.made.identity.key_groups)
-        found = self._space.rows("get", table, group, key, version, start)
+        found = self._space.rows("get", table, group, key, version, start) if len(key) <= KEY_MAX else []
         if not found:
             self._space.check_after(version)
             return None
@@ -166,8 +168,8 @@ class Rows:
     def look_up(self, name: str, table: str, keys: Sequence[bytes], *bounds: int) -> list[bytes | None]:
         """Stored values, aligned with ``keys``, by a statement on some keys of a partition."""
         space, found = self._space, dict[bytes, bytes]()
-        asked = by_group(list(dict.fromkeys(keys)), space.made.identity.key_groups, KEYS_AT_ONCE)
-        distinct = list(dict.fromkeys(keys))
+        distinct = [key for key in dict.fromkeys(keys) if len(key) <= KEY_MAX]
+        asked = by_group(distinct, space.made.identity.key_groups, KEYS_AT_ONCE)
         requests = (
             (
                 space.session.bind(

@@ -197,6 +197,10 @@ class Files:
     def close(self) -> None:
         """Close the connections; the last one to a file also empties its ``-wal``."""
         self._closed = True
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the connections that are idle: they may be to files that were removed meanwhile."""
         for name in list(self._idle):
             while (connection := self._take(name)) is not None:
                 connection.close()

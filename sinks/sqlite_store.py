@@ -120,6 +120,7 @@ class SqliteStore(Store):
 
     def create(self, identity: Identity) -> Identity:
         make_folder(self._files.folder, self.where)
+        self._files.forget()
         try:
             with creation_lock(self._files.folder, self.where, self._timeout_s):
                 return self._made(identity)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -14,6 +14,9 @@ from pyspark.sql import DataFrame
 from tidegate.errors import ConfigError
 from tidegate.source_offsets import offsets_in
 
+SOME = re.compile(r"Some\((.*)\)", re.DOTALL)
+"""How Scala writes an option that holds something: one call, where asking it and taking it are two."""
+RUNS_MAX = 16
 NOTE_BYTES = 64 * 1024
 """So much of a file source's note is read at first; more when one batch took more files."""
 
@@ -47,19 +50,18 @@ def batch_context(batch_df: DataFrame, batch_id: int) -> BatchContext:
         msg = "no streaming query runs in this thread: pass the sink to df.writeStream.foreachBatch(sink)"
         raise ConfigError(msg)
     try:
-        query = _running_query(session, query_id)
-        offsets = query.offsetLog().get(batch_id) if query is not None else None
-        if offsets is None or not offsets.isDefined():
+        run = _running(session, query_id)
+        logged = SOME.fullmatch(str(run.offsets.get(batch_id).toString())) if run is not None else None
+        if run is None or logged is None:
             msg = f"query {query_id} has no offsets for batch {batch_id} in its checkpoint"
             raise ConfigError(msg)
-        text = str(offsets.get().toString())
-        run_id = str(query.runId().toString())
-        files = list(_files_behind(session, query, text))
+        text = logged[1]
+        files = list(_files_behind(session, run.query, text))
     except Py4JError as error:
         msg = f"this release of Spark does not show the offsets of query {query_id}: {error}"
         raise ConfigError(msg) from error
     fingerprint = hashlib.blake2b("\n".join([text, *files]).encode(), digest_size=16).hexdigest()
-    return BatchContext(query_id, run_id, batch_id, text, fingerprint)
+    return BatchContext(query_id, run.run_id, batch_id, text, fingerprint)
 
 
 def refuse_connect(session: object) -> None:
@@ -111,32 +113,38 @@ def _noted(session: Any, system: Any, path: Any, number: int) -> list[str]:
 
 
 def is_running(session: Any, query_id: str) -> bool:
-    """Whether the query still runs in this application."""
+    """Whether the query still runs in this application. Not where the JVM is gone, which says nothing."""
     try:
-        return _running_query(session, query_id) is not None
-    except Py4JError:
+        return _running(session, query_id) is not None
+    except (Py4JError, OSError):
         return False
 
 
-def _running_query(session: Any, query_id: str) -> Any:
-    """The query, found among those of where one was found last, or else of the session's."""
+class Run(NamedTuple):
+    """One start of a query: an object of the JVM, its log of offsets, and its id."""
+
+    query: Any
+    offsets: Any
+    run_id: str
+
+
+def _running(session: Any, query_id: str) -> Run | None:
+    """The query as it runs now. One that was found before and is active still is that: a query runs once."""
     jvm = session._jvm  # noqa: SLF001 - PySpark shows no other way
-    uuid = _uuid(jvm, query_id)
-    queries = _queries_of.get(jvm)
-    query = None if queries is None else queries.get(uuid)
+    run = _runs.get((jvm, query_id))
+    if run is not None and run.query.isActive():
+        return run
+    _runs.pop((jvm, query_id), None)
+    queries = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
+    query = queries.get(jvm.java.util.UUID.fromString(query_id))
     if query is None:
-        queries = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
-        query = queries.get(uuid)
-        if query is not None:
-            _queries_of.clear()
-            _queries_of[jvm] = queries
-    return query
+        return None
+    for other, ended in list(_runs.items()):  # what it read and planned would be kept with it
+        if len(_runs) >= RUNS_MAX or other[0] is not jvm or not ended.query.isActive():
+            _runs.pop(other, None)
+    run = _runs[jvm, query_id] = Run(query, query.offsetLog(), str(query.runId().toString()))
+    return run
 
 
-_queries_of: dict[object, Any] = {}
-"""By JVM, of which there is one at a time: each step on the way to it is a call there."""
-
-
-@functools.lru_cache(maxsize=100)
-def _uuid(jvm: Any, text: str) -> Any:
-    return jvm.java.util.UUID.fromString(text)
+_runs: dict[tuple[object, str], Run] = {}
+"""By JVM and query, oldest first: each step on the way to it is a call there."""

@@ -58,7 +58,7 @@ def collect(calls: Sequence[Call], small: SmallBatches) -> Any | None:
         rows, kind = _rows(calls, small.quota())
         batches = ArrowBatches(rows, BATCH_ROWS)
         small.fits(batches.partitions)
-    schema = arrow_schema_of(kind)
+    schema = arrow_schema_of(_as_collected(kind))
     found = [pa.ipc.read_record_batch(pa.py_buffer(one), schema) for one in batches.collect()]
     table = pa.Table.from_batches(found, schema)
     if _is_cut(table, small.quota()):
@@ -117,10 +117,25 @@ def is_ordered(field: types.StructField) -> bool:
 
 
 def _texts_cut(rows: DataFrame, kind: types.StructType) -> DataFrame:
-    """Long texts that rows are ordered by are cut, too; their types stay."""
-    orders = [field for field in kind.fields if field.name.startswith("o")]
-    texts = {f.name: kept(_cut, column(f.name), f.name) for f in orders if isinstance(f.dataType, _TEXTS)}
+    """Long texts that rows are ordered by are cut, too, as bytes, whose order is the same."""
+    texts = {f.name: kept(_bytes_cut, f.name) for f in kind.fields if _is_text_order(f)}
     return rows.withColumns(texts) if texts else rows
+
+
+def _bytes_cut(name: str) -> Column:
+    return _cut(column(name).cast(types.BinaryType()), name)
+
+
+def _is_text_order(field: types.StructField) -> bool:
+    return field.name.startswith("o") and isinstance(field.dataType, _TEXTS)
+
+
+def _as_collected(kind: types.StructType) -> types.StructType:
+    """The columns as they come: see ``_texts_cut``."""
+    binary = types.BinaryType()
+    return types.StructType(
+        [types.StructField(f.name, binary) if _is_text_order(f) else f for f in kind.fields]
+    )
 
 
 def _is_cut(table: Any, quota: int) -> bool:
@@ -128,13 +143,7 @@ def _is_cut(table: Any, quota: int) -> bool:
     if (pc.max(places).as_py() or 0) >= quota:
         return True
     for cells in table.columns:
-        if pa.types.is_string(cells.type):
-            sizes = pc.utf8_length(cells)
-        elif pa.types.is_binary(cells.type):
-            sizes = pc.binary_length(cells)
-        else:
-            continue
-        if (pc.max(sizes).as_py() or 0) > CELL_BYTES:
+        if pa.types.is_binary(cells.type) and (pc.max(pc.binary_length(cells)).as_py() or 0) > CELL_BYTES:
             return True
     return False
 
@@ -155,7 +164,10 @@ def changes_of(table: Any, tables: Sequence[int], key_groups: int) -> Any:
     by |= {name: table[name] for name in ("c", *_orders(table.column_names), "v")}
     rows = pa.table(by)
     changes = rows.select(CHANGES.names).take(sorted_by_all(rows)).cast(CHANGES).combine_chunks()
-    return changes.to_batches()[0] if changes.num_rows else None
+    if not changes.num_rows:
+        return None
+    (batch,) = changes.to_batches()
+    return batch
 
 
 def _orders(names: Sequence[str]) -> list[str]:

@@ -35,14 +35,18 @@ class DriverStage:
         """
         if not self._small.expected:
             return None
-        with typed():
-            rows = collect(barrier.calls, self._small)
+        tables = [barrier.tables.index(call.table) for call in barrier.calls]
+        try:
+            with typed():
+                rows = collect(barrier.calls, self._small)
+            changes = None if rows is None else changes_of(rows, tables, barrier.key_groups)
+        except BaseException:
+            self._small.cut()  # it may have been too much for the driver: its next try goes by the job
+            raise
         if rows is None:
             return None
         if barrier.placement is not None:
             barrier.placement.met = (0, 0)  # nobody is asked
-        tables = [barrier.tables.index(call.table) for call in barrier.calls]
-        changes = changes_of(rows, tables, barrier.key_groups)
         batches = [] if changes is None else [changes]
         location = EnvironmentLocation() if barrier.placement is None else barrier.placement.provider
         again = tenacity.Retrying(

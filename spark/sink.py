@@ -17,11 +17,13 @@ from tidegate.committers.follower import Follower, Standing, followers_of
 from tidegate.committers.open import open_namespace
 from tidegate.committers.phases import Phases
 from tidegate.committers.pipeline_thread import PipelineThread
+from tidegate.committers.repair import repair
 from tidegate.committers.state_links import StateLinks
 from tidegate.deadline import check_ends
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.observing import Commit
 from tidegate.options import PIPELINED, Endpoints, Options, StoreAt
+from tidegate.reading import no_schema
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.apply_job import apply_on_executors
 from tidegate.spark.batch import BatchContext, batch_context, is_running
@@ -445,6 +447,12 @@ class VersionedSink(Loads):
             return {}
         in_flight = {} if self._pipeline is None else self._pipeline.schemas()
         schemas = {**driver.store.schemas(), **in_flight}
+        if not all(at.schema_id in schemas for at in tables.values()) and driver.store.unverified():
+            repair(driver)  # a server lost them with its last writes
+            schemas |= driver.store.schemas()
+        for name, at in tables.items():
+            if at.schema_id not in schemas:
+                raise no_schema(driver.store.where, driver.folded.last_version, name, at.schema_id)
         return {name: schemas[at.schema_id] for name, at in tables.items()}
 
 

@@ -24,7 +24,7 @@ class SmallBatches:
 
     def __init__(self, rows_max: int, bytes_max: int) -> None:
         self._rows_max, self._bytes_max = rows_max, bytes_max
-        self._last_was_small = False
+        self._last_was_small = self._was_cut = False
         self._wait, self._penalty, self._went_well = 0, 1, 0
         self._partitions = SPREAD
 
@@ -48,8 +48,9 @@ class SmallBatches:
 
     def staged(self, rows: int, size: int) -> None:
         """A batch was staged, of so many rows and bytes as they were given."""
-        collected, self._last_was_small = self.expected, rows <= self._rows_max and size <= self._bytes_max
-        if not self._last_was_small:
+        collected, was_cut, self._was_cut = self.expected, self._was_cut, False
+        self._last_was_small = rows <= self._rows_max and size <= self._bytes_max
+        if was_cut or not self._last_was_small:
             return
         if not collected:
             self._wait = max(0, self._wait - 1)
@@ -59,6 +60,6 @@ class SmallBatches:
                 self._penalty, self._went_well = 1, 0
 
     def cut(self) -> None:
-        """A batch that was expected to be small was not."""
-        self._wait, self._went_well = self._penalty, 0
+        """A batch that was expected to be small was not; the job stages it now."""
+        self._wait, self._went_well, self._was_cut = self._penalty, 0, True
         self._penalty = min(2 * self._penalty, WAIT_MAX)

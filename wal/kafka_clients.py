@@ -43,6 +43,10 @@ REFUSED = frozenset(
 )
 """The brokers say no, and will again: trying on would only hide it."""
 
+UNANSWERED = "handshake failed: Local: "
+"""In librdkafka's words for a SASL handshake that got no answer, with the code of one that was refused: a
+broker went away meanwhile."""
+
 UNTRUSTED = (
     "the brokers' certificate is over its time (`openssl s_client -connect HOST:PORT` tells: renew it there),"
     " or ssl.ca.location is not who signed it; "
@@ -225,7 +229,7 @@ class Clients:
 
     @staticmethod
     def _is_refused(error: KafkaError | None) -> bool:
-        return error is not None and error.code() in REFUSED
+        return error is not None and error.code() in REFUSED and UNANSWERED not in error.str()
 
     def _note(self, error: KafkaError) -> None:
         if not self._is_refused(self._last_error):  # what comes after a refusal only follows from it

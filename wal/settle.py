@@ -19,7 +19,8 @@ from tidegate.wal.bad_rows import CHANGES
 PLACE = "place"
 TABLE_BITS, HASH_BITS = 16, 32
 HELD_ROWS_MAX = 20_000
-"""Rows of one place that wait for the others of it; of more than that the losers go at once (I11)."""
+HELD_BYTES_MAX = 64 * 1024 * 1024
+"""Rows of one place that wait for the others of it, and their bytes; of more the losers go at once (I11)."""
 
 
 def place_of(group: int, table: int, part: int = 0) -> int:
@@ -80,7 +81,7 @@ def _settled(batches: Iterable[Any]) -> Iterator[Any]:
         if start:
             yield _in_order(rows.slice(0, start)).select(CHANGES.names)
         held = rows.slice(start)
-        if held.num_rows > HELD_ROWS_MAX:
+        if held.num_rows > HELD_ROWS_MAX or held.nbytes > HELD_BYTES_MAX:
             held = pa.concat_batches(list(winners([_in_order(held)])))
     if held is not None:
         yield _in_order(held).select(CHANGES.names)

@@ -468,10 +468,10 @@ def view_of(
     return TableView(where, table, entry.version, at.start, entry.decided_at_us, identity.key_groups, values)
 
 
-def no_schema(where: str, entry: CatalogEntry, table: str) -> CorruptError:
-    """The error for a table whose schema the store does not have."""
+def no_schema(where: str, version: int, table: str, schema_id: str) -> CorruptError:
+    """The error for a table whose schema a store does not have that holds the version."""
     return CorruptError(
-        f"{where}: schema {entry.tables[table].schema_id} of table {table} at version {entry.version} is"
+        f"{where}: schema {schema_id} of table {table} at version {version} is"
         " missing: restore the store from a copy, or start a new namespace"
     )
 

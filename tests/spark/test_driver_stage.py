@@ -135,6 +135,39 @@ def test_rows_that_are_too_long_are_not_pulled(stream, long):
     assert tasks(flights) == [1 if long < small_batches.CELL_BYTES else 2]
 
 
+def test_a_batch_that_was_too_much_for_the_driver_goes_by_the_job_next_time(stream, monkeypatch):
+    """As where it is more than spark.driver.maxResultSize: the same sink in the same process tries again."""
+    flights, collect = stream("id int, x string", staged_by="driver"), driver_stage.collect
+    sink = flights.sink(table="t", key="id", parallelism=2)
+
+    def too_much(*given):
+        collect(*given)
+        raise MemoryError("more than fits")
+
+    monkeypatch.setattr(driver_stage, "collect", too_much)
+    flights.add(rows_of(1, 2))
+    assert flights.run(sink).error is not None
+    flights.commit(sink)
+    assert set(flights.rows("t")) == {1, 2}
+    assert tasks(flights) == [2]
+
+
+def test_bytes_to_order_by_that_are_no_text_are_compared_as_spark_does(stream):
+    """Spark cuts a text by what begins a character, or might: bytes in which nothing does are cut, too."""
+    long = b"\x80" * (small_batches.CELL_BYTES + 1)
+    short = {b"a": "first", b"a\xe4\x01": "last", b"a\xe4": "middle"}
+    others = {long: "first", long + b"\x02": "last", long + b"\x01": "middle"}
+    batches = [[{"id": 1, "b": b, "x": x} for b, x in rows.items()] for rows in (short, others)]
+    flights = stream("id int, b binary, x string", staged_by="driver")
+
+    def each(txn, rows):
+        txn.upsert(f"t{txn.batch_id}", rows.withColumn("s", rows.b.cast("string")), "id", order_by="s")
+
+    flights.commit(flights.sink(parallelism=2).each(each), *batches)
+    assert [flights.rows(table)[1]["x"] for table in ("t0", "t1")] == ["last", "last"]
+    assert tasks(flights) == [1, 2]
+
+
 def test_what_arrow_does_not_sort_as_spark_does_goes_by_the_job(stream):
     flights = stream("id int, o array<int>", staged_by="driver")
     sink = flights.sink(table="t", key="id", parallelism=2, order_by="o")

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import uuid
 from types import SimpleNamespace
 
 import pytest
 
+from tidegate.committers.commit import commit
+from tidegate.committers.driver import Driver
 from tidegate.committers.follower import FollowerThread
+from tidegate.committers.open import open_namespace
 from tidegate.committers.right_of_way import RightOfWay
+from tidegate.errors import CorruptError
+from tidegate.options import Endpoints, Options, StoreAt
+from tidegate.sinks.memory_store import MemoryStore
+from tidegate.spark import batch as context
 from tidegate.spark.sink import VersionedSink
+from tidegate.testing.arrow_barrier import ArrowBarrier, batch
+from tidegate.wal.memory_log import MemoryLog
 
 WAIT_S = 30.0
 
@@ -103,3 +114,89 @@ def test_a_follower_that_meets_an_error_is_told_and_tries_again():
     finally:
         thread.stop()
     assert [str(error) for error in met] == ["a bug"]
+
+
+# -- the query that a heartbeat asks for ---------------------------------------------------------------------
+
+
+class Jvm:
+    """As much of Spark's as the query is found by, and how often it was looked up."""
+
+    def __init__(self):
+        self.java = SimpleNamespace(util=SimpleNamespace(UUID=SimpleNamespace(fromString=str)))
+        self.queries, self.looked = {}, 0
+
+    def session(self):
+        state = SimpleNamespace(activeStreamingQueries=self._active)
+        return SimpleNamespace(_jvm=self, _jsparkSession=SimpleNamespace(sharedState=lambda: state))
+
+    def _active(self):
+        self.looked += 1
+        return self.queries
+
+    def start(self, query_id, run_id):
+        query = SimpleNamespace(active=True, offsetLog=lambda: None)
+        query.isActive, query.runId = lambda: query.active, lambda: SimpleNamespace(toString=lambda: run_id)
+        self.queries[query_id] = query
+        return query
+
+
+def test_a_query_is_looked_up_once_for_each_of_its_runs():
+    jvm = Jvm()
+    session, first = jvm.session(), jvm.start("q", "run-1")
+    for _ in range(3):
+        assert context._running(session, "q").run_id == "run-1"
+    assert jvm.looked == 1
+    first.active = False
+    jvm.start("q", "run-2")
+    assert context._running(session, "q").run_id == "run-2"
+    jvm.queries.pop("q").active = False
+    assert not context.is_running(session, "q")
+
+
+def test_only_so_many_queries_are_remembered():
+    jvm = Jvm()
+    session = jvm.session()
+    for at in range(2 * context.RUNS_MAX):
+        jvm.start(f"q{at}", "run")
+        assert context.is_running(session, f"q{at}")
+    assert len(context._runs) <= context.RUNS_MAX
+    assert context.is_running(session, "q0")
+
+
+def test_a_query_of_a_jvm_that_is_gone_does_not_run():
+    def refuses():
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    jvm = Jvm()
+    session, query = jvm.session(), jvm.start("q", "run")
+    assert context.is_running(session, "q")
+    query.isActive = refuses
+    assert not context.is_running(session, "q")
+
+
+# -- schemas that a server lost ------------------------------------------------------------------------------
+
+
+def sink_and_driver(place):
+    where = Endpoints.of("n", f"memory://{place}", [StoreAt("a", f"memory://{place}")])
+    driver = Driver(where, MemoryLog(place, "n"), MemoryStore(place, "n"), Options(key_groups=4))
+    open_namespace(driver, "q")
+    commit(driver, ArrowBarrier(driver.log, {"t": {b"k": b"v"}}, batch("q", 0), 4))
+    return VersionedSink(namespace="n", wal=where.wal, store=f"memory://{place}"), driver
+
+
+def test_schemas_that_a_server_lost_are_put_back_before_the_next_batch_asks_for_them(monkeypatch):
+    sink, driver = sink_and_driver(uuid.uuid4().hex)
+    known = sink._known(driver)
+    driver.store._space.schemas.clear()
+    monkeypatch.setattr(driver.store, "unverified", lambda: True)
+    monkeypatch.setattr(driver.store, "comparing", lambda _: contextlib.nullcontext(1))
+    assert sink._known(driver) == known
+
+
+def test_schemas_that_are_missing_where_nothing_was_lost_are_named(monkeypatch):
+    sink, driver = sink_and_driver(uuid.uuid4().hex)
+    driver.store._space.schemas.clear()
+    with pytest.raises(CorruptError, match="of table t at version 1 is missing"):
+        sink._known(driver)

@@ -40,6 +40,18 @@ def test_a_cut_batch_is_remembered_and_waited_for_longer_each_time() -> None:
     assert collects(small, [99, *[1] * 5], 10) == ["cut", *["job"] * 4, "driver"]
 
 
+def test_a_batch_that_was_cut_for_a_long_cell_does_not_count_towards_its_own_wait() -> None:
+    small = SmallBatches(10, 1_000)
+    small.staged(1, 1)
+    for waited in (1, 2, 4):
+        assert small.expected
+        small.cut()
+        small.staged(1, 1)
+        for _ in range(waited):
+            assert not small.expected
+            small.staged(1, 1)
+
+
 def test_every_second_batch_is_large_and_hardly_any_is_cut() -> None:
     ways = collects(SmallBatches(10, 1_000), [1, 99] * 1_000, 10)
     assert ways.count("cut") < 6 + 1_000 / WAIT_MAX + 1

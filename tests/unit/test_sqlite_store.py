@@ -460,6 +460,17 @@ def test_a_page_of_a_scan_reads_no_more_than_its_rows(store):
     assert "TEMP B-TREE" not in plan + plan_of_look_up
 
 
+def test_who_made_it_makes_another_after_others_dropped_it(store, root):
+    """Its connections are to files that are there no more: what these say is not told on."""
+    other = SqliteStore(str(root), "n")
+    assert other.create(Identity("uuid-2", "n", 4)) == IDENTITY
+    store.drop()
+    fresh = Identity("uuid-3", "n", 2)
+    assert other.create(fresh) == fresh
+    assert store.identity() == fresh
+    other.close()
+
+
 # -- processes --------------------------------------------------------------------------------
 
 FORKING = """

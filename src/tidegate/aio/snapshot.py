@@ -111,14 +111,17 @@ class Reader:
         check: Callable[[], None],
         ahead: Ahead[AsyncLookingStore] | None = None,
     ) -> Held:
-        """A table at the entry's version. ConfigError: it is not there, and which tables are."""
+        """A table at the entry's version. ConfigError: it is not there, and which tables are.
+        VersionRegressedError: the store lost the version by now.
+        """
         where = self.store.where
         view = view_of(where, self.identity, entry, table, self._schemas)
         if view is None:
             self._schemas = await self.store.schemas()
             view = view_of(where, self.identity, entry, table, self._schemas)
         if view is None:
-            raise reading.no_schema(where, entry, table)
+            reading.check_there(where, entry.version, await self.store.pointer())
+            raise reading.no_schema(where, entry.version, table, entry.tables[table].schema_id)
         return Held(self.store, view, check, ahead)
 
 

@@ -119,6 +119,13 @@ class ReadTests(StoreHarness):
         assert get(store, "t", ODD_KEYS, 2) == [None if i % 2 else b"2" for i in range(len(ODD_KEYS))]
         assert sorted(scanned(store, "t", 2)) == sorted(ODD_KEYS[::2])
 
+    def test_a_key_longer_than_any_is_absent(self, store: Store) -> None:
+        """Readers are given keys by others: a store that refuses so long a one is not asked for it."""
+        long = b"k" * 200_000
+        put(store, 1, {"t": {b"a": b"1"}})
+        assert get(store, "t", [b"a", long, b"b"], 1) == [b"1", None, None]
+        assert store.get("t", long, 1) is None
+
     def test_values_are_bytes(self, store: Store) -> None:
         values = [b"", b"-", b"+", b"d", b"\0", b"\xff" * 3, b"-deleted?", b'{"a": 1}', b"+" * 5_000]
         changes = {"t": {b"%d" % i: value for i, value in enumerate(values)}}
