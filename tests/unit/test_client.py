@@ -713,6 +713,17 @@ def test_i9_an_entry_that_is_gone_with_its_version_is_a_store_that_went_back(fli
             gate._reader.entry(3)
 
 
+def test_i9_a_schema_that_is_gone_with_its_version_is_a_store_that_went_back(flights, monkeypatch):
+    """Its entry was read before: nothing is damaged, and repair puts both back."""
+    with tidegate.connect(flights, namespace="flights") as gate:
+        store, entry = gate._reader.store, gate._reader.entry(3)
+        lost = msgspec.structs.replace(store.pointer(), visible=1)
+        monkeypatch.setattr(store, "schemas", dict)
+        monkeypatch.setattr(store, "pointer", lambda: lost)
+        with pytest.raises(VersionRegressedError, match="version 3 was visible, now it is 1"):
+            gate._reader.held(entry, "airports", lambda: None)
+
+
 def test_i9_an_entry_that_was_put_back_before_the_pointer_was_read_is_found(flights, monkeypatch):
     """Lost with its server after the pointer was read, and repaired before it is read again."""
     with tidegate.connect(flights, namespace="flights") as gate:
