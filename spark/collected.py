@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, functions, types
 from tidegate.key_groups import HASH_SEED, key_group
 from tidegate.spark.arrow_schema import arrow_schema_of
 from tidegate.spark.encoding import column
-from tidegate.spark.jvm import ArrowBatches, column_seq, filtered
+from tidegate.spark.jvm import ArrowBatches, NoArrowBatchesError, column_seq, filtered
 from tidegate.spark.kept_columns import kept, schema_of
 from tidegate.spark.small_batches import CELL_BYTES, SmallBatches
 from tidegate.spark.transaction import Call
@@ -53,7 +53,11 @@ def collect(calls: Sequence[Call], small: SmallBatches) -> Any | None:
     rows, kind = _rows(calls, small.quota())
     if not all(map(is_ordered, kind.fields)):
         return None
-    batches = ArrowBatches(rows, BATCH_ROWS)
+    try:
+        batches = ArrowBatches(rows, BATCH_ROWS)
+    except NoArrowBatchesError:
+        small.cut()  # so it is tried seldom
+        return None
     if not small.fits(batches.partitions):
         rows, kind = _rows(calls, small.quota())
         batches = ArrowBatches(rows, BATCH_ROWS)

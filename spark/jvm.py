@@ -10,6 +10,7 @@ import contextlib
 import functools
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import Column, DataFrame
@@ -63,13 +64,22 @@ def filtered(rows: DataFrame, condition: Column, columns: Any) -> DataFrame:
     return DataFrame(made, rows.sparkSession)
 
 
+class NoArrowBatchesError(Exception):
+    """This release of Spark (4.1) does not give rows as Arrow batches of a chosen size and time zone."""
+
+
 class ArrowBatches:
     """The rows as Arrow record batches, each with so many at most; with adaptive execution Spark runs all
-    stages but the last one here.
+    stages but the last one here. NoArrowBatchesError: not with this Spark.
     """
 
     def __init__(self, rows: DataFrame, rows_max: int) -> None:
-        self._batches = rows._jdf.toArrowBatchRdd(rows_max, "UTC", True, False)  # noqa: FBT003, SLF001
+        try:
+            self._batches = rows._jdf.toArrowBatchRdd(rows_max, "UTC", True, False)  # noqa: FBT003, SLF001
+        except Py4JError as error:
+            if "toArrowBatchRdd" in str(error) and "does not exist" in str(error):
+                raise NoArrowBatchesError from None
+            raise
         self.partitions = int(self._batches.getNumPartitions())
 
     def collect(self) -> list[bytes]:

@@ -98,6 +98,7 @@ TRANSIENT = frozenset(
 END_S = 5.0
 """How long the end of a consumer is waited for, which the client itself does not bound."""
 LAST_ANSWER_S = 1.0
+"""How long the answer behind its last fetch is waited for; where there is none, no more are asked for."""
 
 _everyone: weakref.WeakSet[Clients] = weakref.WeakSet()
 """Who may hold clients when this process forks."""
@@ -371,4 +372,5 @@ def _end_fetching(consumer: Any) -> None:
     fetched = consumer.assignment()
     consumer.unassign()
     for partition in fetched:
-        consumer.get_watermark_offsets(partition, timeout=LAST_ANSWER_S, cached=False)
+        if consumer.get_watermark_offsets(partition, timeout=LAST_ANSWER_S, cached=False) is None:
+            return

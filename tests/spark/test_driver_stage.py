@@ -12,7 +12,8 @@ import pytest
 from tidegate import failpoints
 from tidegate.committers.apply import read_manifest
 from tidegate.errors import WalUnavailableError
-from tidegate.spark import driver_stage, small_batches
+from tidegate.spark import collected, driver_stage, small_batches
+from tidegate.spark.jvm import NoArrowBatchesError
 from tidegate.wal.file_log import FileLog
 from tidegate.wal.frame import decode_frame
 from tidegate.wal.quarantine import TABLE
@@ -150,6 +151,19 @@ def test_a_batch_that_was_too_much_for_the_driver_goes_by_the_job_next_time(stre
     flights.commit(sink)
     assert set(flights.rows("t")) == {1, 2}
     assert tasks(flights) == [2]
+
+
+def test_a_spark_that_gives_no_arrow_batches_has_the_job_stage_all(stream, monkeypatch):
+    """As 4.1 does."""
+
+    def gives_none(*_):
+        raise NoArrowBatchesError
+
+    monkeypatch.setattr(collected, "ArrowBatches", gives_none)
+    flights = stream("id int, x string", staged_by="driver")
+    flights.commit(flights.sink(table="t", key="id", parallelism=2), rows_of(1), rows_of(2))
+    assert set(flights.rows("t")) == {1, 2}
+    assert tasks(flights) == [2, 2]
 
 
 def test_bytes_to_order_by_that_are_no_text_are_compared_as_spark_does(stream):
