@@ -31,7 +31,7 @@ DEMO_WAL = $(if $(filter kafka,$(WAL)),--wal '{kafka}' --allow-unsafe,$(if $(WAL
 STORE_URL = $(if $(REDIS),{redis},$(if $(CASSANDRA),{cassandra},$(STORE)))
 DEMO_STORE = $(if $(STORE),--store '$(STORE_URL)')
 
-.PHONY: help setup demo test full oldest locked lock audit fuzz lint format types docs simulate sweep torture mutants coverage clean
+.PHONY: help setup demo test full oldest locked lock audit fuzz lint format types docs simulate sweep power-cuts torture mutants coverage clean
 
 help: ## Say what there is to run
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -97,6 +97,9 @@ simulate: setup ## Simulate N schedules from SEED; the same seed repeats the sam
 SWEEP = $(if $(filter kafka,$(WAL)),tests/services/kafka_sweep.py,-m tidegate.testing.crash_sweep)
 sweep: setup ## Kill a driver at every I/O it does, finish in every way (WAL=kafka: at every request and reply)
 	$(RUN) python $(SWEEP) --jobs $(JOBS) $(SWEEP_ARGS)
+
+power-cuts: setup ## Lose what was not synced, behind every change a driver makes, and finish in every way (needs strace)
+	$(RUN) python -m tidegate.testing.power_cut --jobs $(JOBS) $(POWER_CUT_ARGS)
 
 TORTURE_WAL = $(if $(filter kafka,$(WAL)),--wal '{kafka}' --allow-unsafe,--wal '$(or $(WAL),file:///tmp/tidegate-torture/wal)')
 TORTURE_STORE = --store '$(or $(STORE_URL),sqlite:///tmp/tidegate-torture/store)'

@@ -20,6 +20,10 @@ The length has a checksum of its own so that a damaged length is never taken for
 was cut short. The line feed is there because it is not zero: a file that was made longer but
 never written ends in zeros, a frame never does. So a **torn** tail (an append that did not
 finish) and **damage** (bytes that were whole once) can be told apart.
+
+Disks write sectors in any order, so a power cut may also leave the end of an append and not its
+front. The last frame of a file is torn, too, when a whole sector of it is zeros (etcd's rule: its
+``isTornEntry``). Each append is synced before the next, so no frame before the last one can be.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Generator
+from itertools import pairwise
 from typing import NamedTuple
 
 import xxhash
@@ -42,6 +47,8 @@ PREFIX_BYTES = 16
 END = b"\n"
 FRAME_EXTRA_BYTES = PREFIX_BYTES + len(END)
 LENGTH_MAX = 2**32 - 1
+SECTOR_BYTES = 512
+"""What disks write whole or not at all; a larger one is several of them."""
 
 SEGMENT = re.compile(r"[a-z0-9-]{1,200}")
 ADDRESS = re.compile(r"([a-z0-9-]{1,200}):(\d{1,18}):(\d{1,10})", re.ASCII)
@@ -121,9 +128,9 @@ Read = Callable[[int, int], bytes]
 def scan(read: Read, start: int, end: int) -> Generator[tuple[int, int, bytes], None, int]:
     """Whole frames in [start, end): offset, next offset, content; returns where they stop.
 
-    The return value is ``end``, or the offset of a torn tail: a frame cut short, or zeros from
-    some point on. Damage: a frame of full length that does not fit its checksum, or anything
-    else that is followed by bytes.
+    The return value is ``end``, or the offset of a torn tail: a frame cut short, zeros from some
+    point on, or a last frame that lacks a sector. Damage: a frame of full length that does not fit
+    its checksum, or anything else that is followed by bytes.
     """
     at = start
     while at < end:
@@ -133,7 +140,7 @@ def scan(read: Read, start: int, end: int) -> Generator[tuple[int, int, bytes], 
         length = frame_length(prefix)
         if length is None:
             # Eight bytes of a prefix are there: only zeros that start inside them are a torn tail.
-            if _zeros(read, at + 7, end):
+            if _zeros(read, at + 7, end) or _lacks_its_prefix(read, at, end):
                 return at
             raise Damage(at, "the length of a record does not fit its checksum")
         following = at + FRAME_EXTRA_BYTES + length
@@ -144,12 +151,41 @@ def scan(read: Read, start: int, end: int) -> Generator[tuple[int, int, bytes], 
             return at
         content = frame_content(frame)
         if content is None:
-            if _zeros(read, following - 1, end):
+            if _zeros(read, following - 1, end) or (following == end and _lacks_a_sector(frame[8:], at + 8)):
                 return at
             raise Damage(at, f"a record of {length} bytes does not fit its checksum")
         yield at, following, content
         at = following
     return at
+
+
+def _lacks_a_sector(piece: bytes, at: int) -> bool:
+    """Whether one of the sectors under these bytes, which stand at ``at``, holds nothing but zeros."""
+    first = SECTOR_BYTES - at % SECTOR_BYTES
+    starts = [0, *range(first, len(piece), SECTOR_BYTES)]
+    return any(not any(piece[a:b]) for a, b in pairwise([*starts, len(piece)]))
+
+
+def _lacks_its_prefix(read: Read, at: int, end: int) -> bool:
+    """Whether [at, end) is a last frame that lacks a sector with its prefix, so that its length is not known.
+
+    The bytes of a length do not count: the first ones are zeros in a whole frame, too.
+    """
+    to_boundary = SECTOR_BYTES - at % SECTOR_BYTES
+    reaches = to_boundary if to_boundary >= PREFIX_BYTES else to_boundary + SECTOR_BYTES
+    front = read(at, min(reaches, end - at))
+    return _lacks_a_sector(front[4:], at + 4) and not _holds_a_frame(read(at, end - at))
+
+
+def _holds_a_frame(tail: bytes) -> bool:
+    """Whether a whole frame starts anywhere behind the first byte: then the first is not the last."""
+    for start in range(1, len(tail) - FRAME_EXTRA_BYTES + 1):
+        length = frame_length(tail[start : start + PREFIX_BYTES])
+        if length is not None:
+            frame = tail[start : start + FRAME_EXTRA_BYTES + length]
+            if len(frame) == FRAME_EXTRA_BYTES + length and frame_content(frame) is not None:
+                return True
+    return False
 
 
 def _zeros(read: Read, start: int, end: int) -> bool:

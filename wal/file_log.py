@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import random
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
@@ -58,6 +59,8 @@ from tidegate.wal.file_io import (
 from tidegate.wal.fold import Entry
 from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
 
+logger = logging.getLogger("tidegate")
+
 LOCK_TIMEOUT_S = 10.0
 COPY_BYTES = 1024 * 1024
 MTIME_US = 2_000_000
@@ -66,6 +69,7 @@ POLL_FIRST_S, POLL_MOST_S = 0.001, 0.05
 DAMAGE_LOOKS_MAX = 3
 DROPPED = ".dropped"
 FROM_A_COPY = "put it back from a copy"
+TORN = "%s: cut the last %d bytes, from position %d on: an append that did not finish and was never acked"
 """A dot never stands in an escaped name, so no namespace's folder is called so."""
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NEVER_MENDS_ITSELF = frozenset({errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS})
@@ -184,6 +188,7 @@ class FileLog(Log):
                 msg = f"{self._decisions} {damage}; {FROM_A_COPY}"
                 raise CorruptError(msg) from damage
         if end < size:
+            logger.warning(TORN, self._decisions, size - end, base + end)
             os.ftruncate(fd, end)
             os.fsync(fd)  # else a power cut could bring the old bytes back behind the new record
         return end

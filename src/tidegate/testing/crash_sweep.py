@@ -34,7 +34,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tidegate.testing import io_crash
 from tidegate.testing.crash_check import Left, SweepError, check, check_end
@@ -87,10 +87,15 @@ class Place:
         self.wal, self.store = f"file://{folder}/wal", f"sqlite://{folder}/store"
         self.checkpoint = folder / "checkpoint"
 
+    @property
+    def arguments(self) -> list[str]:
+        """A driver's, but how many batches it makes."""
+        places = ["--wal", self.wal, "--store", self.store, "--checkpoint", str(self.checkpoint)]
+        return [*places, *WORKLOAD, "--in-flight", str(self.in_flight)]
+
     def drive(self, specification: str, batches: int, codes: tuple[int, ...] = (0,)) -> list[Point]:
         """A driver to its end; its points when it got there."""
-        argv = ["--wal", self.wal, "--store", self.store, "--checkpoint", str(self.checkpoint), *WORKLOAD]
-        argv += ["--batches", str(batches), "--in-flight", str(self.in_flight)]
+        argv = [*self.arguments, "--batches", str(batches)]
         told = self._run(specification, argv, codes)
         events = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
         listed: list[Any] = next((event["points"] for event in events if event["event"] == "io"), [])
@@ -149,9 +154,14 @@ def crash(case: Case, folder: Path, in_flight: int = 0) -> tuple[Place, Left]:
     place = Place(folder, in_flight)
     folder.mkdir()
     place.drive(f"{case},old", BATCHES, codes=(-signal.SIGKILL,))
-    for path in folder.glob("wal/*/changelog/*.seg"):
-        os.utime(path, (1, 1))  # orphans too
+    make_old(folder)
     return place, place.check()
+
+
+def make_old(folder: Path) -> None:
+    """Let a place's segments, orphans too, look as if they had been staged long ago."""
+    for path in folder.glob("wal/*/changelog/*.seg"):
+        os.utime(path, (1, 1))
 
 
 def finish(case: object, way: str, place: Place, left: Left) -> None:
@@ -197,10 +207,18 @@ def cases(points: Sequence[Point]) -> Iterator[Case]:
                 yield Case(mode, nth, point)
 
 
+class Labelled(Protocol):
+    """A case of a sweep."""
+
+    @property
+    def label(self) -> str:
+        """What is counted together."""
+
+
 class Result(NamedTuple):
     """What became of a case, finished in one way; ``reached``: the driver did die there."""
 
-    case: Case
+    case: Labelled
     way: str
     wrong: str
     reached: bool = True
