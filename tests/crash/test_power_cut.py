@@ -1,4 +1,4 @@
-"""Power cuts: the disk's model, a sample of the sweep (``make power-cuts`` is all of it), and that it can fail.
+"""Power cuts: the disk's model, a sample of the sweep (``make power-cuts``), and that the sweep can fail.
 
 The sweep needs strace, so it is in ``make full`` only; what syncs what is tested in tests/unit for itself.
 """
