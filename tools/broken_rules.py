@@ -140,6 +140,14 @@ RULES: list[Rule] = [
         "tests/unit/test_frame.py",
     ),
     (
+        "any-hole-is-torn",
+        "I10: only the last record of a log can be torn, since each append is synced before the next",
+        "wal/file_format.py",
+        "(following == end and _lacks_a_sector(frame[8:], at + 8))",
+        "_lacks_a_sector(frame[8:], at + 8)",
+        "tests/unit/test_file_format.py",
+    ),
+    (
         "seal-without-counting",
         "a seal finds what the manifest promises, or refuses",
         "sinks/sqlite_rows.py",
