@@ -39,7 +39,7 @@ def test_the_list_of_commands_imports_none_of_them(asked):
     _, modules = modules_after(asked)
     assert HEAVY & modules == set()
     assert {name for name in modules if name.startswith("tidegate.")} <= {
-        "tidegate.cli", "tidegate.cli.commands", "tidegate.errors",
+        "tidegate.cli", "tidegate.cli.commands", "tidegate.cli.streams", "tidegate.errors",
     }  # fmt: skip
 
 

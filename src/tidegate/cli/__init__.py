@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tidegate.cli.commands import COMMANDS, INTERRUPTED, NOBODY_READS, Commands
+from tidegate.cli.streams import made_ready
 from tidegate.errors import BY_NAME, ConfigError, CorruptError, TidegateError
 
 
@@ -73,4 +74,5 @@ for _name, _command in COMMANDS.items():
 
 def main() -> None:
     """What the script ``tidegate`` runs."""
+    made_ready()
     app(prog_name="tidegate")

@@ -100,6 +100,9 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             say("interrupted: what it has decided stays decided, and it may be run again")
             raise typer.Exit(INTERRUPTED) from None
+        except typer.Abort:  # Ctrl-C, or the end of the input, where it asked
+            say("nothing was changed")
+            raise typer.Exit(INTERRUPTED) from None
         except OSError as error:
             if error.errno == errno.EPIPE:  # `tidegate scan ... | head`
                 _drop_output()
