@@ -159,7 +159,7 @@ def cell(value: Any) -> str:
         case bytes():
             return _text_of(value)
         case datetime.datetime():
-            return time_of(value)
+            return exact_time_of(value)
         case decimal.Decimal():
             return f"{value:f}"
         case dict() | list() | tuple():
@@ -168,10 +168,15 @@ def cell(value: Any) -> str:
             return str(value)
 
 
-def time_of(moment: datetime.datetime) -> str:
+def time_of(moment: datetime.datetime, digits: str = "milliseconds") -> str:
     """A time for people: UTC with a Z, milliseconds."""
-    text = moment.isoformat(sep=" ", timespec="milliseconds")
+    text = moment.isoformat(sep=" ", timespec=digits)
     return text.removesuffix("+00:00") + ("Z" if moment.tzinfo else "")
+
+
+def exact_time_of(moment: datetime.datetime) -> str:
+    """The same with all its digits: of a stored value, and of a version, which ``--at`` finds by it again."""
+    return time_of(moment, "microseconds")
 
 
 def shown_bytes(count: float) -> str:

@@ -21,6 +21,8 @@ def whole_file(path: Path) -> Iterator[Path]:
 
     ConfigError: it cannot be made.
     """
+    if not path.name or path.is_dir():
+        raise ConfigError(f"{path} is a folder: give the path of a file")
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield beside

@@ -13,7 +13,7 @@ from tidegate.cli.client_config import StoreConfigs, WalConfig, stores_given, wa
 from tidegate.cli.commands import say
 from tidegate.cli.common import For, Json, MaybeWal, Namespace, Stores, end_of, examples
 from tidegate.cli.look import InLog, InStore, Look, Places
-from tidegate.cli.output import Pairs, Part, Rows, print_json, print_parts, showing, time_of
+from tidegate.cli.output import Pairs, Part, Rows, exact_time_of, print_json, print_parts, showing, time_of
 from tidegate.clock import Clock
 from tidegate.committers.open import WRITER_ALIVE_S
 from tidegate.errors import ConfigError, TidegateError, WalGapError
@@ -167,7 +167,7 @@ def _as_pairs(seen: Look) -> list[tuple[str, Any]]:
         ("visible version", pointer.visible or "none yet"),
     ]
     if seen.in_store.newest is not None:
-        when = time_of(moment(seen.in_store.newest.decided_at_us))
+        when = exact_time_of(moment(seen.in_store.newest.decided_at_us))
         pairs.append(("its age", f"{retention.span(_age_s(seen) or 0.0)}: decided at {when}"))
     if in_log is None:
         pairs.append(("decided version", "not known without --wal"))

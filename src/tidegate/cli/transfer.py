@@ -67,6 +67,7 @@ def export(
     """
     options = store_options(store_config)
     with gate_to(store, namespace, options) as gate:
+        namespace = gate.namespace
         version = version_at(gate, at) or gate.version()
         if not version:
             raise no_version_yet(namespace)

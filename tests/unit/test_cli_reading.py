@@ -1,0 +1,58 @@
+"""Commands that read, at the edges: times of versions, aliases, files that are none."""
+
+from __future__ import annotations
+
+import datetime
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tidegate.cli import app, output
+from tidegate.testing.example import write_flights
+
+
+@pytest.fixture(autouse=True)
+def flights(tmp_path, monkeypatch):
+    write_flights(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", alias="live")
+    for name in ("STORE_CONFIG", "WAL_CONFIG", "WAL"):
+        monkeypatch.delenv(f"TIDEGATE_{name}", raising=False)
+    monkeypatch.setenv("TIDEGATE_STORE", f"sqlite://{tmp_path}/store")
+    monkeypatch.setenv("TIDEGATE_NAMESPACE", "flights")
+
+
+def run(*words, code=0):
+    done = CliRunner().invoke(app, [str(word) for word in words], prog_name="tidegate")
+    assert done.exit_code == code, done.output or repr(done.exception)
+    return done.stderr if code else done.stdout
+
+
+def version_at(time):
+    return json.loads(run("get", "airports", "EWR", "--at", time, "--json"))["version"]
+
+
+def test_a_time_that_history_or_status_prints_names_that_version():
+    """Without its last digits it was a moment before the version, and named the one before it."""
+    rows = [row.split("\t") for row in run("history").splitlines()[1:]]
+    assert [version_at(decided) for _, _, decided, *_ in rows] == [1, 2, 3]
+    (told,) = (line for line in run("status").splitlines() if line.startswith("its age"))
+    assert version_at(told.partition("decided at ")[2]) == 3
+
+
+def test_stored_times_are_printed_with_all_their_digits():
+    time = datetime.datetime(2026, 11, 21, 10, 0, 0, 1)  # noqa: DTZ001 - of a timestamp_ntz
+    assert output.cell(time) == "2026-11-21 10:00:00.000001"
+    assert output.cell(time.replace(tzinfo=datetime.timezone.utc)) == "2026-11-21 10:00:00.000001Z"
+
+
+def test_an_export_by_an_alias_is_of_the_namespace_that_it_names(tmp_path):
+    """It said that the namespace has no visible version yet."""
+    told = json.loads(run("export", tmp_path / "exported", "--namespace", "live", "--json"))
+    assert (told["namespace"], told["version"]) == ("flights", 3)
+    assert json.loads((tmp_path / "exported" / "manifest.json").read_bytes())["namespace"] == "flights"
+
+
+@pytest.mark.parametrize("words", [["scan", "aircraft", "--parquet"], ["quarantine", "export", "aircraft"]])
+@pytest.mark.parametrize("folder", [".", "/", "{}"])
+def test_a_folder_is_no_file_to_write(tmp_path, words, folder):
+    assert "is a folder: give the path of a file" in run(*words, folder.format(tmp_path), code=2)
