@@ -167,6 +167,29 @@ def test_status_has_a_row_for_each_store(place):
     assert done_json("status", *away, *place.stores("main"))["visible"] == 3
 
 
+def test_status_tells_of_a_second_store_where_the_log_has_no_list(place):
+    """A query with it is refused, and status said that all is well, in either order."""
+    for order in (("main", "other"), ("other", "main")):
+        told = refused(10, "status", *place.stores(*order))
+        assert "store other is not in the log's list: run `tidegate store add other=URL`" in told
+        assert "store main" not in told
+    assert [row["listed"] for row in done_json("store", "list", *place.stores("main", "other"))["stores"]] == [
+        None,
+        False,
+    ]
+    assert done_json("status", *place.stores("main"))["problems"] == []
+
+
+def test_without_the_log_the_store_that_has_the_namespace_stands_for_it(place):
+    """It said that there is no namespace, for the first one had none."""
+    stores = [option for option in place.stores("other", "main") if not option.startswith("--wal")]
+    assert done_json("status", *stores)["visible"] == 3
+    nowhere = [option for option in place.stores("other", "third") if not option.startswith("--wal")]
+    told = refused(2, "status", *nowhere)
+    assert "/other nor in sqlite://" in told
+    assert "/third: check URLs and name" in told
+
+
 def test_recover_tells_of_a_store_that_is_down_and_brings_the_others_to_the_end(place):
     done("store", "add", "--later", f"copy={place.url('copy')}", *place.stores("main"))
     place.silence("main")

@@ -90,12 +90,15 @@ class Places:
     def _look(self) -> Look:
         # The store first: what is visible was decided before, so a log read later must have it.
         primary, rows = look_at_stores(self._ats, self._namespace, self._opened)
+        if self._wal is None:  # nothing else tells of the namespace
+            primary = next((at for at, row in zip(self._ats, rows, strict=True) if row.identity), primary)
         with self._opened(primary) as store:
             in_store = _in_store(store)
         in_log = None if self._wal is None else self._in_log(self._wal, in_store.pointer.visible)
         state = in_log.view.state if in_log else None
         if in_store.identity is None and state is None:
-            raise no_namespace(self._namespace, primary.url, *([self._wal] if self._wal else []))
+            answered = [at.url for at, row in zip(self._ats, rows, strict=True) if row.pointer is not None]
+            raise no_namespace(self._namespace, *answered, *([self._wal] if self._wal else []))
         problems, warnings = ([], []) if in_log is None else _found_out(in_store, in_log)
         rows = with_log(rows, state)
         several = len(rows) > 1 or (state is not None and bool(state.stores))

@@ -115,13 +115,24 @@ def with_log(rows: Sequence[StoreRow], state: Folded | None) -> list[StoreRow]:
     """The rows with what the log says of them, and a row for each that it lists and was not given."""
     if state is None:
         return list(rows)
-    found = [_with_log(row, state) for row in rows]
+    only = next((row.name for row in rows if row.identity), "")
+    found = [_with_log(row, state, only) for row in rows]
     names = {row.name for row in rows}
     return found + [StoreRow(name, given=False, listed=True) for name in state.stores if name not in names]
 
 
-def _with_log(row: StoreRow, state: Folded) -> StoreRow:
-    row = msgspec.structs.replace(row, listed=row.name in state.stores if state.stores else None)
+def _is_listed(row: StoreRow, state: Folded, only: str) -> bool | None:
+    """Whether the log lists the store. An empty list means one store, whatever it is called, the first that
+    has the namespace (``only``); before the first version it says nothing yet.
+    """
+    if state.stores:
+        return row.name in state.stores
+    stranger = state.last_version > 0 and only not in ("", row.name) and row.pointer is not None
+    return False if stranger else None
+
+
+def _with_log(row: StoreRow, state: Folded, only: str) -> StoreRow:
+    row = msgspec.structs.replace(row, listed=_is_listed(row, state, only))
     if row.pointer is None:
         return row
     lag = max(0, state.last_version - row.pointer.visible)
