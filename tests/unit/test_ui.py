@@ -7,6 +7,8 @@ import hashlib
 import json
 import re
 import shutil
+import socket
+import struct
 import subprocess
 import threading
 import time
@@ -132,8 +134,38 @@ def test_one_keys_history_has_the_versions_at_which_it_changed(tmp_path, served)
     assert values == [(3, None), (1, {"carrier": "UA", "flights": 1})]
     assert json.loads(ask("api/key?table=legs&key=EWR&key=1545")[2])["values"][0]["value"] == {"dest": "IAH"}
     assert json.loads(ask("api/key?table=aircraft&key=N0")[2])["values"] == [
-        {"version": 1, "value": None, "decided_at": pytest.approx(time.time(), abs=3600)}
+        {"version": 1, "value": None, "shown": None, "decided_at": pytest.approx(time.time(), abs=3600)}
     ]
+
+
+def test_a_value_that_is_no_number_does_not_change_by_itself_and_large_ones_are_shown_whole(tmp_path):
+    """NaN is not equal to NaN, 0.0 is to -0.0, and a browser's numbers have 53 bits."""
+    wal, store = f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"
+    writer = Example(wal, store)
+    for departures, delay in ((2**63 - 1, "NaN"), (2**63 - 1, "NaN"), (1, 0.0), (1, -0.0)):
+        writer.write({"airports": {"EWR": {"departures": departures, "delay": delay}}})
+    writer.close()
+    with contextlib.closing(Facts("flights", (store_at(store),), wal)) as facts:
+        found = [(one["version"], one["shown"]) for one in facts.key("airports", ["EWR"])["values"]]
+    assert found == [
+        (4, '{"departures": 1, "delay": -0.0}'),
+        (3, '{"departures": 1, "delay": 0.0}'),
+        (1, '{"departures": 9223372036854775807, "delay": "NaN"}'),
+    ]
+
+
+def test_a_browser_that_leaves_or_asks_nonsense_leaves_no_traceback(tmp_path, served, capfd):
+    ask = served(*example(tmp_path))
+    where = ("127.0.0.1", ask.server.server_port)
+    with socket.create_connection(where) as leaving:
+        leaving.sendall(b"GET /api/namespace HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    for request in (b"GET / HTTP/1.0\r\nHost: [\r\n", b"GET http://[ HTTP/1.0\r\n"):
+        with socket.create_connection(where) as asking, asking.makefile("rb") as answer:
+            asking.sendall(request + b"\r\n")
+            assert answer.readline().split()[1] == b"403"
+    look(ask)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.fixture
@@ -176,6 +208,7 @@ def test_a_key_that_has_expired_is_shown_as_gone(seen_after):
         ("table=nope&key=1", "there is no table 'nope'; the tables there are: aircraft"),
         ("table=legs&key=EWR", "give 2 KEY, not 1"),
         ("table=legs&key=EWR&key=x", "is no int"),
+        ("table=legs&key=EWR&key=99999999999", "is not a value of the key column's type"),
         ("", "there is no table"),
     ],
 )

@@ -21,6 +21,7 @@ import msgspec
 
 from tidegate.cli import retention
 from tidegate.cli.fit import misfit
+from tidegate.cli.output import json_of
 from tidegate.cli.read import parse_key
 from tidegate.cli.rows import StoreRow, problems_of, with_log
 from tidegate.clock import Clock
@@ -398,8 +399,10 @@ def _key_history(
             continue
         with contextlib.suppress(TidegateError) if found else contextlib.nullcontext():
             value = Held(store, view, lambda: None).get(key)
-            if found and found[-1]["value"] == value:
+            shown = None if value is None else msgspec.json.format(json_of(value), indent=0).decode()
+            if found and found[-1]["shown"] == shown:  # as text: NaN is itself there, and 0.0 is not -0.0
                 found.pop()  # it was so before, too
             at = entry.decided_at_us / 1e6
-            found.append({"version": entry.version, "value": value, "decided_at": at})
+            # A browser's numbers have 53 bits: the page puts in the text.
+            found.append({"version": entry.version, "value": value, "shown": shown, "decided_at": at})
     return {"table": table, "values": found, "cut": cut, "oldest": looked[0].version if looked else 0}

@@ -7,12 +7,13 @@ requests for a name that is not the server's own are refused (DNS rebinding), an
 from __future__ import annotations
 
 import importlib.resources
+import sys
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tidegate.cli.output import json_of
-from tidegate.errors import ConfigError, TidegateError
+from tidegate.errors import BadRecordError, ConfigError, TidegateError
 from tidegate.ui.facts import Facts
 
 HEADERS = {
@@ -51,6 +52,11 @@ class Server(ThreadingHTTPServer):
         """Where a browser finds it."""
         return f"http://{self.server_address[0]!s}:{self.server_port}/"
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that has left, as by a reload, is no news either."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
     def server_bind(self) -> None:
         """Without the reverse look-up of the host's name, which may wait for a name server."""
         self.socket.bind(self.server_address)
@@ -65,7 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "tidegate", ""
 
     def do_GET(self) -> None:
-        asked = urllib.parse.urlsplit(self.path)
+        asked = _split(self.path)
         if not self._for_us():
             self._send(403, {"error": "this server answers under its own name only"})
         elif len(self.path) > QUERY_MAX:
@@ -86,12 +92,13 @@ class _Handler(BaseHTTPRequestHandler):
         except ConfigError as error:
             self._send(400, {"error": str(error)})
         except TidegateError as error:
-            self._send(400 if error.exit_code == 2 else 503, {"error": f"{type(error).__name__}: {error}"})
+            typed_wrong = isinstance(error, BadRecordError)
+            self._send(400 if typed_wrong else 503, {"error": f"{type(error).__name__}: {error}"})
         else:
             self._send(200, found)
 
     def _for_us(self) -> bool:
-        host = urllib.parse.urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        host = _split(f"//{self.headers.get('Host', '')}").hostname
         return self.server.anywhere or host in self.server.names
 
     def _send(self, status: int, content: Any) -> None:
@@ -106,3 +113,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Requests are no news."""
+
+
+def _split(url: str) -> urllib.parse.SplitResult:
+    """Its parts; of what is no URL, as ``http://[``, none."""
+    try:
+        return urllib.parse.urlsplit(url)
+    except ValueError:
+        return urllib.parse.urlsplit("")
