@@ -173,10 +173,8 @@ def test_status_tells_of_a_second_store_where_the_log_has_no_list(place):
         told = refused(10, "status", *place.stores(*order))
         assert "store other is not in the log's list: run `tidegate store add other=URL`" in told
         assert "store main" not in told
-    assert [row["listed"] for row in done_json("store", "list", *place.stores("main", "other"))["stores"]] == [
-        None,
-        False,
-    ]
+    rows = done_json("store", "list", *place.stores("main", "other"))["stores"]
+    assert [row["listed"] for row in rows] == [None, False]
     assert done_json("status", *place.stores("main"))["problems"] == []
 
 
