@@ -181,10 +181,9 @@ class AliasGate(Gate):
             if self._closed:
                 return
             self._closed = True
-            spaces = list(self._spaces.values())
-        for space in spaces:
-            if space.gate is not None:
-                space.gate.close()
+            gates = [space.gate for space in self._spaces.values() if space.gate is not None]
+        for gate in gates:  # another thread may let go of one meanwhile
+            gate.close()
         self._store.close()
 
     def __repr__(self) -> str:

@@ -107,6 +107,47 @@ def test_who_is_cancelled_while_the_namespace_before_a_flip_is_closed_holds_no_l
     asyncio.run(main())
 
 
+def test_a_close_waits_for_a_namespace_that_a_call_lets_go_meanwhile(tmp_path, monkeypatch):
+    """That was closed beside it, and was not done when the event loop ended."""
+    flip = Flip(tmp_path, monkeypatch)
+    read_on, blue_may_end = threading.Event(), threading.Event()
+    pointer, close, seen = SqliteStore.pointer, SqliteStore.close, []
+
+    def is_blue(store):
+        return store.where.endswith("blue")
+
+    def slow_pointer(store):
+        seen.append(store)
+        assert not is_blue(store) or read_on.wait(DEADLINE_S)
+        return pointer(store)
+
+    def slow_close(store):
+        flip.begun.set()
+        assert (blue_may_end if is_blue(store) else flip.go_on).wait(DEADLINE_S)
+        close(store)
+
+    async def main():
+        gate = await tidegate.aio.connect(flip.url, "live")
+        monkeypatch.setattr(SqliteStore, "pointer", slow_pointer)
+        call = asyncio.ensure_future(gate.version())  # in blue
+        while not any(map(is_blue, seen)):
+            await asyncio.sleep(0.01)
+        flip.to_green()
+        await gate.version()  # in green
+        monkeypatch.setattr(SqliteStore, "close", slow_close)
+        closing = asyncio.ensure_future(gate.close())
+        assert await asyncio.to_thread(flip.begun.wait, DEADLINE_S)  # green is being closed
+        read_on.set()
+        assert await call == 3
+        flip.go_on.set()
+        assert not (await asyncio.wait([closing], timeout=0.5))[0]
+        blue_may_end.set()
+        await asyncio.wait_for(closing, DEADLINE_S)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+
+
 def test_a_snapshot_whose_close_is_cancelled_before_its_lease_was_given_back_gives_it_back(
     tmp_path, monkeypatch
 ):

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from tidegate.cli import app
 from tidegate.options import Options
+from tidegate.sinks.sqlite_store import SqliteStore
 from tidegate.testing.example import BATCHES, Example
 
 WAIT_S = 80
@@ -66,6 +67,20 @@ def test_tail_prints_what_becomes_visible_while_it_waits(writer):
 
 def test_tail_ends_in_time_and_holds_nothing_then(writer):
     assert run(writer, "tail", "--for", "1") == ""
+    assert writer.driver.store.leases() == []
+
+
+def test_tail_holds_each_version_until_it_holds_the_next_one(writer, monkeypatch):
+    """It let go of a version before it took it again: a retirement in between ended it."""
+    release = SqliteStore.release
+
+    def released(store, lease_id):
+        release(store, lease_id)
+        writer.driver.store.announce(3)  # as far as the leases that are left let it
+
+    monkeypatch.setattr(SqliteStore, "release", released)
+    found = lines(run(writer, "tail", "--after", "1", "--limit", "2", "--json"))
+    assert [line["version"] for line in found if "changes" in line] == [2, 3]
     assert writer.driver.store.leases() == []
 
 

@@ -205,11 +205,15 @@ class AliasGate(Gate):
         self._closed = True
         async with contextlib.AsyncExitStack() as ending:  # all of it, also when it is cancelled
             ending.push_async_callback(lambda: to_the_end(self._store.close()))
-            if self._ending:  # each has its own limits
-                ending.push_async_callback(asyncio.wait, list(self._ending))
+            ending.push_async_callback(self._let_gates_end)
             for space in self._spaces.values():
                 if space.gate is not None:
                     ending.push_async_callback(space.gate.close)
+
+    async def _let_gates_end(self) -> None:
+        """Also those of calls that end while the other gates are closed; each has its own limits."""
+        while self._ending:
+            await asyncio.wait(list(self._ending))
 
     def __repr__(self) -> str:
         return f"<Gate by alias {self.alias} of {self._store.where}>"

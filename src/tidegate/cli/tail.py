@@ -78,15 +78,18 @@ def _versions(
 ) -> Iterator[_OfVersion]:
     """Each version above ``last`` with its changes, in order; the one before it is held while it waits."""
     newest = None if limit is None else last + limit
-    while newest is None or last < newest:
-        with gate.snapshot(version=last) if last else contextlib.nullcontext():
+    with contextlib.ExitStack() as held:
+        if last:
+            held.enter_context(gate.snapshot(version=last))
+        while newest is None or last < newest:
             if not _wait_for(gate, last + 1, end):
                 return
-            with gate.snapshot(version=last + 1) as now:
+            with held.pop_all():  # not let go before the next one is held: it would be retired in between
+                now = held.enter_context(gate.snapshot(version=last + 1))
                 wanted = sorted({*now.tables()} & {*(tables or now.tables())})
                 with gate.diff(last, now.version, wanted) as changes:
                     yield _OfVersion(now.version, now.decided_at, changes)
-        last += 1
+            last += 1
 
 
 def _wait_for(gate: Gate, version: int, end: float | None) -> bool:
