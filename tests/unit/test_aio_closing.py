@@ -110,15 +110,16 @@ def test_who_is_cancelled_while_the_namespace_before_a_flip_is_closed_holds_no_l
 def test_a_close_waits_for_a_namespace_that_a_call_lets_go_meanwhile(tmp_path, monkeypatch):
     """That was closed beside it, and was not done when the event loop ended."""
     flip = Flip(tmp_path, monkeypatch)
-    read_on, blue_may_end = threading.Event(), threading.Event()
-    pointer, close, seen = SqliteStore.pointer, SqliteStore.close, []
+    reading, read_on, blue_may_end = threading.Event(), threading.Event(), threading.Event()
+    pointer, close = SqliteStore.pointer, SqliteStore.close
 
     def is_blue(store):
         return store.where.endswith("blue")
 
     def slow_pointer(store):
-        seen.append(store)
-        assert not is_blue(store) or read_on.wait(DEADLINE_S)
+        if is_blue(store):
+            reading.set()
+            assert read_on.wait(DEADLINE_S)
         return pointer(store)
 
     def slow_close(store):
@@ -130,8 +131,7 @@ def test_a_close_waits_for_a_namespace_that_a_call_lets_go_meanwhile(tmp_path, m
         gate = await tidegate.aio.connect(flip.url, "live")
         monkeypatch.setattr(SqliteStore, "pointer", slow_pointer)
         call = asyncio.ensure_future(gate.version())  # in blue
-        while not any(map(is_blue, seen)):
-            await asyncio.sleep(0.01)
+        assert await asyncio.to_thread(reading.wait, DEADLINE_S)
         flip.to_green()
         await gate.version()  # in green
         monkeypatch.setattr(SqliteStore, "close", slow_close)
