@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -261,7 +262,7 @@ def stores_at(
     """The stores that a user named, the primary first.
 
     One is a URL, and ``options`` are its client's. Of a list, ``options`` are by the store's name.
-    ConfigError: none, two of one name, or options of a store that is not there.
+    ConfigError: none, two of one name or at one place, or options of a store that is not there.
     """
     if isinstance(stores, str):
         return (store_at(stores, dict(options or {})),)
@@ -278,6 +279,7 @@ def stores_at(
             " copy=URL; the log keeps these names"
         )
         raise ConfigError(msg)
+    _refuse_one_place(found)
     given = dict(options or {})
     unknown = sorted(name for name in given if name not in names or not isinstance(given[name], Mapping))
     if unknown:
@@ -289,6 +291,21 @@ def stores_at(
     return tuple(
         dataclasses.replace(one, options={**one.options, **given.get(one.name, {})}) for one in found
     )
+
+
+def _refuse_one_place(stores: Sequence[StoreAt]) -> None:
+    """ConfigError: two of them are one, as far as their URLs tell."""
+    by_place: dict[str, StoreAt] = {}
+    for one in stores:
+        kind, _, where = one.url.partition("://")
+        other = by_place.setdefault(f"{kind}:{posixpath.normpath('/' + where.lstrip('/'))}", one)
+        if other is not one:
+            msg = (
+                f"stores {other.name} and {one.name} are one, {redact(one.url)}: what is dropped as one of"
+                " them is gone from the other; give each a place of its own. A store keeps the name that the"
+                " log has"
+            )
+            raise ConfigError(msg)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

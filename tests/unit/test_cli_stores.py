@@ -201,6 +201,34 @@ def test_recover_tells_of_a_store_that_is_down_and_brings_the_others_to_the_end(
     assert place.content("copy")[0] == 3
 
 
+def test_adopt_tells_of_a_store_that_is_down_by_its_exit_code(place):
+    """As all others do; the adoption stands."""
+    done("store", "add", "--later", f"copy={place.url('copy')}", *place.stores("main"))
+    place.silence("main")
+    (place.folder / "copy").write_text("no folder")
+    lineage = LINEAGE.replace("8", "9")
+    result = run("adopt", "--lineage", lineage, *place.stores("main", "copy"))
+    assert (result.exit_code, "store copy: ConfigError" in result.stderr) == (2, True)
+    assert f"follows query {lineage} from now on" in result.stdout
+
+
+def test_a_store_is_not_added_under_a_second_name(place):
+    """To rename it, say: removing the old name is told with the command that drops its data."""
+    told = refused(2, "store", "add", f"better={place.url('main')}/", *place.stores("main"))
+    assert "stores main and better are one" in told
+
+
+def test_what_a_query_writes_under_another_name_is_not_dropped(place):
+    """The name is not in the log's list, and the URL was that of the only store."""
+    done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
+    with contextlib.closing(open_store(place.url("main"), "flights")) as store:
+        store.heartbeat(store.pointer().epoch)
+    wrong = [f"--store=old={place.url('main')}", *place.log]
+    told = refused(2, "drop", "--only-stores", "--yes", *wrong)
+    assert "a store that a query writes: check --store" in told
+    assert place.content("main")[0] == 3
+
+
 def test_commands_that_open_want_every_store_of_the_list(place):
     done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
     place.silence("main", "copy")

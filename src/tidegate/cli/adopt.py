@@ -23,7 +23,7 @@ from tidegate.cli.common import (
     followers_in,
     made_here,
 )
-from tidegate.cli.many import print_standings, stores_as_json
+from tidegate.cli.many import fail_if_behind, print_standings, stores_as_json
 from tidegate.cli.output import print_json
 from tidegate.committers.adopt import adopt as adopt_lineage
 from tidegate.committers.open import refuse_if_writer_alive
@@ -82,6 +82,7 @@ def adopt(  # noqa: PLR0913 - its options
             print(f"made visible first: version {', '.join(map(str, recovered))}")
         print_standings(standings)
         print("next: start that query; its first batch makes the next version")
+    fail_if_behind(standings)
 
 
 def _query_id(text: str) -> str:

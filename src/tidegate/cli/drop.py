@@ -14,9 +14,10 @@ from tidegate.cli.output import print_json
 from tidegate.committers.alias import refuse_aliased
 from tidegate.committers.driver import Driver
 from tidegate.committers.drop import drop_namespace
-from tidegate.committers.open import refuse_if_writer_alive
+from tidegate.committers.open import WRITER_ALIVE_S, refuse_if_writer_alive
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.options import redact
+from tidegate.sinks.store import Store
 
 EXAMPLES = examples(
     "tidegate drop --store sqlite:///data/store --wal file:///data/wal --namespace flights",
@@ -100,12 +101,24 @@ def _refuse_listed(driver: Driver, *, force: bool) -> None:
     state = None if force else driver.fold_on()
     for each in () if force else driver.stores:
         refuse_aliased(each)
+        _refuse_written(each)
     for at in driver.endpoints.stores if state is not None else ():
         if at.name in state.stores or not state.stores:  # type: ignore[union-attr]
             raise ConfigError(
                 f"store {at.name} follows the log of namespace {driver.endpoints.namespace}: first"
                 f" `tidegate store remove {at.name}`; or leave --only-stores out; or use --force"
             )
+
+
+def _refuse_written(store: Store) -> None:
+    """ConfigError when a query writes there, as it does to a store that it knows by another name."""
+    age_s = None if store.identity() is None else store.pointer().heartbeat_age_s
+    if age_s is not None and age_s < WRITER_ALIVE_S:
+        raise ConfigError(
+            f"{store.where}: a driver gave a sign of life there {age_s:.0f} s ago, so it is a store that a"
+            f" query writes: check --store; if it was removed just now, wait {WRITER_ALIVE_S:.0f} s, or use"
+            " --force"
+        )
 
 
 def _ask(namespace: str, goes: Sequence[tuple[str, str]]) -> None:
