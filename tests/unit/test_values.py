@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate import values
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.values import kind_of, values_of
 from tidegate.wal.record import Column, TableSchema
@@ -284,3 +285,29 @@ def test_a_type_that_is_not_known_is_refused_with_those_that_are(name):
 def test_a_value_format_that_is_not_known_is_refused():
     with pytest.raises(ConfigError, match="avro"):
         values_of(schema_of("int", value_format="avro"))
+
+
+@pytest.mark.parametrize("name", ["\u00e9", "ann\u00e9e", "\u65e5\u672c", "\U0001f6eb", "a\u2028b", "\x7f"])
+def test_columns_are_found_by_names_beyond_ascii(name):
+    """They were read as None, until something had encoded that very text (I10)."""
+
+    def fresh():
+        return "".join(list(name))
+
+    struct = f"struct<{fresh()}:double,b:int>"
+    columns = (Column(fresh(), "bigint"), Column("in", struct), Column("all", f"array<{struct}>"))
+    found = values_of(TableSchema((Column("id", "string"),), columns))
+    inside = {name: "NaN", "b": 2}
+    for ascii_only in (False, True):
+        content = json.dumps({name: 1, "in": inside, "all": [inside]}, ensure_ascii=ascii_only).encode()
+        for row in (found.decode(content), *found.decode_all(pa.array([content]))):
+            assert row[name] == 1
+            assert row["in"]["b"] == row["all"][0]["b"] == 2
+            assert math.isnan(row["in"][name])
+            assert math.isnan(row["all"][0][name])
+
+
+def test_a_name_that_is_not_found_is_told_of(monkeypatch):
+    monkeypatch.setattr(values.msgspec.json, "encode", lambda _: b"{}")
+    with pytest.raises(ConfigError, match="cannot read columns named"):
+        kind_of("struct<a:int>")
