@@ -25,6 +25,7 @@ from tidegate.spark.user_calls import ADVICE, Emit, UserCalls, check_size, name_
 from tidegate.value_encoding import encoder_of
 from tidegate.values import values_of
 from tidegate.wal.bad_rows import StageSpec, bad_rows
+from tidegate.wal.quarantine import ROWS_MAX
 from tidegate.wal.record import StateReads, TableSchema
 
 StateFunction = Callable[[Any, Iterator[dict[str, Any]], Any, Emit], Any]
@@ -85,15 +86,20 @@ def run_function(
 
 
 def _without_bad_rows(batches: Iterable[Any], work: UpdateWork, made: MadeRows) -> Iterator[Any]:
-    """Rows whose key is one. The others pass by the function: staging refuses or quarantines them."""
+    """Rows whose key is one. The others pass by the function: staging refuses or quarantines them.
+
+    No more of them than make it refuse the batch: they wait in memory, and all null keys come to one task.
+    """
     table = work.index(work.table)
     any_value = msgspec.structs.replace(work.spec, value_bytes_max=sys.maxsize)
+    wanted = 1 if work.spec.quarantine is None else ROWS_MAX + 1
     for given in batches:
         batch = given.cast(ROWS)
         checked = batch.append_column("t", pa.repeat(pa.scalar(table, pa.int32()), len(batch)))
         bad = bad_rows(checked, any_value)
-        for one in bad:
+        for one in bad[:wanted]:
             made.add(table, batch["k"][one.row].as_py(), VALUE + batch["v"][one.row].as_py())
+        wanted = max(0, wanted - len(bad))
         if bad:
             keep = np.ones(len(batch), dtype=bool)
             keep[[one.row for one in bad]] = False

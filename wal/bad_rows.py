@@ -66,7 +66,9 @@ def refused(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
 
 
 def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
-    """The rows that cannot be staged, in row order, each with its first cause."""
+    """The rows that cannot be staged, in row order, each with its first cause. What is in the quarantine
+    already, beside rows that are looked at once more, has limits of its own.
+    """
     keys, values = batch["k"], batch["v"]
     found: dict[int, BadRow] = {}
 
@@ -92,7 +94,7 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
             note(pc.greater(sizes, limit), why, f"shorten it or raise {what}_bytes_max", sizes)
     for row in _not_utf8(batch, spec):
         found.setdefault(row, BadRow(row, "its key is not valid UTF-8", "use a binary key column"))
-    return [found[row] for row in sorted(found)]
+    return [found[row] for row in sorted(found) if batch["t"][row].as_py() != spec.quarantine]
 
 
 def _not_utf8(batch: Any, spec: StageSpec) -> list[int]:

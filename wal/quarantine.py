@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import BadRecordError
-from tidegate.key_groups import key_group
 from tidegate.wal.bad_rows import CHANGES, BadRow, StageSpec, bad_rows, refused
+from tidegate.wal.quarantine_ids import id_in
 from tidegate.wal.record import Column, TableSchema
 from tidegate.wal.settle import PLACE, place_of
 
@@ -113,9 +113,7 @@ def _entry(batch: Any, bad: BadRow, spec: StageSpec, number: int, most: int) -> 
     """Key group, id and stored value of a refused row: at ``most`` so many bytes of its key and its value."""
     group, key, value = (batch[name][bad.row].as_py() for name in ("g", "k", "v"))
     value = value[1:] if value is not None else None  # without its flags byte
-    salt = 0
-    while key_group(name := f"{spec.attempt}-{group}-{number}-{salt}".encode(), spec.key_groups) != group:
-        salt += 1
+    name = id_in(group, spec.key_groups, f"{spec.attempt}-{group}-{number}")
     told = {
         "table": spec.tables[batch["t"][bad.row].as_py()],
         "cause": bad.why,

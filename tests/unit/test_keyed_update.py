@@ -22,6 +22,7 @@ from tidegate.spark.keyed_update import UpdateWork, run_function
 from tidegate.spark.made_rows import MARK, REFUSED, unmarked
 from tidegate.values import values_of
 from tidegate.wal.bad_rows import StageSpec
+from tidegate.wal.quarantine import ROWS_MAX
 from tidegate.wal.record import Column, TableSchema
 
 KEY_GROUPS = 8
@@ -37,6 +38,7 @@ SPEC = StageSpec("uuid", "attempt", tuple(TABLES), TYPES, 1000, 40, 100, KEY_GRO
 def work(**changes):
     rows = TableSchema((), (Column("n", "int"),))
     made = {
+        "spec": SPEC,
         "rows": rows,
         "schemas": TABLES,
         "batch": "batch 7",
@@ -44,7 +46,7 @@ def work(**changes):
         "parallelism": 2,
         **changes,
     }
-    return UpdateWork(SPEC, 0, "t", 0, **made)
+    return UpdateWork(call=0, table="t", start=0, **made)
 
 
 def batches(rows, size=1000):
@@ -350,8 +352,22 @@ def test_rows_without_a_key_pass_by_the_function():
     bad = pa.record_batch(
         [pa.array([1, 2], pa.int32()), pa.array([None, b"\xff"]), pa.array([b"{}", b"{}"])], ROWS
     )
-    made = [row for batch in run_function([bad], work(), None, State(), task=0) for row in batch.to_pylist()]
+    aside = work(spec=msgspec.structs.replace(SPEC, quarantine=0))
+    made = [row for batch in run_function([bad], aside, None, State(), task=0) for row in batch.to_pylist()]
     assert [(row["k"], row["v"], row["t"]) for row in made[:2]] == [(None, b"+{}", 2), (b"\xff", b"+{}", 2)]
+
+
+@pytest.mark.parametrize("quarantine, most", [(None, 1), (0, ROWS_MAX + 1)])
+def test_a_batch_of_nothing_but_null_keys_is_not_gathered_in_memory_i11(monkeypatch, quarantine, most):
+    """It ended as a FunctionError, of a call that had emitted too much, and Spark tried it four times."""
+    monkeypatch.setattr(made_rows, "CALL_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(made_rows, "BATCH_BYTES", 100_000)
+    rows, value = 5_000, b"{" + b" " * 80 + b"}"
+    columns = [[1] * rows, [None] * rows, [value] * rows]
+    bad = pa.record_batch([pa.array(*of) for of in zip(columns, ROWS.types, strict=True)], ROWS)
+    aside = work(spec=msgspec.structs.replace(SPEC, quarantine=quarantine))
+    made = [batch["v"] for batch in run_function([bad] * 20, aside, None, State(), task=0)]
+    assert sum(b"+" + value == one for values in made for one in values.to_pylist()) == most
 
 
 # -- the deadline -------------------------------------------------------------------------------------

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+from collections.abc import Iterable
 
 import msgspec
 import pyarrow as pa
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +18,8 @@ from tidegate.errors import BadRecordError
 from tidegate.key_groups import key_group
 from tidegate.wal import quarantine
 from tidegate.wal.bad_rows import CHANGES, StageSpec, bad_rows
+from tidegate.wal.changelog import Merge, stage_task
+from tidegate.wal.quarantine_ids import id_in
 from tidegate.wal.settle import last_per_key
 
 SPEC = StageSpec(
@@ -124,3 +128,47 @@ def test_large_rows_without_a_key_take_bounded_memory_while_they_wait_i11(
 def test_the_first_cause_of_a_row_is_named() -> None:
     (batch,) = batches_of([(0, 0, None, None)], 1)
     assert [bad.why for bad in bad_rows(batch, SPEC)] == ["its key is null"]
+
+
+class _Nowhere:
+    """A log that keeps nothing."""
+
+    def stage(self, segment: str, blobs: Iterable[bytes]) -> list[str]:
+        return [f"{segment}/{number}" for number, _ in enumerate(blobs)]
+
+
+@pytest.mark.parametrize("merge", [None, lambda batch: [batch]], ids=["plain", "merged"])
+def test_what_is_set_aside_is_not_refused_once_more_t46(merge: Merge | None) -> None:
+    """Its id is longer than a key may be, and its value tells more than a value may take."""
+    (batch,) = batches_of([(0, 0, b"12345", b"+v"), (1, 0, b"k", b"+too large a value")], 2)
+    ack = stage_task([batch], SPEC, _Nowhere(), task=0, task_attempt="0", host="h", merge=merge)
+    assert ack.refusal is None
+    assert ack.rows == 2
+
+
+@given(st.text(st.characters(codec="ascii"), max_size=70), st.integers(1, 32_768), st.data())
+def test_an_id_is_of_the_key_group_that_is_asked_for(stem: str, key_groups: int, data: st.DataObject) -> None:
+    group = data.draw(st.integers(0, key_groups - 1))
+    found = id_in(group, key_groups, stem)
+    assert key_group(found, key_groups) == group
+    assert found.startswith(stem.encode())
+    assert id_in(group, key_groups, stem) == found
+
+
+def test_many_refused_rows_are_given_ids_of_one_of_many_key_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many texts as there are key groups were hashed for each: minutes for the rows that a task takes."""
+    hashed = 0
+    digest = xxhash.xxh64_intdigest
+
+    def counted(content: bytes, seed: int = 0) -> int:
+        nonlocal hashed
+        hashed += 1
+        return digest(content, seed)
+
+    monkeypatch.setattr(xxhash, "xxh64_intdigest", counted)
+    spec = msgspec.structs.replace(SPEC, key_groups=32_768)
+    rows = batches_of([(30_000, 0, None, b"+v")] * 50, 50)
+    ids = [row["k"] for batch in quarantine.accepted(rows, spec) for row in batch.to_pylist()]
+    assert hashed < 50 * 10
+    assert {key_group(one, 32_768) for one in ids} == {30_000}
+    assert len(set(ids)) == 50
