@@ -7,15 +7,11 @@ sign: two days would be one key, and readers get another day than there was. All
 from __future__ import annotations
 
 import collections
-import functools
-import logging
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, functions, types
 
 from tidegate.spark.encoding import column
-
-logger = logging.getLogger("tidegate")
 
 POLICY, LEGACY = "spark.sql.legacy.timeParserPolicy", "LEGACY"
 
@@ -47,53 +43,53 @@ TYPES: dict[type[types.DataType], Days] = {
 def written_as_they_are(table: str, rows: DataFrame) -> DataFrame:
     """The rows; where the session's policy is LEGACY, one of another day there fails the batch.
 
-    While staging: BadRecordError names table, column and day. Days inside of arrays, maps and structs are not
-    looked at: a warning says so.
+    While staging: BadRecordError names table and column, and the day where it is not inside of an array, a
+    map or a struct. A map's keys are written as numbers, whatever the calendar.
     """
-    dated = [field for field in rows.schema.fields if _holds_days(field.dataType)]
+    dated = [field for field in rows.schema.fields if _otherwise(field.dataType, "")]
     if not dated or str(rows.sparkSession.conf.get(POLICY)).upper() != LEGACY:
         return rows
     names = collections.Counter(field.name for field in rows.schema.fields)
-    looked_at = {}
-    for field in dated:
-        if type(field.dataType) not in TYPES:
-            _warn(table, field.name)
-        elif names[field.name] == 1:  # two of one name are stored by no call: Spark cannot tell them apart
-            looked_at[field.name] = _refused(table, field)
+    # Two of one name are stored by no call: Spark cannot tell them apart.
+    looked_at = {field.name: _refused(table, field) for field in dated if names[field.name] == 1}
     return rows.withColumns(looked_at) if looked_at else rows
 
 
 def _refused(table: str, field: types.StructField) -> Column:
-    days, name = TYPES[type(field.dataType)], "`" + field.name.replace("`", "``") + "`"
-    which = f"tidegate.errors.BadRecordError: table {table}, column {field.name}: {days.unit} "
+    name = _quoted(field.name)
+    days = TYPES.get(type(field.dataType))
+    what = functions.lit("a day or a time inside of it")
+    if days is not None:
+        count = functions.expr(f"{days.since_1970}({name})")
+        what = functions.concat(functions.lit(f"{days.unit} "), count, functions.lit(" since 1970"))
+    which = f"tidegate.errors.BadRecordError: table {table}, column {field.name}: "
     why = (
-        f" since 1970 is another one in the calendar of {POLICY}={LEGACY}; nothing was decided; set it to"
-        " CORRECTED for this query\n"
+        f" is another one in the calendar of {POLICY}={LEGACY}; nothing was decided; set it to CORRECTED for"
+        " this query\n"
     )
-    count = functions.expr(f"{days.since_1970}({name})")
-    error = functions.raise_error(functions.concat(functions.lit(which), count, functions.lit(why)))
-    return functions.when(functions.expr(days.otherwise.format(name)), error).otherwise(column(field.name))
+    error = functions.raise_error(functions.concat(functions.lit(which), what, functions.lit(why)))
+    return functions.when(functions.expr(_otherwise(field.dataType, name)), error).otherwise(
+        column(field.name)
+    )
 
 
-def _holds_days(kind: types.DataType) -> bool:
+def _otherwise(kind: types.DataType, at: str, depth: int = 0) -> str:
+    """The predicate for what holds a day that is written otherwise; none for a type that has no days."""
+    element = f"e{depth}"
     match kind:
         case types.StructType():
-            return any(_holds_days(field.dataType) for field in kind.fields)
+            fields = (_otherwise(f.dataType, f"{at}.{_quoted(f.name)}", depth) for f in kind.fields)
+            return " OR ".join(f"({one})" for one in fields if one)
         case types.ArrayType():
-            return _holds_days(kind.elementType)
+            inside = _otherwise(kind.elementType, element, depth + 1)
+            return inside and f"exists({at}, {element} -> {inside})"
         case types.MapType():
-            return _holds_days(kind.keyType) or _holds_days(kind.valueType)
+            inside = _otherwise(kind.valueType, element, depth + 1)
+            return inside and f"exists(map_values({at}), {element} -> {inside})"
         case _:
-            return type(kind) in TYPES
+            days = TYPES.get(type(kind))
+            return "" if days is None else days.otherwise.format(at)
 
 
-@functools.lru_cache(maxsize=1_000)
-def _warn(table: str, name: str) -> None:
-    logger.warning(
-        "table %s, column %s: with %s=%s days before the year 1, beyond 9999, and of 5 to 14 October 1582 are"
-        " written as other ones, and inside of this column nobody looks for them: set it to CORRECTED",
-        table,
-        name,
-        POLICY,
-        LEGACY,
-    )
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
