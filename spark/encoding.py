@@ -5,7 +5,7 @@ The same bytes as ``tidegate.key_groups`` makes in Python; tests hold the two to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pyspark.sql import Column, DataFrame, functions, types
 
@@ -74,6 +74,30 @@ def check_value_type(table: str, field: types.StructField) -> None:
     except ConfigError as error:
         msg = f"table {table}: column {field.name}: {error}"
         raise ConfigError(msg) from None
+    for struct in _structs(field.dataType):
+        names = struct.names
+        if wrong := sorted({name for name in names if ":" in name or names.count(name) > 1}):
+            why = "has a colon in its name" if ":" in wrong[0] else "stands twice"
+            msg = (
+                f"table {table}: column {field.name}: field {wrong[0]!r} {why} in {struct.simpleString()},"
+                " and readers could not tell it; rename it before writing"
+            )
+            raise ConfigError(msg)
+
+
+def _structs(kind: types.DataType) -> Iterator[types.StructType]:
+    """The structs in a type, itself and nested ones."""
+    match kind:
+        case types.StructType():
+            yield kind
+            for field in kind.fields:
+                yield from _structs(field.dataType)
+        case types.ArrayType():
+            yield from _structs(kind.elementType)
+        case types.MapType():
+            yield from _structs(kind.valueType)
+        case _:
+            pass
 
 
 def key_bytes(fields: Sequence[types.StructField]) -> Column:
