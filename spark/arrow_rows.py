@@ -7,7 +7,6 @@ cost Python for each row. No pyspark is imported here.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
@@ -16,26 +15,34 @@ import pyarrow as pa
 
 from tidegate.errors import CorruptError
 from tidegate.spark.keyed_state import TYPES, ReducedColumn, parse
-from tidegate.values import Values
+from tidegate.values import SIMPLE, Values
 from tidegate.wal.record import TableSchema
 
-_AS_STRING = re.compile(r"interval [a-z ]+|string collate \w+|(?:var)?char\(\d+\)")
 LENGTH_DIGITS_MAX = 6
 """A part of a key takes at most 32 KiB unless the option says more: a netstring's length has few digits."""
 
 
-def readable_type(name: str) -> str:
-    """A column's type as readers have it: text for intervals, collated strings, char and varchar."""
-    return _AS_STRING.sub("string", name)
-
-
 def ddl_of(values: Values) -> str:
-    """The columns of ``Values.arrow_schema`` as Spark's DDL: the key's, then the value's."""
-    schema = values.schema
-    types = {column.name: column.type for column in schema.key}
-    for column in schema.value:
-        types.setdefault(column.name, column.type if schema.value_format == "json" else "binary")
-    return ", ".join(f"`{name.replace('`', '``')}` {readable_type(types[name])}" for name in types)
+    """The columns of ``Values.arrow_schema`` as Spark's DDL: the key's, then the value's. Types are those
+    that readers have: text for intervals, collated strings, char and varchar.
+    """
+    return ", ".join(f"{_quoted(field.name)} {_ddl(field.type)}" for field in values.arrow_schema)
+
+
+def _ddl(kind: Any) -> str:
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{_quoted(field.name)}: {_ddl(field.type)}' for field in kind)}>"
+    if pa.types.is_list(kind):
+        return f"array<{_ddl(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{_ddl(kind.key_type)}, {_ddl(kind.item_type)}>"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return next(name for name, simple in SIMPLE.items() if simple.arrow == kind)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def columns_of(batch: Any, values: Values, where: str) -> dict[str, Any]:

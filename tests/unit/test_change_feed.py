@@ -9,12 +9,12 @@ from tidegate.errors import ConfigError, WalGapError
 from tidegate.options import Options
 from tidegate.sinks.open_store import open_store
 from tidegate.spark import change_feed
-from tidegate.spark.arrow_rows import columns_of, readable_type
+from tidegate.spark.arrow_rows import columns_of, ddl_of
 from tidegate.spark.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
 from tidegate.spark.pinned import pin
 from tidegate.spark.source_options import SourceOptions
 from tidegate.testing.example import SCHEMAS, Example
-from tidegate.values import values_of
+from tidegate.values import SIMPLE, values_of
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Column, TableSchema
 
@@ -219,6 +219,22 @@ def test_composite_keys_are_taken_apart_in_columns():
     assert list(zip(*(found[name].to_pylist() for name in "abc"), strict=True)) == rows
 
 
+def ddl(*types):
+    return ddl_of(values_of(TableSchema((), tuple(Column("c", one) for one in types))))
+
+
 def test_types_that_arrow_has_no_form_for_are_read_as_text():
-    assert readable_type("array<interval day to second>") == "array<string>"
-    assert readable_type("struct<a:varchar(3),b:string collate UNICODE_CI>") == "struct<a:string,b:string>"
+    assert ddl("array<interval day to second>") == "`c` array<string>"
+    assert ddl("struct<a:varchar(3),b:string collate UNICODE_CI>") == "`c` struct<`a`: string, `b`: string>"
+
+
+def test_names_of_fields_are_quoted_as_those_of_columns_are():
+    """Else Spark could not read a table that has such a column at all."""
+    assert ddl("struct<\u00fc:int,x y:array<struct<a`b:date>>>") == (
+        "`c` struct<`\u00fc`: int, `x y`: array<struct<`a``b`: date>>>"
+    )
+
+
+@pytest.mark.parametrize("name", [*SIMPLE, "decimal(20,6)", "map<timestamp, array<decimal(5,0)>>"])
+def test_a_type_is_told_to_spark_by_its_own_name(name):
+    assert ddl(name) == f"`c` {name}"
