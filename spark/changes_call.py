@@ -54,10 +54,10 @@ def changes_call(
     unknown = functions.lit(False)  # noqa: FBT003
     for name in [*names, *([] if op is None else [op.name])]:
         unknown = unknown | column(name).isNull()
-    value = json_value([field.name for field in stored])
+    value = json_value(stored)
     if op is not None:
         deletes = column(op.name).isin(list(delete_values))
-        value = functions.when(deletes, json_value(names, flags=b"-")).otherwise(value)
+        value = functions.when(deletes, json_value(sequence, flags=b"-")).otherwise(value)
     value = functions.when(unknown, functions.lit(UNUSABLE)).otherwise(value)
     # What has no sequence comes last, so that it is met and refused, whatever else its key has.
     order = (unknown, *(column(name) for name in names))

@@ -11,7 +11,9 @@ from pyspark.sql import Column, DataFrame, functions, types
 
 from tidegate.errors import ConfigError
 from tidegate.spark.kept_columns import kept
+from tidegate.spark.nested import quoted, somewhere
 from tidegate.values import kind_of
+from tidegate.wal.bad_rows import NOT_TEXT
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.settle import HASH_BITS, TABLE_BITS
 
@@ -39,7 +41,7 @@ _KEY_TYPES = (
 
 def column(name: str) -> Column:
     """The column of exactly this name, dots and all."""
-    return kept(functions.col, "`" + name.replace("`", "``") + "`")
+    return kept(functions.col, quoted(name))
 
 
 def schema_column(field: types.StructField) -> SchemaColumn:
@@ -174,16 +176,28 @@ def task_of(group: Column, parallelism: int, key_groups: int) -> Column:
     return owner.cast("int")
 
 
-def json_value(names: Sequence[str], flags: bytes = b"+") -> Column:
-    """A stored value: ``+`` (or other flags) and the JSON object of these columns."""
-    return kept(_json_value, flags, *names)
+def json_value(fields: Sequence[types.StructField], flags: bytes = b"+") -> Column:
+    """A stored value: ``+`` (or other flags) and the JSON object of these columns.
+
+    JSON has no text that is not UTF-8: where there is one the flags are ``NOT_TEXT``.
+    """
+    return kept(_json_value, flags, *fields)
 
 
-def _json_value(flags: bytes, *names: str) -> Column:
-    if not names:
+def _json_value(flags: bytes, *fields: types.StructField) -> Column:
+    if not fields:
         return functions.lit(flags + b"{}")
-    text = functions.to_json(functions.struct(*map(column, names)), JSON_OPTIONS)
-    return functions.concat(functions.lit(flags), text.cast("binary"))
+    text = functions.to_json(functions.struct(*(column(f.name) for f in fields)), JSON_OPTIONS)
+    lead = functions.lit(flags)
+    lost = [somewhere(f.dataType, quoted(f.name), _no_text, keys=True) for f in fields]
+    if any(lost):
+        where = functions.expr(" OR ".join(f"({one})" for one in lost if one))
+        lead = functions.when(where, functions.lit(NOT_TEXT)).otherwise(lead)
+    return functions.concat(lead, text.cast("binary"))
+
+
+def _no_text(kind: types.DataType, at: str) -> str:
+    return f"NOT is_valid_utf8({at})" if isinstance(kind, types.StringType) else ""
 
 
 def bytes_value(name: str) -> Column:

@@ -24,7 +24,7 @@ from tidegate.spark.state_read import ReadState
 from tidegate.spark.user_calls import ADVICE, Emit, UserCalls, check_size, name_of
 from tidegate.value_encoding import encoder_of
 from tidegate.values import values_of
-from tidegate.wal.bad_rows import StageSpec, bad_rows
+from tidegate.wal.bad_rows import NOT_TEXT, StageSpec, bad_rows
 from tidegate.wal.quarantine import ROWS_MAX
 from tidegate.wal.record import StateReads, TableSchema
 
@@ -86,7 +86,7 @@ def run_function(
 
 
 def _without_bad_rows(batches: Iterable[Any], work: UpdateWork, made: MadeRows) -> Iterator[Any]:
-    """Rows whose key is one. The others pass by the function: staging refuses or quarantines them.
+    """Rows that can be had. The others pass by the function: staging refuses or quarantines them.
 
     No more of them than make it refuse the batch: they wait in memory, and all null keys come to one task.
     """
@@ -98,7 +98,8 @@ def _without_bad_rows(batches: Iterable[Any], work: UpdateWork, made: MadeRows) 
         checked = batch.append_column("t", pa.repeat(pa.scalar(table, pa.int32()), len(batch)))
         bad = bad_rows(checked, any_value)
         for one in bad[:wanted]:
-            made.add(table, batch["k"][one.row].as_py(), VALUE + batch["v"][one.row].as_py())
+            row = batch["v"][one.row].as_py()
+            made.add(table, batch["k"][one.row].as_py(), row if row.startswith(NOT_TEXT) else VALUE + row)
         wanted = max(0, wanted - len(bad))
         if bad:
             keep = np.ones(len(batch), dtype=bool)

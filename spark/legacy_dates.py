@@ -12,6 +12,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, functions, types
 
 from tidegate.spark.encoding import column
+from tidegate.spark.nested import quoted, somewhere
 
 POLICY, LEGACY = "spark.sql.legacy.timeParserPolicy", "LEGACY"
 
@@ -56,7 +57,7 @@ def written_as_they_are(table: str, rows: DataFrame) -> DataFrame:
 
 
 def _refused(table: str, field: types.StructField) -> Column:
-    name = _quoted(field.name)
+    name = quoted(field.name)
     days = TYPES.get(type(field.dataType))
     what = functions.lit("a day or a time inside of it")
     if days is not None:
@@ -73,23 +74,11 @@ def _refused(table: str, field: types.StructField) -> Column:
     )
 
 
-def _otherwise(kind: types.DataType, at: str, depth: int = 0) -> str:
+def _otherwise(kind: types.DataType, at: str) -> str:
     """The predicate for what holds a day that is written otherwise; none for a type that has no days."""
-    element = f"e{depth}"
-    match kind:
-        case types.StructType():
-            fields = (_otherwise(f.dataType, f"{at}.{_quoted(f.name)}", depth) for f in kind.fields)
-            return " OR ".join(f"({one})" for one in fields if one)
-        case types.ArrayType():
-            inside = _otherwise(kind.elementType, element, depth + 1)
-            return inside and f"exists({at}, {element} -> {inside})"
-        case types.MapType():
-            inside = _otherwise(kind.valueType, element, depth + 1)
-            return inside and f"exists(map_values({at}), {element} -> {inside})"
-        case _:
-            days = TYPES.get(type(kind))
-            return "" if days is None else days.otherwise.format(at)
+    return somewhere(kind, at, _day, keys=False)
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+def _day(kind: types.DataType, at: str) -> str:
+    days = TYPES.get(type(kind))
+    return "" if days is None else days.otherwise.format(at)

@@ -35,7 +35,7 @@ from tidegate.spark.redistribution import (
 from tidegate.spark.user_calls import ADVICE, Emit, Source, UserCalls, check_size
 from tidegate.value_encoding import encoder_of
 from tidegate.values import values_of
-from tidegate.wal.bad_rows import StageSpec
+from tidegate.wal.bad_rows import NOT_TEXT, StageSpec
 from tidegate.wal.record import Column, TableSchema
 
 INSTANCES_SCHEMA = TableSchema(
@@ -207,12 +207,18 @@ def _rows(work: LocalWork, first: Any, batches: Iterator[Any]) -> Iterator[dict[
     """BadRecordError: a row cannot be had in Python."""
     decode, index = values_of(work.rows).decode, first["i"][0].as_py()
     parts = chain([first["r"].slice(1)], (batch["r"] for batch in batches))
+
+    def shown() -> str:
+        return work.shown(Instance(index, work.parallelism, 0))
+
     for content in chain.from_iterable(part.to_pylist() for part in parts):
+        if content.startswith(NOT_TEXT):
+            lost = f"text that is not valid UTF-8: {content[1:121].decode(errors='replace')}"
+            raise BadRecordError(f"{shown()}: a row has a {lost}; nothing was decided")
         try:
             row = decode(content)
         except CorruptError as error:
-            where = work.shown(Instance(index, work.parallelism, 0))
-            msg = f"{where}: a row has a value that Python has not: {error}; nothing was decided"
+            msg = f"{shown()}: a row has a value that Python has not: {error}; nothing was decided"
             raise BadRecordError(msg) from None
         yield row
 

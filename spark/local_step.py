@@ -107,7 +107,7 @@ def _dealt(local: Local, rows: DataFrame, parallelism: int) -> DataFrame:
     ordered = (*local.order_by, *(name for name in usable if name not in local.order_by))
     dealt = rows.select(
         functions.pmod(spread, functions.lit(parallelism).cast("bigint")).cast("int").alias("i"),
-        json_value(rows.columns, flags=b"").alias("r"),
+        json_value(rows.schema.fields, flags=b"").alias("r"),
         functions.struct(*map(column, ordered)).alias("o"),
     )
     session: SparkSession = rows.sparkSession

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame, functions
+from pyspark.sql import Column, DataFrame, functions, types
 
 from tidegate.spark.encoding import column, json_value
 from tidegate.spark.keyed_state import OVERFLOW, ReducedColumn
@@ -23,12 +23,18 @@ def reduced_rows(
     )
     overflows = [_overflows(c).alias(f"{_KEY}{n}") for n, c in enumerate(reduced) if c.reducer == "sum"]
     grouped = ordered.groupBy(_KEY).agg(*(_aggregate(c) for c in reduced), *overflows)
-    stored = json_value([c.name for c in reduced])
+    stored = json_value([_field(c) for c in reduced])
     for place, reduced_by in enumerate(reduced):
         if reduced_by.reducer == "sum":
             mark = functions.lit(OVERFLOW + reduced_by.name.encode())
             stored = functions.when(functions.col(f"{_KEY}{place}"), mark).otherwise(stored)
     return grouped, functions.col(_KEY), stored
+
+
+def _field(reduced: ReducedColumn) -> types.StructField:
+    """The aggregate's column, as far as its JSON asks for its type: whether it is a text."""
+    kind = types.StringType() if reduced.type == "string" else types.LongType()
+    return types.StructField(reduced.name, kind)
 
 
 def _aggregate(reduced: ReducedColumn) -> Column:

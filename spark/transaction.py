@@ -219,7 +219,7 @@ class Transaction:
         emits = output_schemas(table, outputs, self._known)
         order = self._order(table, rows, order_by)
         update = Update(fn, _columns(rows.schema.fields), tuple(emits))
-        stored = json_value(rows.columns, flags=b"")
+        stored = json_value(rows.schema.fields, flags=b"")
         call = Call(
             "update", table, rows, key_bytes(keys), stored, order, settled, _columns(keys), (), update
         )
@@ -356,7 +356,7 @@ class Transaction:
             for field in others:
                 check_value_type(table, field)
             schema = TableSchema(_columns(keys), _columns(others))
-            stored = json_value([field.name for field in others])
+            stored = json_value(others)
         else:
             if not isinstance(value, str):
                 raise ConfigError(f"table {table}: value={value!r} must be a column's name")

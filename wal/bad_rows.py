@@ -24,6 +24,10 @@ CHANGES = pa.schema(
 """The columns of a batch of changes: by g and t, the rows of a k side by side, the last one wins."""
 
 
+NOT_TEXT = b"~"
+"""Spark hands a value over with these flags where its JSON lost bytes of a text that is not UTF-8."""
+
+
 class StageSpec(msgspec.Struct, frozen=True):
     """What a task must know to stage its part of an attempt. Plain data, travels to tasks.
 
@@ -82,6 +86,11 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
         note(pc.is_null(keys), "its key is null", "filter such rows out")
     if values.null_count:
         note(pc.is_null(values), "its value is null", "use delete to remove a key")
+    note(
+        pc.starts_with(values, NOT_TEXT),
+        "a text in its value is not valid UTF-8",
+        "make it valid (make_valid_utf8), or use a binary column",
+    )
     for column, flags, limit, what in (
         (keys, 0, spec.key_bytes_max, "key"),
         (values, 1, spec.value_bytes_max, "value"),
