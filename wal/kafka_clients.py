@@ -104,6 +104,12 @@ _everyone: weakref.WeakSet[Clients] = weakref.WeakSet()
 """Who may hold clients when this process forks."""
 
 
+class _Notes(threading.local):
+    """What the clients told of themselves in this thread's call; another's call does not colour it."""
+
+    last: KafkaError | None = None
+
+
 class Clients:
     """Producers, consumers and an admin client for one log, in whatever process this is."""
 
@@ -116,7 +122,7 @@ class Clients:
         self._idle: dict[str, deque[Any]] = {}
         self._alive: list[Any] = []
         """Every client that was not ended, lent out or not."""
-        self._last_error: KafkaError | None = None
+        self._notes = _Notes()
 
     def after_fork(self) -> None:
         """In the child: what it inherited is not its own.
@@ -162,11 +168,11 @@ class Clients:
         rest: Callable[[T], None] = lambda _: None,
     ) -> Generator[T, None, None]:
         idle: deque[T] = self._idle.setdefault(kind, deque())
-        try:
-            client = idle.pop()
-        except IndexError:
+        client = self._rested(idle, end)
+        if client is None:
             client = make()
             self._alive.append(client)
+        self._notes.last = None
         alive, failed = self._alive, True
         try:
             yield client
@@ -183,6 +189,25 @@ class Clients:
             else:
                 rest(client)
                 idle.append(client)
+
+    def _rested(self, idle: deque[T], end: Callable[[T], None]) -> T | None:
+        """An idle client, if there is one, that was not refused while it lay idle.
+
+        It tells of such a refusal only when it is used again, when that may be long over: a time-out of that
+        call would be taken for a refusal. A new client tells how it is now.
+        """
+        while True:
+            try:
+                client = idle.pop()
+            except IndexError:
+                return None
+            self._notes.last = None
+            with contextlib.suppress(KafkaException):  # it gave itself up
+                client.poll(0)  # type: ignore[attr-defined]
+                if not self._is_refused(self._notes.last):
+                    return client
+            end(client)
+            self._alive.remove(client)
 
     def close(self) -> None:
         """End the clients that are idle. May be repeated; later calls make new ones."""
@@ -233,8 +258,8 @@ class Clients:
         return error is not None and error.code() in REFUSED and UNANSWERED not in error.str()
 
     def _note(self, error: KafkaError) -> None:
-        if not self._is_refused(self._last_error):  # what comes after a refusal only follows from it
-            self._last_error = error
+        if not self._is_refused(self._notes.last):  # what comes after a refusal only follows from it
+            self._notes.last = error
 
     def ask(
         self,
@@ -249,7 +274,7 @@ class Clients:
         is thrown away, since it may stick to a broker that is gone. A KafkaException becomes what
         it proves: see ``unavailable``.
         """
-        self._last_error = None
+        self._notes.last = None
 
         def once() -> T:
             with lend() as client:
@@ -262,7 +287,7 @@ class Clients:
 
         def again(error: BaseException) -> bool:
             passing = isinstance(error, KafkaException) and error.args[0].code() in TRANSIENT | also
-            return passing and not self._is_refused(self._last_error)
+            return passing and not self._is_refused(self._notes.last)
 
         try:
             return tenacity.Retrying(
@@ -281,7 +306,7 @@ class Clients:
         self, what: str, error: KafkaError | None = None, cause: BaseException | None = None
     ) -> NoReturn:
         """ConfigError when the brokers refuse this user, else WalUnavailableError."""
-        noted, self._last_error = self._last_error, None
+        noted, self._notes.last = self._notes.last, None
         shown = [one for one in (error, noted) if one is not None]
         said = self.settings.hide("; ".join(dict.fromkeys(one.str() for one in shown)))
         if any(one.code() in DENIED for one in shown):

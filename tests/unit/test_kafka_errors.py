@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
-from tidegate.wal import kafka_clients
+from tidegate.wal import kafka_clients, kafka_producing
 from tidegate.wal.kafka_clients import Clients
+from tidegate.wal.kafka_producing import Receipts
 from tidegate.wal.kafka_settings import settings_of
 
 
@@ -80,3 +84,82 @@ def test_a_broker_that_goes_away_in_a_handshake_does_not_refuse_this_user(said, 
     with pytest.raises(TidegateError) as raised:
         clients.unavailable("metadata", KafkaError(KafkaError._TIMED_OUT))
     assert type(raised.value) is kind
+
+
+class Idle:
+    """A producer whose connections are told of only in ``poll``; it takes messages and reports none."""
+
+    made: ClassVar[list[Idle]] = []
+
+    def __init__(self, configuration, **_):
+        self.tell, self.queued, self.fatal = configuration["error_cb"], [], None
+        Idle.made.append(self)
+
+    def poll(self, wait_s):
+        if self.fatal:
+            raise KafkaException(self.fatal)
+        while self.queued:
+            self.tell(self.queued.pop(0))
+        time.sleep(min(wait_s, 0.01))
+
+    def list_topics(self, *_):
+        pass
+
+    def produce(self, *_, **__):
+        pass
+
+    def purge(self, **_):
+        pass
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    monkeypatch.setattr(kafka_clients, "Producer", Idle)
+    monkeypatch.setattr(kafka_producing, "POLL_S", 0.01)
+    monkeypatch.setattr(Idle, "made", [])
+    clients = Clients(settings_of("kafka://b:9092", {"timeout_s": 1}), "kafka://b:9092")
+    with clients.producer("t"):
+        pass
+    return clients
+
+
+REFUSED = KafkaError(KafkaError._AUTHENTICATION, "SASL PLAIN: password changed")
+
+
+def _time_out(clients):
+    with clients.producer("t") as producer:
+        receipts = Receipts(clients, producer, "t", 0)
+        receipts.send(b"x")
+        receipts._clients.unavailable("writing to t", KafkaError(KafkaError._MSG_TIMED_OUT))
+
+
+def test_a_refusal_of_an_idle_time_does_not_colour_a_later_time_out(idle):
+    Idle.made[0].queued.append(REFUSED)
+    with pytest.raises(WalUnavailableError) as raised:
+        _time_out(idle)
+    assert "password changed" not in str(raised.value)
+    assert len(Idle.made) == 2, "a new client, which tells how it is now"
+
+
+def test_a_client_that_gave_itself_up_while_idle_is_not_used(idle):
+    Idle.made[0].fatal = KafkaError(KafkaError._FATAL)
+    with idle.producer("t") as lent:
+        assert lent is Idle.made[1]
+
+
+def test_a_refusal_of_an_earlier_call_does_not_colour_a_later_time_out(idle):
+    with idle.producer("t") as producer:
+        producer.queued.append(REFUSED)
+        producer.poll(0)  # and then it got through
+    with pytest.raises(WalUnavailableError):
+        _time_out(idle)
+
+
+def test_another_threads_call_neither_colours_nor_forgets_a_refusal(idle):
+    with idle.producer("t") as producer:
+        producer.queued.append(REFUSED)
+        producer.poll(0)
+        with ThreadPoolExecutor(1) as pool, pytest.raises(WalUnavailableError):
+            pool.submit(_time_out, idle).result()
+        with pytest.raises(ConfigError, match="password changed"):
+            idle.unavailable("writing to t", KafkaError(KafkaError._MSG_TIMED_OUT))
