@@ -4,6 +4,7 @@ Each runs in a copy of the tree with one edit, as ``make mutants`` does it; the 
 rule matters. Without the edit the same cell is proven.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -28,6 +29,11 @@ NOT_READ_BACK = (
     "    State.SEALED: {Event.FLIPPED: State.VISIBLE, Event.NOT_FLIPPED: State.VISIBLE},\n",
 )
 NOT_RECOVERED = ("committers/open.py", "    return recover(driver)\n", "    return []\n")
+NOTHING_FINISHED = (
+    "committers/finish.py",
+    "        recovered = open_namespace(driver, None)\n",
+    "        recovered = []\n",
+)
 ANY_FINGERPRINT = ("wal/fold.py", "fact.origin.fingerprint != origin.fingerprint", "False")
 OLD_STATE = (
     "src/tidegate/torture/barriers.py",
@@ -59,6 +65,7 @@ BROKEN = [
     ("a version is published before all is sealed", UNSEALED, "seal.after:twice:same", WRONG_ROWS),
     ("a flip that is not confirmed is taken for done", NOT_READ_BACK, "publish.before:io:same", {"stale"}),
     ("an opening driver leaves what was decided", NOT_RECOVERED, "publish.before:kill:second", {"finish"}),
+    ("the command that recovers does nothing", NOTHING_FINISHED, "publish.before:kill:recover", {"finish"}),
     (
         "a replanned batch is taken for a replay",
         ANY_FINGERPRINT,
@@ -122,11 +129,8 @@ def test_without_an_edit_the_same_cells_are_proven(tree, tmp_path):
     assert (code, report["results"]) == (0, {"proven": len(cells)})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "what,edit,cell,rules", BROKEN, ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_a_broken_rule_is_reported(tree, tmp_path, what, edit, cell, rules):
+@contextlib.contextmanager
+def edited(tree, edit):
     before = {}
     try:
         for name, old, new in zip(edit[::3], edit[1::3], edit[2::3], strict=True):
@@ -134,10 +138,35 @@ def test_a_broken_rule_is_reported(tree, tmp_path, what, edit, cell, rules):
             before[path] = path.read_text()
             assert old in before[path]
             path.write_text(before[path].replace(old, new))
-        code, report = tortured(tmp_path, tree, f"--only={cell}", "--cell-deadline", "30s")
+        yield
     finally:
         for path, text in before.items():
             path.write_text(text)
+
+
+REFUSED = (
+    "src/tidegate/torture/readers.py",
+    "        async with await tidegate.aio.connect(",
+    "        raise ConfigError('refused')\n        async with await tidegate.aio.connect(",
+)
+
+
+@pytest.mark.slow
+def test_a_reader_that_is_always_refused_proves_nothing(tree, tmp_path):
+    with edited(tree, REFUSED):
+        code, report = tortured(tmp_path, tree, "--only=seal.after:twice:same")
+    assert (code, report["results"]) == (1, {"unproven": 1})
+    (open_question,) = report["not_proven"][0]["outcome"]["unproven"]
+    assert "readers aio had no answer" in open_question
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "what,edit,cell,rules", BROKEN, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_broken_rule_is_reported(tree, tmp_path, what, edit, cell, rules):
+    with edited(tree, edit):
+        code, report = tortured(tmp_path, tree, f"--only={cell}", "--cell-deadline", "30s")
     assert code == 1
     (wrong,) = report["not_proven"]
     found = {finding["rule"] for finding in wrong["outcome"]["findings"]}

@@ -1,4 +1,6 @@
 import doctest
+import errno
+import os
 import threading
 from pathlib import Path
 
@@ -138,6 +140,20 @@ def test_threads_share_a_file(tmp_path):
         for thread in threads:
             thread.join()
     assert sorted(versions_of(read_file(recorder.path))) == sorted(4 * list(range(200)))
+
+
+def test_an_event_that_was_written_in_part_is_taken_back(tmp_path, monkeypatch):
+    """Else the next line of another thread, for which there is room again, would be taken for its end."""
+    write = os.write
+    with Recorder(tmp_path, "a", "reader") as recorder:
+        recorder.note(looked(1))
+        monkeypatch.setattr(os, "write", lambda fd, line: write(fd, line[:20]))
+        with pytest.raises(OSError, match="20 of") as raised:
+            recorder.note(looked(2))
+        assert raised.value.errno == errno.ENOSPC
+        monkeypatch.undo()
+        recorder.note(looked(3))
+    assert versions_of(read_history(tmp_path)) == [1, 3]
 
 
 def test_a_forked_child_may_not_write_into_it(tmp_path):

@@ -45,7 +45,7 @@ class Ended:
         code, told = self._play.get(work, (0, ""))
         output.write_text(told)
         if work in {works.look, works.judge} and (result := self._play.get("result of", {}).get(work)):
-            Path(args[-1]).write_bytes(msgspec.json.encode(result))
+            Path(args[2 if work is works.judge else 1]).write_bytes(msgspec.json.encode(result))
         if work is driver.main:
             Path(output.parent.parent, "driver-1.jsonl").write_text('{"event":"fault"}')
         return _Process(code, output)

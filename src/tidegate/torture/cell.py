@@ -31,6 +31,8 @@ from tidegate.torture.workloads import READ_STATE
 from tidegate.torture.works import Judged, Seen
 
 LINEAGE, OTHER_LINEAGE = "query-1", "query-2"
+DRIVER = "driver"
+"""What drivers are called, each with its number."""
 LOOK_S, AGAIN_S = 0.01, 0.5
 DRIVER_PART = 3
 """A driver insists for one part in so many of the cell's time: to decide, and to apply."""
@@ -164,12 +166,12 @@ class CellRun:
         plan = readers.Plan(
             where=self.where,
             folder=str(self.folder),
-            name="readers",
+            name=readers.NAME,
             seed=f"{self._setting.seed}-{self._cell}",
             workloads=self._workloads,
             seconds_max=self._setting.deadline_s,
         )
-        looking = self._start(readers.main, _json(plan), "readers")
+        looking = self._start(readers.main, _json(plan), readers.NAME)
         first = self._drive(disturbed=True)
         if self._sleeps:
             self._until_struck(first)
@@ -199,32 +201,40 @@ class CellRun:
                 shutil.rmtree(self.checkpoint / "commits", ignore_errors=True)
                 self._must_end(self._drive(), 0)
             case "recover":
-                call = self._recorder.number()
-                self._recorder.note(Asked(call=call, namespace=self.where.namespace, command="recover"))
-                process = self._start(works.recover, _json(self.where), "recover", str(self.work))
-                self._wait(process)
-                # Without a namespace there is nothing to recover, and the command says so.
-                if process.exit_code == 0:
-                    self._recorder.note(Done(call=call))
-                else:
-                    error = NAMES.get(process.exit_code or 0, "ConfigError")
-                    self._recorder.note(Raised(call=call, error=error, text=self._told(process)))
-                self._must_end(process, 0, 2)
+                self._recover()
             case "claimed":
                 self._must_end(self._drive(dies_at="open.after_claim"), -signal.SIGKILL)
+
+    def _recover(self) -> None:
+        """`tidegate recover`: what was decided before it began is visible when it has ended well (I4)."""
+        before, call = self._look(), self._recorder.number()
+        self._recorder.note(Asked(call=call, namespace=self.where.namespace, command="recover"))
+        process = self._start(works.recover, _json(self.where), "recover", str(self.work))
+        self._wait(process)
+        # Without a namespace there is nothing to recover, and the command says so.
+        if process.exit_code == 0:
+            self._recorder.note(Done(call=call))
+        else:
+            error = NAMES.get(process.exit_code or 0, "ConfigError")
+            self._recorder.note(Raised(call=call, error=error, text=self._told(process)))
+        self._must_end(process, 0, 2)
+        self._is_finished(before.decided, self._look())
 
     def finish_at_last(self) -> None:
         """Who had no answer left something open, maybe: `recover` has to finish it now (I4)."""
         self._end = max(self._end, time.monotonic() + self._setting.deadline_s / 2)
         self._must_end(self._start(works.recover, _json(self.where), "recover-last", str(self.work)), 0, 2)
         seen = self._look()
-        if seen.visible != seen.decided:
+        self._is_finished(seen.decided, seen)
+
+    def _is_finished(self, decided: int, seen: Seen) -> None:
+        if seen.visible < decided:
             self.findings.append(
                 Finding(
                     rule="finish",
                     invariant="I4",
                     what="`tidegate recover` ended well, and a version that is decided is not visible",
-                    expected=f"version {seen.decided} visible",
+                    expected=f"version {decided} visible",
                     seen=f"version {seen.visible} visible",
                 )
             )
@@ -293,7 +303,7 @@ class CellRun:
         plan = driver.Plan(
             where=where,
             folder=str(self.folder),
-            name=f"driver-{self._drivers}",
+            name=f"{DRIVER}-{self._drivers}",
             checkpoint=str(checkpoint or self.checkpoint),
             seed=f"{self._setting.seed}-{cell}",
             workloads=self._workloads,
@@ -391,7 +401,7 @@ class CellRun:
 
     def struck(self) -> bool:
         """Whether the fault happened."""
-        path = self.folder / "driver-1.jsonl"
+        path = self.folder / f"{DRIVER}-1.jsonl"
         return path.exists() and b'"event":"fault"' in path.read_bytes()
 
     def _told(self, process: Forked) -> str:
@@ -410,7 +420,9 @@ class CellRun:
         """The verdict over history, log and store, or what there is of it."""
         self._end = max(self._end, time.monotonic() + self._setting.deadline_s / 2)
         result = self.work / "verdict.json"
-        process = self._start(works.judge, _json(self.where), "judge", str(self.folder), str(result))
+        ended = [one.output.stem for one in self._processes if 0 <= (one.exit_code or 0) != NO_ROOM]
+        told = [name for name in ended if name == readers.NAME or name.startswith(f"{DRIVER}-")]
+        process = self._start(works.judge, _json(self.where), "judge", str(self.folder), str(result), *told)
         with self.ends_open():
             self._must_end(process, 0)
         # The history is judged first: what it says stands, whether log and store answered after it or not.

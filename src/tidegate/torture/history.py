@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
+import errno
 import heapq
 import itertools
 import os
@@ -164,8 +165,10 @@ class Recorder:
                     f"an event of {len(line)} bytes; {MAX_LINE} are the most: use recipe or digest"
                 )
             written = os.write(self._fd, line)
-            if written != len(line):
-                raise OSError(f"{self.path}: {written} of {len(line)} bytes were written")
+            if written != len(line):  # cut off again: the next line would be taken for its end
+                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
+                said = f"{written} of {len(line)} bytes of an event could be written"
+                raise OSError(errno.ENOSPC, said, str(self.path))
 
     def close(self, code: int = 0) -> None:
         """Note that the process ends by itself. Again does nothing."""

@@ -28,6 +28,7 @@ from tidegate.decoders import json_decoder
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import Store
+from tidegate.testing.forked import DISK_FULL, NO_ROOM
 from tidegate.torture import workloads
 from tidegate.torture.besides import SECOND
 from tidegate.torture.driver import Where
@@ -47,13 +48,15 @@ from tidegate.torture.workloads import decoded
 
 LOOK_S = 0.01
 """Between two rounds of a reader."""
-LAST_ROUND_S = 20.0
-"""How long the last round of a reader may take."""
+LAST_ROUND_S, LAST_TRIES = 20.0, 3
+"""How long the last round of a reader may take, and how often it is begun when it is refused."""
+NAME = "readers"
+"""Of their process."""
 KINDS = ("latest", "pinned", "scan", "aio", "behind")
 BEHIND_VERSIONS, BEHIND_S = 3, 1.5
 """The reader that falls behind waits for so many versions to come, at most so long."""
-CLIENTS_MAX = 1_000
-"""A reader that is refused connects anew, at most so often."""
+REFUSED_MAX = 1_000
+"""A reader that is told of an error connects anew, at most so often."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,9 +82,11 @@ KEYS: dict[str, list[str]] = {
 
 
 def main(plan_json: str) -> int:
-    """Read until SIGTERM, then once more; 0. 1: a reader ended as none may. HUNG: a last round did not."""
+    """Read until SIGTERM, then once more; 0. 1: a reader ended as none may. HUNG: a last round did not.
+    NO_ROOM: the disk of the history is full.
+    """
     plan = json_decoder(Plan).decode(plan_json)
-    ending, died, told = threading.Event(), list[str](), list[int]()
+    ending, died, told = threading.Event(), list[int](), list[int]()
     signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
     with Recorder(Path(plan.folder), plan.name, role="reader") as recorder:
         threads = [
@@ -98,17 +103,18 @@ def main(plan_json: str) -> int:
             thread.join(LAST_ROUND_S)
         if any(thread.is_alive() for thread in threads):
             faulthandler.dump_traceback(sys.stdout, all_threads=True)
-    return 1 if died else HUNG if any(thread.is_alive() for thread in threads) else 0
+    return min(died) if died else HUNG if any(thread.is_alive() for thread in threads) else 0
 
 
-def _run(kind: str, plan: Plan, recorder: Recorder, ending: threading.Event, died: list[str]) -> None:
+def _run(kind: str, plan: Plan, recorder: Recorder, ending: threading.Event, died: list[int]) -> None:
     try:
         if kind == "aio":
             asyncio.run(AsyncReader(plan, recorder, ending).run())
         else:
             Reader(kind, plan, recorder, ending).run()
-    except BaseException:
-        died.append(kind)
+    except BaseException as error:
+        full = isinstance(error, OSError) and error.errno in DISK_FULL
+        died.append(NO_ROOM if full else 1)
         raise
 
 
@@ -119,14 +125,28 @@ class _Notes:
         self.kind, self.plan, self.recorder, self.ending = kind, plan, recorder, ending
         self.chance = random.Random(f"{plan.seed}-{kind}")
         self.client = 0
-        self.last = False
+        self.last = self.through = False
+        self._tries_left, self._refusals_left = LAST_TRIES, REFUSED_MAX
 
     def another_round(self) -> bool:
         """Until it is told to end, and once more after that."""
-        if self.last:
-            return False
+        self.through = self.last
         self.last = self.ending.is_set()
-        return True
+        return not self.through
+
+    def connects_anew(self) -> bool:
+        """Whether it goes on with another client: its last round was not done yet."""
+        if self.ending.is_set():
+            self._tries_left -= 1
+        self.last = False
+        return not self.through and self._tries_left >= 0 and self._refusals_left > 0
+
+    def refused(self, error: TidegateError, began: int) -> None:
+        """An error that ended a client; not one that says that there is no namespace yet, or no server."""
+        if isinstance(error, StoreUnavailableError) or (isinstance(error, ConfigError) and not self.client):
+            return
+        self._refusals_left -= 1
+        self.failed(self.kind, error, began)
 
     def connected(self) -> None:
         self.client = self.recorder.number()
@@ -204,20 +224,16 @@ class Reader(_Notes):
             "behind": self._behind,
             SECOND: self._pinned,
         }[self.kind]
-        for _ in range(CLIENTS_MAX):
+        while self.connects_anew():
             began = self.recorder.now()
             try:
                 if self.kind == "behind":
                     self._one_store(round_of)
                 else:
                     self._one_client(round_of)
-            except (ConfigError, StoreUnavailableError):
-                pass  # there is no namespace yet, or its server is away
             except TidegateError as error:
-                self.failed(self.kind, error, began)
-            if self.last:
-                return
-            self.last = self.ending.wait(LOOK_S)
+                self.refused(error, began)
+            self.ending.wait(LOOK_S)
 
     def _one_client(self, round_of: Callable[[Any], None]) -> None:
         where = self.plan.where
@@ -322,17 +338,12 @@ class AsyncReader(_Notes):
         super().__init__("aio", plan, recorder, ending)
 
     async def run(self) -> None:
-        for _ in range(CLIENTS_MAX):
+        while self.connects_anew():
             began = self.recorder.now()
             try:
                 await self._one_client()
-            except (ConfigError, StoreUnavailableError):
-                pass
             except TidegateError as error:
-                self.failed("aio", error, began)
-            if self.last:
-                return
-            self.last = self.ending.is_set()
+                self.refused(error, began)
             await asyncio.sleep(LOOK_S)
 
     async def _one_client(self) -> None:

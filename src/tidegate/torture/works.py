@@ -19,11 +19,14 @@ from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import Pointer
 from tidegate.testing.driver_process import make_driver_of
-from tidegate.torture import strays, unanswered
+from tidegate.torture import readers, strays, unanswered
+from tidegate.torture import verdict as verdicts
 from tidegate.torture.besides import SECOND
 from tidegate.torture.check import check
+from tidegate.torture.covered import gaps
 from tidegate.torture.driver import Where
 from tidegate.torture.outcome import Finding
+from tidegate.torture.verdict import Verdict
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View
 from tidegate.wal.open_log import open_log
@@ -82,9 +85,10 @@ def ends_with_its_code(work: Work) -> Work:
     return cast("Work", run)
 
 
-def judge(where_json: str, folder: str, result: str) -> int:
+def judge(where_json: str, folder: str, result: str, *ended: str) -> int:
     """Judge the history, then log and store as they are now; the verdict goes to the file ``result``, that of
-    the history alone at once: it stands, whether log and store answer or not.
+    the history alone at once: it stands, whether log and store answer or not. ``ended``: the processes that
+    wrote of it and ended by themselves.
     """
     where = json_decoder(Where).decode(where_json)
     verdict = check(Path(folder))
@@ -98,7 +102,7 @@ def judge(where_json: str, folder: str, result: str) -> int:
                 seen=found.seen,
                 events=found.events,
             )
-            for found in verdict.findings
+            for found in (*verdict.findings, *_told_of_damage(verdict))
         ),
         unproven=tuple(verdict.unjudged),
         counts=verdict.counts,
@@ -109,6 +113,10 @@ def judge(where_json: str, folder: str, result: str) -> int:
     if not findings and not unproven:
         findings, unproven, sent = _strays_refused(where)
         counts["stray requests"] = sent
+    with _left_open("readers", findings, unproven):
+        kinds = (*readers.KINDS, *((SECOND,) if where.second and listed(where) else ()))
+        # Readers that did not come to their end are told of already.
+        unproven += gaps(Path(folder), ended, kinds if readers.NAME in ended else ())
     told = msgspec.structs.replace(
         told,
         findings=(*findings, *told.findings),
@@ -119,6 +127,24 @@ def judge(where_json: str, folder: str, result: str) -> int:
     whole.write_bytes(msgspec.json.encode(told))
     whole.replace(result)
     return 0
+
+
+def _told_of_damage(verdict: Verdict) -> list[verdicts.Finding]:
+    """Nothing here damages any bytes, so nobody may be told that some are."""
+    number = verdict.errors.get(CorruptError.__name__, 0)
+    if not number:
+        return []
+    return [
+        verdicts.Finding(
+            rule="error",
+            invariant="I10",
+            namespace="",
+            what=f"writers or readers were told {number} times that something is damaged: the history has it",
+            expected="no CorruptError",
+            seen=CorruptError.__name__,
+            events=(),
+        )
+    ]
 
 
 def _verified(where: Where) -> tuple[list[Finding], list[str], dict[str, int]]:
