@@ -488,6 +488,67 @@ def another_client_sees_less(made):
     return {"regressed", "stale"}
 
 
+def shown_by_a_newest_read(made):
+    """Look-ups at the newest version that show a key as their version first made it; and that key."""
+    for read in made.answered:
+        if read.event.snapshot or read.store or not isinstance(read.event, events.Read):
+            continue
+        for key, value in read.event.found.items():
+            if all(
+                value_at(made, earlier, read.event.table, key) != value for earlier in range(read.version)
+            ):
+                yield read, key
+
+
+@mutator
+def look_behind_what_a_newest_read_showed(made):
+    """Nobody else had seen that version, maybe."""
+    read, _ = pick(made, shown_by_a_newest_read(made)) or (None, None)
+    if read is None:
+        return None
+    look_after(made, read.line, read.version - 1)
+    return {"regressed", "stale"}
+
+
+@mutator
+def newest_read_behind_another_one(made):
+    """A reader at the newest version goes back; what it sees is gone for good by then."""
+    if made.kills:  # of a replay with other rows either content may be the one that was decided
+        return None
+    read, key = pick(
+        made,
+        (
+            (read, key)
+            for read, key in shown_by_a_newest_read(made)
+            if read.event.table == "rows" and value_at(made, read.version - 1, "rows", key) is not None
+        ),
+    ) or (None, None)
+    if read is None:
+        return None
+    make_room(made, read.line)
+    value = value_at(made, read.version - 1, "rows", key)
+    line = read.line
+    event = events.Read(client=line[1].client, table="rows", began=line[1].at + 1, found={key: value})
+    insert(made, line, line[0], event)
+    event.at += 2
+    return {"regressed", "lost", "atomic", "resurrected"}
+
+
+@mutator
+def list_without_the_newest(made):
+    """Who lists the versions behind a commit does not find its version."""
+    line = pick(made, (line for line, _ in returned(made) if line[1].version > 1))
+    if line is None:
+        return None
+    make_room(made, line)
+    name, client = fresh_client(made, line)
+    versions = list(range(1, line[1].version))
+    listed = events.Listed(client=client, versions=versions, began=line[1].at + 1)
+    listed.at = line[1].at + 2
+    made.lines.insert(made.lines.index(line) + 3, (name, listed))
+    return {"stale"}
+
+
 @mutator
 def client_goes_back(made):
     line = pick(made, (line for line in lines_of(made, events.Looked) if line[1].version))

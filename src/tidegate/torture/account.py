@@ -22,13 +22,24 @@ from tidegate.torture.steps import Steps
 from tidegate.torture.verdict import Verdict
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class LooseRead:
     """A read at whatever version was the newest: somewhere from ``least`` on."""
 
     least: int
+    began: int
     at: int
+    store: str
     place: Place
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Look:
+    """Somebody who began to look at a time, and saw a version as the newest."""
+
+    began: int
+    version: int
+    line: str
 
 
 class Places:
@@ -49,6 +60,21 @@ class Places:
             yield Place(self._files[file], number, offset)
 
 
+class Looks:
+    """Many looks in 32 bytes each."""
+
+    def __init__(self, files: list[str]) -> None:
+        self._files, self._numbers = files, array("Q")
+
+    def add(self, began: int, version: int, file: int, line: Line) -> None:
+        self._numbers.extend((began, version, file, line.number))
+
+    def __iter__(self) -> Iterator[Look]:
+        for at in range(0, len(self._numbers), 4):
+            began, version, file, number = self._numbers[at : at + 4]
+            yield Look(began, version, f"{self._files[file]}:{number}")
+
+
 class Account:
     """What the first pass knows of one namespace."""
 
@@ -62,7 +88,9 @@ class Account:
         self.horizon = Steps()
         self.reads: dict[int, Places] = {}
         self.loose: list[LooseRead] = []
-        self.may_forget = False
+        self.looks: dict[str, Looks] = {}
+        self.forgot_at = -1
+        """When the store may last have lost what was seen in it."""
         self._epochs: dict[str, int] = {}
         self._owners: list[tuple[int, int, str, str]] = [(-1, 0, "", "")]
         """Who opened the namespace, with rising epochs: when, epoch, driver, line."""
@@ -172,6 +200,11 @@ class Account:
         if version:
             self.tell(at, version, store, line)
 
+    def looked(self, version: int, began: int, store: str, file: int, line: Line) -> None:
+        """A client saw this as the newest version, having begun to look then."""
+        self.see(version, began, line.event.at, store, line.where)
+        self.looks.setdefault(store, Looks(self._files)).add(began, version, file, line)
+
     def read(self, version: int, file: int, line: Line) -> None:
         """A read in a snapshot of this version."""
         self.reads.setdefault(version, Places(self._files)).add(file, line)
@@ -179,11 +212,11 @@ class Account:
     def loose_read(self, event: events.Read | events.Scanned, store: str, line: Line) -> None:
         least, _ = self.registers.setdefault(store, Steps()).before(event.began)
         place = Place(line.file, line.number, line.offset)
-        self.loose.append(LooseRead(least, event.at, place))
+        self.loose.append(LooseRead(least, event.began, event.at, store, place))
 
     def forget(self, at: int) -> None:
         """The store may have lost what was seen in it."""
-        self.may_forget = True
+        self.forgot_at = at
         for steps in (self.commits, self.horizon, *self.registers.values()):
             steps.forget(at)
 

@@ -133,11 +133,9 @@ class Accounts:
             raise CorruptError(f"{line.where}: client {number} was not connected in this file")
         return client
 
-    def _saw(
-        self, client: Client, version: int, event: events.Looked | events.SnapshotOpened, line: Line
-    ) -> None:
+    def _saw(self, client: Client, version: int, began: int, line: Line, file: int) -> None:
         """A client saw the newest version."""
-        own, own_line = client.seen.before(event.began)
+        own, own_line = client.seen.before(began)
         if version < own:
             client.account.find(
                 "monotonic",
@@ -147,12 +145,12 @@ class Accounts:
                 own_line,
                 line.where,
             )
-        client.seen.tell(event.at, version, line.where)
-        client.account.see(version, event.began, event.at, client.store, line.where)
+        client.seen.tell(line.event.at, version, line.where)
+        client.account.looked(version, began, client.store, file, line)
 
     def _looked(self, event: events.Looked, line: Line, file: int) -> None:
         self._verdict.count("looks")
-        self._saw(self._client(file, event.client, line), event.version, event, line)
+        self._saw(self._client(file, event.client, line), event.version, event.began, line, file)
 
     def _listed(self, event: events.Listed, line: Line, file: int) -> None:
         self._verdict.count("lists")
@@ -167,7 +165,7 @@ class Accounts:
                     line.where,
                 )
         if versions:
-            client.account.tell(event.at, versions[-1], client.store, line.where)
+            self._saw(client, versions[-1], event.began, line, file)
             if not client.store:
                 client.account.horizon.tell(event.at, versions[0], line.where)
 
@@ -176,7 +174,7 @@ class Accounts:
         client = self._client(file, event.client, line)
         self._snapshots[file, event.snapshot] = client, event.version
         if not event.asked:
-            self._saw(client, event.version, event, line)
+            self._saw(client, event.version, event.began, line, file)
             return
         if event.asked != event.version:
             client.account.find(
@@ -205,7 +203,7 @@ class Accounts:
         check_error(self._verdict, account.name, event.error, event.text or event.what, line.where)
         if event.error == "VersionRegressedError":
             client.seen.forget(event.at)
-            if not account.may_forget:
+            if account.forgot_at < 0:
                 account.find(
                     "regressed",
                     "a client was told that the visible version went back, and nothing made the store forget",

@@ -10,6 +10,7 @@ from tidegate.torture.account import Account, LooseRead
 from tidegate.torture.answers import Answer, Mismatch, Wrong, differs, writers_of, wrongs
 from tidegate.torture.blame import Blame
 from tidegate.torture.lineup import Lineup
+from tidegate.torture.newest_reads import Fit, NewestReads
 from tidegate.torture.offers import Place
 from tidegate.torture.source import Source
 from tidegate.torture.tables import Tables
@@ -32,7 +33,8 @@ class Contents:
         self._loose: dict[int, list[LooseRead]] = {}
         for read in account.loose:
             self._loose.setdefault(read.least, []).append(read)
-        self._active: list[tuple[int, LooseRead, Answer]] = []
+        self._active: list[Fit] = []
+        self._newest = NewestReads(account)
 
     def check(self) -> None:
         """Judge all reads, and say who is to blame for what is wrong."""
@@ -41,6 +43,7 @@ class Contents:
                 return
             self._snapshots(version)
             self._loose_reads(version)
+        self._newest.check()
         if self._mismatches:
             made = {at: choices[0].offer for at, choices in enumerate(self._lineup.choices) if choices}
             made.update(self._worlds[0].offers())
@@ -130,18 +133,20 @@ class Contents:
         """Reads at the newest version: right when they are right at one that it can have been."""
         for read in self._loose.pop(version, ()):
             newest = bisect.bisect_right(self._lineup.possible_at, read.at) - 1
-            self._active.append((max(newest, version), read, self._answer(read.place)))
-        left: list[tuple[int, LooseRead, Answer]] = []
-        for newest, read, event in self._active:
-            if any(next(wrongs(world.tables, event), None) is None for world in self._worlds):
-                continue
-            if version < newest:
-                left.append((newest, read, event))
+            self._active.append(Fit(read, self._answer(read.place), max(newest, version)))
+        left: list[Fit] = []
+        for fit in self._active:
+            if any(next(wrongs(world.tables, fit.answer), None) is None for world in self._worlds):
+                fit.at(version)
+            if version < fit.newest:
+                left.append(fit)
+            elif fit.highest >= 0:
+                self._newest.add(fit)
             else:
                 tables = self._worlds[0].tables
-                found = list(wrongs(tables, event))
-                self._witnessed.update(writers_of(tables, event, found))
-                self._note(found, version, read.place, event, read.least)
+                found = list(wrongs(tables, fit.answer))
+                self._witnessed.update(writers_of(tables, fit.answer, found))
+                self._note(found, version, fit.read.place, fit.answer, fit.read.least)
         self._active = left
 
     def _witness(self, version: int, tables: Iterable[str]) -> bool:

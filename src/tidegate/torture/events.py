@@ -157,7 +157,7 @@ class Looked(Event, tag="looked"):
 
 
 class Listed(Event, tag="listed"):
-    """All versions that can be read, as ``gate.history()`` has them; the oldest is the horizon."""
+    """All versions that can be read, as ``gate.history()`` has them: from the horizon to the visible one."""
 
     client: int
     versions: list[int]

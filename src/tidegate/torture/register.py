@@ -77,9 +77,10 @@ def _seen(folder: Path, namespace: str) -> tuple[list[Operation], int]:
 
 
 def _look(event: events.Looked | events.SnapshotOpened | events.Listed, client: int) -> Operation:
-    """What a client saw; a version that was asked for, or listed, need not be the newest."""
+    """What a client saw; a version that was asked for need not be the newest, the last one listed is."""
     if isinstance(event, events.Listed):
-        return Operation("returned", max(event.versions, default=0), client, event.began, event.at)
+        kind = "look" if event.versions else "returned"
+        return Operation(kind, max(event.versions, default=0), client, event.began, event.at)
     asked = isinstance(event, events.SnapshotOpened) and event.asked
     return Operation("returned" if asked else "look", event.version, client, event.began, event.at)
 
