@@ -42,6 +42,8 @@ from urllib.parse import quote
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.sinks.reads import decode, dropped
 from tidegate.sinks.store import Identity
+from tidegate.wal.file_io import make_folder as make_durably
+from tidegate.wal.file_io import sync_above
 
 META_FILE = "meta.sqlite"
 SHARDS_MAX = 16
@@ -91,6 +93,7 @@ same throughput; with 16 files the larger ones take hundreds of MB of disk for a
 HINTS = {
     "is full": "; make room on this disk",
     "I/O error": "; look at its disk: it is full, limited for this user, or failing",
+    "unable to open": "; look whether this user may use its folder, and how many files it may open",
 }
 """By what SQLite says: what to do."""
 
@@ -117,23 +120,32 @@ class Files:
 
     def exists(self, name: str) -> bool:
         """Whether the file is there. ConfigError: it is below a file, or this user cannot look."""
+        with self._looking():
+            try:
+                (self.folder / name).stat()
+            except FileNotFoundError:
+                return False
+        return True
+
+    def size(self) -> int:
+        """Bytes of all files in the folder, those that SQLite keeps beside them included. ConfigError: as
+        ``exists``.
+        """
+        sizes = []
+        with self._looking():
+            for path in self.folder.iterdir():
+                with contextlib.suppress(FileNotFoundError):  # SQLite's own come and go
+                    sizes.append(path.stat().st_size)
+        return sum(sizes)
+
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[None]:
         try:
-            (self.folder / name).stat()
-        except FileNotFoundError:
-            return False
+            yield
         except (NotADirectoryError, PermissionError) as error:
             raise ConfigError(
                 f"{self.where}: {self.folder}: {error.strerror}; give a folder that this user can read"
             ) from None
-        return True
-
-    def size(self) -> int:
-        """Bytes of all files in the folder, those that SQLite keeps beside them included."""
-        sizes = []
-        for path in self.folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # SQLite's own come and go
-                sizes.append(path.stat().st_size)
-        return sum(sizes)
 
     def make(self, name: str, script: str) -> None:
         """Make a file with these tables, or finish making it. ConfigError: SQLite cannot work here."""
@@ -233,7 +245,7 @@ class Files:
     def _connect_checked(self, name: str) -> sqlite3.Connection:
         """A connection to a file that must be there and must be this namespace's (I10)."""
         path = self.folder / name
-        if not path.exists():
+        if not self.exists(name):
             self._refuse_dropped()
             raise CorruptError(
                 f"{self.where}: {path} is missing; put it back from a copy of the whole folder"
@@ -261,7 +273,7 @@ class Files:
         """
         if self.uuid is None:
             return
-        if not self.folder.exists():
+        if not self.exists(""):
             raise dropped(self.where)
         if self.exists(META_FILE):
             with contextlib.closing(self._connect(META_FILE, "rw")) as connection:
@@ -342,15 +354,15 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def make_folder(folder: Path, where: str) -> None:
     """The folder and those above it, durably. ConfigError: it cannot be made or written."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for each in missing:
-            _fsync_folder(each.parent)
+        make_durably(folder)
+        if not folder.is_dir():
+            raise FileExistsError(errno.EEXIST, "a file is in its place", str(folder))
     except OSError as error:
         raise ConfigError(
             f"{where}: the folder {folder} cannot be made: {error.strerror or error}; give one that can"
         ) from error
+    sync_above(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"{where}: the folder {folder} cannot be written by this user: give another one")
 
@@ -360,9 +372,15 @@ def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
     """One maker of a namespace at a time: SQLite does not wait for a lock when it changes to WAL mode.
 
     FileNotFoundError: the folder is gone, or another one by now; whoever made that may be at work in it.
+    ConfigError: this user may not read it.
     """
     deadline = time.monotonic() + timeout_s
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError as error:
+        raise ConfigError(
+            f"{where}: the folder {folder} cannot be read by this user: give another one"
+        ) from error
     try:
         while True:
             try:
@@ -379,14 +397,6 @@ def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
         yield
     finally:
         os.close(handle)  # gives the lock back
-
-
-def _fsync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:

@@ -76,6 +76,16 @@ def make_folder(folder: Path) -> None:
     sync_folder(folder.parent)
 
 
+def sync_above(folder: Path) -> None:
+    """The folders above are durable in theirs: whoever made one may have died before its sync.
+
+    As far as this user may; those that it may not read were not made by it.
+    """
+    for above in folder.absolute().parents:
+        with contextlib.suppress(OSError):
+            sync_folder(above)
+
+
 def remove_folder(folder: Path) -> bool:
     """Remove a folder and all that is in it; whether it was there."""
     try:

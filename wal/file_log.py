@@ -53,6 +53,7 @@ from tidegate.wal.file_io import (
     make_folder,
     read_at,
     remove_folder,
+    sync_above,
     sync_folder,
     write_all,
 )
@@ -114,6 +115,7 @@ class FileLog(Log):
                 # Also when it was there: whoever made it may have died before this.
                 for folder in (self._changelog, self.folder, self.folder.parent):
                     sync_folder(folder)
+                sync_above(self.folder.parent)
             with self._opened() as (fd, _):
                 os.fsync(fd)
         except OSError as error:

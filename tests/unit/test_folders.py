@@ -1,0 +1,117 @@
+"""The folders of logs and stores in files: durable up to the root, and told of when they may not be used."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tidegate.errors import ConfigError
+from tidegate.sinks.sqlite_store import SqliteStore
+from tidegate.sinks.store import Identity
+from tidegate.testing.store_harness import put
+from tidegate.wal.file_log import FileLog
+
+IDENTITY = Identity("uuid-1", "n", 4)
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """Every folder that was synced."""
+    found, fsync = set(), os.fsync
+
+    def noted(fd):
+        found.add(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["log", "store"])
+def test_what_another_made_and_did_not_sync_is_synced(tmp_path, synced, kind):
+    """I3: it may have died in between, and a power cut take all that lies below."""
+    root = tmp_path / "made" / "by" / "another"
+    (root / "n").mkdir(parents=True)
+    if kind == "log":
+        FileLog(root, "n").create()
+    else:
+        SqliteStore(str(root), "n").create(IDENTITY)
+    above = {str(root), *(str(each) for each in root.parents if tmp_path in (each, *each.parents))}
+    assert above <= synced
+
+
+def test_a_folder_above_that_cannot_be_synced_is_passed_over(tmp_path, monkeypatch):
+    opened = os.open
+
+    def refused(path, *more, **options):
+        if str(path) == str(tmp_path.parent):
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *more, **options)
+
+    monkeypatch.setattr(os, "open", refused)
+    FileLog(tmp_path / "w", "n").create()
+    SqliteStore(str(tmp_path / "s"), "n").create(IDENTITY)
+
+
+# -- a folder whose rights are taken away while it is open ------------------------------------------------
+
+
+@pytest.fixture
+def taken_away(tmp_path):
+    """A store with a version; nobody may search its folder any more, not even who can do all."""
+    store = SqliteStore(str(tmp_path), "n", timeout_s=0.05)
+    store.create(IDENTITY)
+    store.claim(1, "w")
+    put(store, 1, {"t": {b"a": b"1"}})
+    store._files.forget()
+    folder = tmp_path / "n"
+    root = os.geteuid() == 0
+    if root:
+        tmp_path.chmod(0o755)
+        for path in folder.iterdir():
+            path.chmod(0o666)
+    folder.chmod(0o600)
+    if root:
+        os.seteuid(65_534)
+    yield store
+    if root:
+        os.seteuid(0)
+    folder.chmod(0o755)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        SqliteStore.pointer,
+        SqliteStore.identity,
+        SqliteStore.size,
+        lambda store: store.get_many("t", [b"a"], 1),
+        lambda store: list(store.scan("t", 0, 1)),
+        lambda store: store.claim(2, "w"),
+    ],
+)
+def test_it_says_that_the_folder_cannot_be_read(taken_away, call):
+    with pytest.raises(ConfigError, match="Permission denied; give a folder that this user can read"):
+        call(taken_away)
+
+
+def test_a_store_that_cannot_be_made_there_says_so(taken_away):
+    with pytest.raises(ConfigError, match="give one that can"):
+        taken_away.create(IDENTITY)
+
+
+def test_a_folder_that_cannot_be_opened_says_so(tmp_path, monkeypatch):
+    store, opened = SqliteStore(str(tmp_path), "n"), os.open
+
+    def refused(path, *more, **options):
+        if str(path) == str(tmp_path / "n"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *more, **options)
+
+    store.create(IDENTITY)
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(ConfigError, match="cannot be read by this user"):
+        store.create(IDENTITY)
+    with pytest.raises(ConfigError, match="cannot be read by this user"):
+        store.drop()
