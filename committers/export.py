@@ -25,6 +25,7 @@ from tidegate.committers.hold import HeldVersion
 from tidegate.errors import ConfigError
 from tidegate.sinks.layout import payloads
 from tidegate.sinks.store import CatalogEntry, Identity, Store
+from tidegate.wal.file_io import make_folder, sync_above
 
 FILE_BYTES = 256 * 1024 * 1024
 GROUP_ROWS, GROUP_BYTES = 10_000, 8 * 1024 * 1024
@@ -86,7 +87,8 @@ def export(
 
 
 def _make_empty(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
+    sync_above(folder)
     if any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: give a new folder, an export takes all of it")
 

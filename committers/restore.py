@@ -92,7 +92,8 @@ def _commit(driver: Driver, version: int) -> int:
     store = driver.store
     held = HeldVersion(store, version, driver.clock, "restore")
     try:
-        (wanted,), (now,) = store.catalog(version, version), store.catalog(driver.folded.last_version)
+        last = driver.folded.last_version
+        (wanted,), (now,) = store.catalog(version, version), store.catalog(last, last)
         tables = _tables(driver, wanted, now)
         schemas = store.schemas()
         barrier = GivenRows(

@@ -121,13 +121,22 @@ class CassandraStore(Store):
 
     def catalog(self, oldest: int = 0, newest: int | None = None) -> list[CatalogEntry]:
         pointer = self.pointer()
+        first = max(oldest, pointer.horizon, 1)
         last = pointer.visible if newest is None else min(newest, pointer.visible)
-        found = self._space.rows("catalog", max(oldest, pointer.horizon), last)
+        found = self._entries(first, last)
+        if len(found) <= last - first:
+            # A flip whose coordinator died is on one node, maybe, and a read repaired its pointer alone.
+            self._space.look(settle=True)
+            found = self._entries(first, last)
+        return found
+
+    def _entries(self, first: int, last: int) -> list[CatalogEntry]:
         return [
             msgspec.structs.replace(
                 decode(self.where, entry, CatalogEntry), published_at_us=milliseconds(published) * 1_000
             )
-            for entry, published in reversed(found)
+            for entry, published in reversed(self._space.rows("catalog", first, last))
+            if entry is not None and published is not None
         ]
 
     def schemas(self) -> dict[str, TableSchema]:

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tidegate.committers.export import export
 from tidegate.errors import ConfigError
 from tidegate.sinks.sqlite_store import SqliteStore
 from tidegate.sinks.store import Identity
+from tidegate.testing.arrow_barrier import BYTES_SCHEMA
 from tidegate.testing.store_harness import put
 from tidegate.wal.file_log import FileLog
 
@@ -27,13 +29,21 @@ def synced(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("kind", ["log", "store"])
+@pytest.mark.parametrize("kind", ["log", "store", "export"])
 def test_what_another_made_and_did_not_sync_is_synced(tmp_path, synced, kind):
     """I3: it may have died in between, and a power cut take all that lies below."""
     root = tmp_path / "made" / "by" / "another"
     (root / "n").mkdir(parents=True)
     if kind == "log":
         FileLog(root, "n").create()
+    elif kind == "export":
+        store = SqliteStore(str(tmp_path / "s"), "n")
+        store.create(IDENTITY)
+        store.claim(1, "w")
+        put(store, 1, {"t": {b"a": b"1"}})
+        store.schemas = lambda: {"schema-1": BYTES_SCHEMA}
+        synced.clear()
+        export(store, IDENTITY, 1, root / "n" / "new")
     else:
         SqliteStore(str(root), "n").create(IDENTITY)
     above = {str(root), *(str(each) for each in root.parents if tmp_path in (each, *each.parents))}

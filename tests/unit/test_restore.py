@@ -7,9 +7,10 @@ from typer.testing import CliRunner
 
 import tidegate
 from tidegate.cli import app
+from tidegate.committers import restore as restoring
 from tidegate.committers.driver import Driver
 from tidegate.committers.restore import restore
-from tidegate.errors import ConfigError, LineageError, SnapshotExpiredError
+from tidegate.errors import ConfigError, FencedError, LineageError, SnapshotExpiredError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import batch
@@ -157,6 +158,21 @@ def test_a_restore_of_a_restore_holds_what_that_held(place):
     place.restore(3)
     place.restore(4)
     assert last_batch_within(place.folded(), 6).batch_id == 1
+
+
+def test_a_restore_that_another_writer_overtakes_is_told_so(place, monkeypatch):
+    """I6: the other one published behind the restore's open, and before it looked at what is visible."""
+    place.write({"aircraft": {"N1": plane(1)}}, {"aircraft": {"N1": plane(2)}})
+
+    class Slow(restoring.HeldVersion):
+        def __init__(self, *given):
+            super().__init__(*given)
+            place.write({"aircraft": {"N1": plane(3)}})
+
+    monkeypatch.setattr(restoring, "HeldVersion", Slow)
+    with pytest.raises(FencedError):
+        place.restore(1)
+    assert place.content()["aircraft"]["N1"] == plane(3)
 
 
 def test_a_restore_that_was_cut_short_before_its_second_record_is_repeated(place, monkeypatch):
