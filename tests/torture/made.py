@@ -82,9 +82,11 @@ def fold(state, changes):
 
 
 class Made:
-    """One history. ``kills``: drivers die, and their batches come again with other rows."""
+    """One history. ``kills``: drivers die, and their batches come again with other rows. ``settles``: all is
+    read once more in the end; else it breaks off.
+    """
 
-    def __init__(self, seed, steps=120, kills=True, drivers=2, readers=3):
+    def __init__(self, seed, steps=120, kills=True, drivers=2, readers=3, settles=True):
         self.random = random.Random(seed)
         self.kills = kills
         self.lines = []
@@ -107,7 +109,8 @@ class Made:
         self.open_driver()
         for _ in range(steps):
             self.step()
-        self.settle()
+        if settles:
+            self.settle()
 
     # -- lines ------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ MADE = st.builds(
     steps=st.integers(5, 300),
     kills=st.booleans(),
     readers=st.integers(1, 5),
+    settles=st.booleans(),
 )
 
 

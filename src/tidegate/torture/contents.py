@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import dataclasses
 from collections.abc import Iterable
 
 from tidegate.torture import events
@@ -10,13 +11,15 @@ from tidegate.torture.account import Account, LooseRead
 from tidegate.torture.answers import Answer, Mismatch, Wrong, differs, writers_of, wrongs
 from tidegate.torture.blame import Blame
 from tidegate.torture.lineup import Lineup
-from tidegate.torture.newest_reads import Fit, NewestReads
+from tidegate.torture.newest_reads import Fit, NewestReads, Shown
 from tidegate.torture.offers import Place
 from tidegate.torture.source import Source
 from tidegate.torture.tables import Tables
 from tidegate.torture.verdict import Verdict
 from tidegate.torture.worlds import MOST, World, step
 
+BEYOND = 8
+"""So many versions behind the last one that was seen may have been shown by reads alone."""
 MOST_EXPLAINED = 200
 """Wrong answers that are traced back to who wrote what they show; further ones are counted."""
 
@@ -34,6 +37,7 @@ class Contents:
         for read in account.loose:
             self._loose.setdefault(read.least, []).append(read)
         self._active: list[Fit] = []
+        self._unfit: list[Shown] = []
         self._newest = NewestReads(account)
 
     def check(self) -> None:
@@ -43,6 +47,7 @@ class Contents:
                 return
             self._snapshots(version)
             self._loose_reads(version)
+        self._read_beyond()
         self._newest.check()
         if self._mismatches:
             made = {at: choices[0].offer for at, choices in enumerate(self._lineup.choices) if choices}
@@ -133,21 +138,47 @@ class Contents:
         """Reads at the newest version: right when they are right at one that it can have been."""
         for read in self._loose.pop(version, ()):
             newest = bisect.bisect_right(self._lineup.possible_at, read.at) - 1
-            self._active.append(Fit(read, self._answer(read.place), max(newest, version)))
+            self._active.append(Fit(Shown(read), self._answer(read.place), max(newest, version)))
         left: list[Fit] = []
         for fit in self._active:
             if any(next(wrongs(world.tables, fit.answer), None) is None for world in self._worlds):
-                fit.at(version)
+                fit.shown.at(version)
             if version < fit.newest:
                 left.append(fit)
-            elif fit.highest >= 0:
-                self._newest.add(fit)
+            elif fit.shown.highest >= 0:
+                self._newest.add(fit.shown)
+            elif version == self._lineup.top:
+                self._unfit.append(fit.shown)
             else:
-                tables = self._worlds[0].tables
-                found = list(wrongs(tables, fit.answer))
-                self._witnessed.update(writers_of(tables, fit.answer, found))
-                self._note(found, version, fit.read.place, fit.answer, fit.read.least)
+                self._wrong(fit.shown.read, fit.answer, version)
         self._active = left
+
+    def _wrong(self, read: LooseRead, answer: Answer, version: int) -> None:
+        tables = self._worlds[0].tables
+        found = list(wrongs(tables, answer))
+        self._witnessed.update(writers_of(tables, answer, found))
+        self._note(found, version, read.place, answer, read.least)
+
+    def _read_beyond(self) -> None:
+        """Reads that no version seen elsewhere fits: of one that only they have shown, maybe, when nobody
+        looked any more.
+        """
+        top = self._lineup.top
+        for shown in self._unfit:
+            self._newest.add(shown)
+        worlds = [dataclasses.replace(world, tables=world.tables.copy()) for world in self._worlds]
+        for version in range(top + 1, top + BEYOND + 1):
+            choices = self._lineup.beyond(version) if self._unfit else []
+            worlds = step(worlds, version, choices, self._source.changes)
+            if not worlds or len(worlds) > MOST:
+                break
+            for shown in self._newest.since(min(choice.offer.at for choice in choices)):
+                answer = self._read(shown.read.place)
+                if any(next(wrongs(world.tables, answer), None) is None for world in worlds):
+                    shown.at(version)
+        for shown in self._unfit:
+            if shown.highest < 0:
+                self._wrong(shown.read, self._read(shown.read.place), top)
 
     def _witness(self, version: int, tables: Iterable[str]) -> bool:
         """Some right answer shows a change of this version, in one of the tables that it changed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tidegate.torture.account import Account
 from tidegate.torture.offers import Offer, Origin
@@ -106,18 +106,32 @@ class Lineup:
 
     # -- choices -----------------------------------------------------------------------------------
 
+    def beyond(self, version: int) -> list[Choice]:
+        """What a version behind ``top`` can be of, which only a read can have shown."""
+        return self._among(Choice(origin, offer, known=False) for origin, offer in self._unknown(version))
+
+    def _unknown(self, version: int) -> Iterator[tuple[Origin, Offer]]:
+        for origin in self._candidates(version):
+            yield from ((origin, offer) for offer in self._possible(origin, version))
+
     def _choices(self, version: int) -> list[Choice]:
         origins = self.known.get(version)
-        known = origins is not None
-        possible = [
-            Choice(origin, offer, known)
-            for origin in (origins or self._candidates(version))
-            for offer in self._possible(origin, version)
-        ]
+        if origins is None:
+            possible = [Choice(origin, offer, known=False) for origin, offer in self._unknown(version)]
+        else:
+            pairs = ((origin, offer) for origin in origins for offer in self._possible(origin, version))
+            possible = [Choice(origin, offer, known=True) for origin, offer in pairs]
         in_time = [choice for choice in possible if choice.offer.at <= self.latest[version]]
         # With none in time the version was seen too early, which is found apart.
-        by_content = {(choice.origin, choice.offer.content): choice for choice in (in_time or possible)[::-1]}
-        return list(by_content.values())[::-1]
+        return self._among(in_time or possible)
+
+    @staticmethod
+    def _among(choices: Iterable[Choice]) -> list[Choice]:
+        """The first of each batch and content."""
+        by_content: dict[tuple[Origin, bytes], Choice] = {}
+        for choice in choices:
+            by_content.setdefault((choice.origin, choice.offer.content), choice)
+        return list(by_content.values())
 
     def _candidates(self, version: int) -> Iterator[Origin]:
         """Unclaimed batches that fit between the known ones of their lineage."""

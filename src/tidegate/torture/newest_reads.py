@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from tidegate.torture.account import Account, LooseRead
 from tidegate.torture.answers import Answer
 from tidegate.torture.steps import Steps
 
 
-@dataclasses.dataclass
-class Fit:
-    """A read, and the versions among which it is right: ``lowest`` to ``highest``, -1 while there is none.
-
-    ``newest``: the last one that it can have been of.
-    """
+@dataclasses.dataclass(slots=True)
+class Shown:
+    """A read, and the versions among which it is right: ``lowest`` to ``highest``, -1 while there is none."""
 
     read: LooseRead
-    answer: Answer
-    newest: int
     lowest: int = -1
     highest: int = -1
 
@@ -28,34 +24,39 @@ class Fit:
         self.highest = version
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Shown:
-    """What is kept of a fit."""
+@dataclasses.dataclass(slots=True)
+class Fit:
+    """A read that is still compared. ``newest``: the last version that it can have been of."""
 
-    read: LooseRead
-    lowest: int
-    highest: int
+    shown: Shown
+    answer: Answer
+    newest: int
 
 
 class NewestReads:
-    """The reads of one namespace that were right at some version."""
+    """The reads at the newest version of one namespace."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
-        self._shown: list[_Shown] = []
+        self._shown: list[Shown] = []
 
-    def add(self, fit: Fit) -> None:
-        self._shown.append(_Shown(fit.read, fit.lowest, fit.highest))
+    def add(self, shown: Shown) -> None:
+        self._shown.append(shown)
+
+    def since(self, at: int) -> Iterator[Shown]:
+        """Those that ended at that time or later."""
+        return (shown for shown in self._shown if shown.read.at >= at)
 
     def check(self) -> None:
         """Who begins behind a read sees the version that it showed, or a later one (I9)."""
+        right = [shown for shown in self._shown if shown.highest >= 0]
         proven: dict[str, Steps] = {}
-        for shown in sorted(self._shown, key=lambda one: one.read.at):
+        for shown in sorted(right, key=lambda one: one.read.at):
             if shown.read.at > self._account.forgot_at:
                 steps = proven.setdefault(shown.read.store, Steps())
                 steps.tell(shown.read.at, shown.lowest, str(shown.read.place))
         for store, steps in proven.items():
-            for shown in self._shown:
+            for shown in right:
                 if shown.read.store == store:
                     self._compare(steps, shown.read.began, shown.highest, str(shown.read.place))
             for look in self._account.looks.get(store, ()):
