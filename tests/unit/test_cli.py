@@ -418,11 +418,11 @@ def test_doctor_without_a_namespace_speaks_of_none(monkeypatch, tmp_path):
     where = [
         "--store=redis://127.0.0.1:1",
         f"--store-config={tmp_path}/short",
-        "--store=b=redis://127.0.0.1:1",
+        "--store=b=redis://127.0.0.1:1/1",
     ]
     told = run("doctor", *where, f"--store-config=b={tmp_path}/short")
     assert told.exit_code == 1
-    assert told.stdout.count("store redis://127.0.0.1:1: ") == 2
+    assert told.stdout.count("store redis://127.0.0.1:1") == 2
     assert "namespace doctor" not in told.stdout
 
 

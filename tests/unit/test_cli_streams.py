@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 
 from tidegate.testing.example import Example, write_flights
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 SCRIPT = [sys.executable, "-c", "from tidegate.cli import main; main()"]
 DEADLINE_S = 120
 
@@ -86,9 +89,17 @@ def test_what_the_encoding_of_the_output_does_not_have_is_escaped(flights):
 def test_ctrl_c_where_it_asks_has_the_exit_code_of_ctrl_c(flights, ended_by):
     screen, terminal = pty.openpty()
     environment = {**os.environ, **flights}
-    with subprocess.Popen(
-        [*SCRIPT, "alias", "drop", "live"], stdin=terminal, stdout=terminal, stderr=terminal, env=environment
-    ) as running:
+    with contextlib.ExitStack() as ending:
+        running = ending.enter_context(
+            subprocess.Popen(
+                [*SCRIPT, "alias", "drop", "live"],
+                stdin=terminal,
+                stdout=terminal,
+                stderr=terminal,
+                env=environment,
+            )
+        )
+        ending.callback(running.kill)  # else it is waited for without a deadline when something is wrong
         os.close(terminal)
         shown = b""
         while b"[y/N]" not in shown and (piece := _read(screen)):
@@ -99,12 +110,15 @@ def test_ctrl_c_where_it_asks_has_the_exit_code_of_ctrl_c(flights, ended_by):
             os.write(screen, b"\x04")
         while piece := _read(screen):
             shown += piece
+        running.wait(DEADLINE_S)
     os.close(screen)
     assert running.returncode == 130
     assert b"nothing was changed" in shown
 
 
 def _read(screen):
+    readable, _, _ = select.select([screen], [], [], DEADLINE_S)
+    assert readable, f"nothing was said within {DEADLINE_S} s"
     try:
         return os.read(screen, 65536)
     except OSError:  # the other end is closed

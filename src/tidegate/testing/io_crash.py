@@ -26,6 +26,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -89,6 +90,8 @@ class Meter:
             raise ValueError(msg)
         self.mode, self.at, self.old = mode, int(nth or 0), bool(more)
         self.points: list[Point] = []
+        self.above: frozenset[str] = frozenset()
+        """Folders above the place, which are synced as well: how many there are is not the driver's."""
         self._inside = False
 
     def io(
@@ -144,6 +147,9 @@ def patch_files(meter: Meter) -> None:
 
     def counted_fsync(fd: int) -> None:
         file = _file_of(fd)
+        if file in meter.above:
+            fsync(fd)
+            return
         meter.io("fsync", file, lambda: fsync(fd))
         if meter.old and file.endswith(".seg"):
             os.utime(fd, (1, 1))
@@ -280,6 +286,8 @@ def patch_sqlite(meter: Meter) -> None:
 def run(specification: str, argv: Sequence[str] | None = None) -> int:
     """Run a driver in this process with its I/O counted; the exit code. The process is spoilt after it."""
     meter = Meter(specification)
+    log = Path(urlsplit(driver_process.arguments(argv).wal).path)
+    meter.above = frozenset(map(str, log.parent.parents))
     patch_files(meter)
     patch_sqlite(meter)
     code = driver_process.main(argv)
