@@ -24,10 +24,11 @@ from tidegate.torture.cell import Setting, run_cell
 from tidegate.torture.check import check
 from tidegate.torture.driver import Where
 from tidegate.torture.history import Recorder
+from tidegate.torture.left_to_do import Seen
 from tidegate.torture.outcome import Finding
 from tidegate.torture.schedule import cell_of
 from tidegate.torture.unanswered import HUNG, exit_code_of
-from tidegate.torture.works import Judged, Seen
+from tidegate.torture.works import Judged
 from written import held, offered, read, returned, rows, write
 
 CELL = cell_of("publish.before:raise:same")

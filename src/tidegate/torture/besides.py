@@ -15,7 +15,7 @@ from tidegate.committers.change_stores import add_store
 from tidegate.committers.driver import Driver
 from tidegate.committers.follower import Follower, follower_for
 from tidegate.committers.repair import repair
-from tidegate.errors import FencedError, StoreUnavailableError, TidegateError
+from tidegate.errors import StoreUnavailableError
 from tidegate.options import StoreAt
 from tidegate.sinks.store import Counts, Stamp, Store
 
@@ -104,12 +104,7 @@ def put_back_everything(driver: Driver) -> None:
     FencedError: a newer driver runs. Other errors leave it to the next one.
     """
     with _as_if_lost(driver.store):
-        try:
-            repair(driver)
-        except FencedError:
-            raise
-        except TidegateError as error:
-            print(f"not repaired: {type(error).__name__}: {error}", flush=True)  # noqa: T201 - to the cell's folder
+        repair(driver)
 
 
 @contextlib.contextmanager

@@ -19,16 +19,17 @@ from tidegate.decoders import json_decoder
 from tidegate.errors import LineageError
 from tidegate.testing.forked import NO_ROOM, Forked
 from tidegate.torture import driver, readers, works
-from tidegate.torture.besides import FOLLOWS, PIPELINES
+from tidegate.torture.besides import FOLLOWS, PIPELINES, TIDIES
 from tidegate.torture.driver import FAILED, Where
 from tidegate.torture.events import Asked, Done, Fault, Raised
 from tidegate.torture.faults import CLOCK_STEPS_S, KILLS
 from tidegate.torture.history import Recorder
+from tidegate.torture.left_to_do import Seen, moved_by_a_zombie, unfinished, unretired
 from tidegate.torture.outcome import MISSED, PROVEN, UNPROVEN, VIOLATED, Finding, Outcome
 from tidegate.torture.schedule import Cell, shape_of
 from tidegate.torture.unanswered import MORE_TIME, NAMES, reason
 from tidegate.torture.workloads import READ_STATE
-from tidegate.torture.works import Judged, Seen
+from tidegate.torture.works import Judged
 
 LINEAGE, OTHER_LINEAGE = "query-1", "query-2"
 DRIVER = "driver"
@@ -181,7 +182,7 @@ class CellRun:
             before = self._look()
             self._until_it_ends(first, signal.SIGCONT)
             if self._cell.finish == "claimed":
-                self._nothing_moved(before, self._look())
+                self.findings += moved_by_a_zombie(before, self._look())
         else:
             self._wait(first)
             self._finish()
@@ -194,6 +195,8 @@ class CellRun:
             self._must_end(self._drive(), 0)
         self._until_it_ends(looking, signal.SIGTERM)
         self._must_end(looking, 0)
+        if self._cell.beside == TIDIES:
+            self.findings += unretired(self._look())
 
     def _finish(self) -> None:
         match self._cell.finish:
@@ -218,44 +221,19 @@ class CellRun:
             error = NAMES.get(process.exit_code or 0, "ConfigError")
             self._recorder.note(Raised(call=call, error=error, text=self._told(process)))
         self._must_end(process, 0, 2)
-        self._is_finished(before.decided, self._look())
+        self.findings += unfinished(before.decided, self._look())
 
     def finish_at_last(self) -> None:
         """Who had no answer left something open, maybe: `recover` has to finish it now (I4)."""
         self._end = max(self._end, time.monotonic() + self._setting.deadline_s / 2)
         self._must_end(self._start(works.recover, _json(self.where), "recover-last", str(self.work)), 0, 2)
         seen = self._look()
-        self._is_finished(seen.decided, seen)
-
-    def _is_finished(self, decided: int, seen: Seen) -> None:
-        if seen.visible < decided:
-            self.findings.append(
-                Finding(
-                    rule="finish",
-                    invariant="I4",
-                    what="`tidegate recover` ended well, and a version that is decided is not visible",
-                    expected=f"version {decided} visible",
-                    seen=f"version {seen.visible} visible",
-                )
-            )
+        self.findings += unfinished(seen.decided, seen)
 
     def _look(self) -> Seen:
         result = self.work / "look.json"
         self._must_end(self._start(works.look, _json(self.where), "look", str(result)), 0)
         return json_decoder(Seen).decode(result.read_bytes())
-
-    def _nothing_moved(self, before: Seen, after: Seen) -> None:
-        """From the claim on nothing that an older driver does becomes visible, until somebody claims anew."""
-        if after.visible != before.visible and after.epoch <= before.epoch:
-            self.findings.append(
-                Finding(
-                    rule="zombie",
-                    invariant="I6",
-                    what="a driver made a version visible after another one had claimed the namespace",
-                    expected=f"version {before.visible} visible, epoch {before.epoch}",
-                    seen=f"version {after.visible} visible, epoch {after.epoch}",
-                )
-            )
 
     def _check_first(self, first: Forked) -> None:
         """The disturbed driver came to one of the ends that its fault allows."""

@@ -29,7 +29,6 @@ from tidegate.testing.arrow_barrier import batch
 from tidegate.testing.driver_process import (
     Checkpoint,
     Turns,
-    as_in_the_background,
     make_driver_of,
     make_trimmer,
 )
@@ -44,7 +43,7 @@ from tidegate.torture.besides import (
     put_back_everything,
     with_second,
 )
-from tidegate.torture.events import Connected, Looked, Offered, Opened, Raised, Returned
+from tidegate.torture.events import Asked, Connected, Done, Looked, Offered, Opened, Raised, Returned
 from tidegate.torture.faults import Disturber, Strike, stop
 from tidegate.torture.full_disk import folder_of
 from tidegate.torture.history import Recorder
@@ -59,6 +58,8 @@ FAILED = 70
 """The exit code after an exception that the fault itself raised."""
 IN_FLIGHT = 2
 """So many versions are decided and not visible, where commits are pipelined."""
+MOST_LAYERS = 2
+"""So many versions behind the visible one a lease may hold, where old ones are retired."""
 KEEP_LOG_S, KEEP_LOG_CLOCK_S = 0.001, 7_200.0
 """How long the log is kept where it is cut; where a clock steps, longer than it may be off."""
 
@@ -165,7 +166,7 @@ class Torture:
             frame_bytes=plan.frame_bytes,
             driver_apply_max_changes=0,
             keep_versions=1 if tidies else None,
-            max_layers=2 if tidies else None,  # so that readers hold nothing back for long
+            max_layers=MOST_LAYERS if tidies else None,  # so that readers hold nothing back for long
             summary_every=1 if tidies else 500,
             commit_in_flight=IN_FLIGHT,
             decide_deadline_s=plan.deadline_s,
@@ -227,20 +228,38 @@ class Torture:
                 self._open(driver, name)
             self._one_batch(driver, name, batch_id, checkpoint.plan(batch_id), pipeline)
             if plan.beside == TIDIES:
-                with as_in_the_background("retired"):
+                with self._in_the_background("retire"):
                     retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
             elif plan.beside == FOLLOWS:
                 self._second.step(batch_id + 1, lambda: self._opened(driver, name))
             elif plan.beside == REPAIRS:
-                put_back_everything(driver)
+                with self._in_the_background("repair", FencedError):
+                    put_back_everything(driver)
             checkpoint.done(batch_id)
             if plan.beside == TIDIES:
-                with as_in_the_background("trimmed"):
+                with self._in_the_background("trim"):
                     trimmer.trim(driver.view, driver.clock.now_us())
         if pipeline is not None:
             pipeline.drain(plan.deadline_s)
         if plan.beside == FOLLOWS:
             self._second.finish(plan.deadline_s)
+
+    @contextlib.contextmanager
+    def _in_the_background(self, command: str, *passing: type[TidegateError]) -> Iterator[None]:
+        """No batch fails by it: a newer driver may have trimmed what it reads. What it met is told. A driver
+        that nobody disturbs has to get through, or says that it had no answer.
+        """
+        recorder, call = self._recorder, self._recorder.number()
+        passing = passing if self._plan.fault else (*passing, *unanswered.NO_ANSWER)
+        recorder.note(Asked(call=call, namespace=self._plan.where.namespace, command=command))
+        try:
+            yield
+        except (FailpointError, TidegateError) as error:
+            recorder.note(Raised(call=call, error=type(error).__name__, text=str(error)[:500]))
+            if isinstance(error, (FailpointError, *passing)):
+                raise
+        else:
+            recorder.note(Done(call=call))
 
     def _pipeline(self, driver: Driver) -> Pipeline:
         """Both its sides are this thread: who waits completes versions until it need not wait."""

@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -25,6 +25,7 @@ from tidegate.torture.besides import SECOND
 from tidegate.torture.check import check
 from tidegate.torture.covered import gaps
 from tidegate.torture.driver import Where
+from tidegate.torture.left_to_do import Seen
 from tidegate.torture.outcome import Finding
 from tidegate.torture.verdict import Verdict
 from tidegate.wal.catch_up import catch_up
@@ -61,14 +62,6 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     unproven: tuple[str, ...] = ()
     counts: dict[str, int] = {}
     errors: dict[str, int] = {}
-
-
-class Seen(NamedTuple):
-    """What is visible in the primary, under which epoch, and the last version that is decided."""
-
-    visible: int
-    epoch: int
-    decided: int
 
 
 def ends_with_its_code(work: Work) -> Work:
@@ -224,7 +217,8 @@ def look(where_json: str, result: str) -> int:
         pointer = store.pointer() if store.identity() is not None else Pointer()
     with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
         state = catch_up(View(), log).state
-    seen = Seen(pointer.visible, pointer.epoch, state.last_version if state is not None else 0)
+    decided = state.last_version if state is not None else 0
+    seen = Seen(pointer.visible, pointer.epoch, decided, pointer.horizon)
     Path(result).write_bytes(msgspec.json.encode(seen))
     return 0
 
