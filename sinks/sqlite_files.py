@@ -356,8 +356,6 @@ def make_folder(folder: Path, where: str) -> None:
     """The folder and those above it, durably. ConfigError: it cannot be made or written."""
     try:
         make_durably(folder)
-        if not folder.is_dir():
-            raise FileExistsError(errno.EEXIST, "a file is in its place", str(folder))
     except OSError as error:
         raise ConfigError(
             f"{where}: the folder {folder} cannot be made: {error.strerror or error}; give one that can"

@@ -67,12 +67,15 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and what is missing above it, each durable in its parent."""
+    """Make a folder and what is missing above it, each durable in its parent. FileExistsError: it is none."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
-    with contextlib.suppress(FileExistsError):  # raced; anything but a folder fails at its first use
+    try:
         folder.mkdir()
+    except FileExistsError:
+        if not folder.is_dir():  # else another was quicker
+            raise
     sync_folder(folder.parent)
 
 

@@ -136,7 +136,7 @@ def test_an_export_takes_a_folder_of_its_own(place):
     assert "version 9 is not visible yet" in run(place, "export", place / "y", "--at", "9", wal=False, code=2)
     file = place / "file"
     file.write_text("")
-    assert "cannot be written: Not a directory; give another" in run(place, "export", file, wal=False, code=2)
+    assert "cannot be written: File exists; give another" in run(place, "export", file, wal=False, code=2)
 
 
 def test_tables_that_a_file_system_does_not_tell_apart_are_not_exported_over_each_other(place, monkeypatch):
