@@ -145,7 +145,7 @@ def batches_of(folder: Path, name: str, table: Table) -> Iterator[Any]:
     for number, file in enumerate(table.files):
         path, rows = place_of(folder, name, number), 0
         try:
-            with parquet.ParquetFile(path) as opened:
+            with path.open("rb") as content, parquet.ParquetFile(content) as opened:
                 if not opened.schema_arrow.equals(ROWS):
                     raise CorruptError(f"{path} has columns {opened.schema_arrow.names}, not {ROWS.names}")
                 for batch in opened.iter_batches(BATCH_ROWS):

@@ -65,7 +65,8 @@ def _open_sqlite(url: str, namespace: str, clock: Clock | None, *, timeout_s: An
     path = unquote(split.path)
     if path.startswith("//"):  # the same folder for us, a server's name for SQLite
         path = "/" + path.lstrip("/")
-    if not url.startswith("sqlite:///") or not path.strip("/") or split.query or split.fragment:
+    named = url.startswith("sqlite:///") and path.strip("/") and "\0" not in path
+    if not named or split.query or split.fragment:
         raise ConfigError(f"store {redact(url)}: write sqlite:///absolute/path/of/a/folder")
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
         raise ConfigError(f"store {redact(url)}: timeout_s is {timeout_s!r}; it must be a number of seconds")

@@ -308,7 +308,7 @@ def offsets_at(entries: list[CatalogEntry]) -> str:
 
 def oldest_of(limit: int | None, visible: int) -> int:
     """The first version that ``history`` asks the catalog for."""
-    return 0 if limit is None else visible - limit + 1
+    return 0 if limit is None else max(0, visible - limit + 1)
 
 
 def pause_of(before: float, took_s: float, *, told: bool) -> float:

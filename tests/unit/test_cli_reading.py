@@ -56,3 +56,30 @@ def test_an_export_by_an_alias_is_of_the_namespace_that_it_names(tmp_path):
 @pytest.mark.parametrize("folder", [".", "/", "{}"])
 def test_a_folder_is_no_file_to_write(tmp_path, words, folder):
     assert "is a folder: give the path of a file" in run(*words, folder.format(tmp_path), code=2)
+
+
+@pytest.mark.parametrize("name", ["a:b/rows.parquet", "s3:/x.parquet"])
+def test_a_file_has_any_name_that_a_folder_can_hold(tmp_path, monkeypatch, name):
+    """pyarrow took names with a colon for URLs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).parent.mkdir()
+    assert "0 refused rows" in run("quarantine", "export", "aircraft", name)
+    run("quarantine", "drop", name, "--yes", "--force", "--wal", f"file://{tmp_path}/wal")
+
+
+def test_a_name_that_is_no_text_is_read(tmp_path):
+    run("export", tmp_path / "exported")
+    run("quarantine", "export", "aircraft", tmp_path / "refused")
+    folder, file = ((tmp_path / name).rename(tmp_path / f"{name}\udcff") for name in ("exported", "refused"))
+    log = ["--wal", f"file://{tmp_path}/wal"]
+    assert "version 1 of namespace copy is visible" in run("import", folder, "--namespace", "copy", *log)
+    assert "nothing was written" in run("quarantine", "drop", file, "--yes", "--force", *log)
+
+
+@pytest.mark.parametrize("words", [["history"], ["scan", "airports"], ["quarantine", "list"]])
+def test_a_limit_may_be_any_number(words):
+    assert run(*words, "--limit", 10**30) == run(*words)
+
+
+def test_a_url_with_a_null_in_it_is_refused():
+    assert "write sqlite:///absolute" in run("history", "--store", "sqlite:///%00", code=2)

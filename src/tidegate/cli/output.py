@@ -8,15 +8,18 @@ from __future__ import annotations
 import contextlib
 import datetime
 import decimal
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 ROWS_AT_ONCE = 500
 """A terminal shows many rows as tables of so many: memory stays bounded."""
+
+T = TypeVar("T")
 
 _json = msgspec.json.Encoder(decimal_format="number")
 
@@ -24,6 +27,11 @@ _json = msgspec.json.Encoder(decimal_format="number")
 def on_terminal() -> bool:
     """Whether a person looks at standard output."""
     return sys.stdout.isatty()
+
+
+def first_of(rows: Iterable[T], limit: int | None) -> Iterator[T]:
+    """So many of them; None: all."""
+    return itertools.islice(rows, None if limit is None else min(limit, sys.maxsize))
 
 
 # -- JSON -------------------------------------------------------------------------------------

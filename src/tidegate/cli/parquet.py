@@ -7,7 +7,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tidegate.errors import ConfigError
 from tidegate.values import Value, Values
@@ -16,8 +16,8 @@ ROWS_AT_ONCE = 10_000
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """A place to write to, which becomes ``path`` at the end; nothing is left there after an error.
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which becomes ``path`` at the end; nothing is left there after an error.
 
     ConfigError: it cannot be made.
     """
@@ -25,9 +25,10 @@ def whole_file(path: Path) -> Iterator[Path]:
         raise ConfigError(f"{path} is a folder: give the path of a file")
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        yield beside
-        with beside.open("rb") as written:
-            os.fsync(written.fileno())
+        with beside.open("wb") as file:  # not by its name, which pyarrow may take for a URL
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else error
@@ -62,13 +63,14 @@ def read_column(path: Path, names: Sequence[str]) -> list[str]:
     from pyarrow import ArrowException, parquet, types
 
     try:
-        file = parquet.ParquetFile(path)
-        name = next((name for name in names if name in file.schema_arrow.names), None)
-        if name is None or not types.is_string(file.schema_arrow.field(name).type):
-            raise ConfigError(f"{path} has no column {' or '.join(names)}: is it a file of refused rows?")
-        if not file.num_row_groups:  # pyarrow 19 cannot read a column of a file without rows
-            return []
-        found: list[str] = file.read([name])[name].drop_null().to_pylist()
+        with path.open("rb") as content, parquet.ParquetFile(content) as file:
+            there = file.schema_arrow
+            name = next((name for name in names if name in there.names), None)
+            if name is None or not types.is_string(there.field(name).type):
+                raise ConfigError(f"{path} has no column {' or '.join(names)}: is it a file of refused rows?")
+            if not file.num_row_groups:  # pyarrow 19 cannot read a column of a file without rows
+                return []
+            found: list[str] = file.read([name])[name].drop_null().to_pylist()
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else error
         raise ConfigError(

@@ -30,7 +30,7 @@ from tidegate.cli.common import (
 )
 from tidegate.cli.given import Given
 from tidegate.cli.many import fail_if_behind, print_standings, stores_as_json
-from tidegate.cli.output import print_json, print_table
+from tidegate.cli.output import first_of, print_json, print_table
 from tidegate.cli.parquet import write_tables
 from tidegate.cli.refused_rows import ids_of, schema_of, typed
 from tidegate.committers.open import refuse_if_writer_alive
@@ -76,7 +76,7 @@ def list_(
             for row in rows:
                 print_json(row)
             return
-        shown = list(itertools.islice(rows, limit))
+        shown = list(first_of(rows, limit))
         print_table(["table", "cause", "key", "key bytes", "value bytes"], map(_cells, shown))
         counts = Counter(row["table"] for row in itertools.chain(shown, rows))
         totals = ", ".join(f"{count} of table {table}" for table, count in sorted(counts.items()))

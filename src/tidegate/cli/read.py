@@ -16,7 +16,15 @@ from tidegate.cli.at import At, snapshot_at
 from tidegate.cli.client_config import StoreConfig, store_options
 from tidegate.cli.commands import say
 from tidegate.cli.common import Json, Namespace, Store, examples, gate_to
-from tidegate.cli.output import ROWS_AT_ONCE, cell, on_terminal, print_json, print_pairs, print_table
+from tidegate.cli.output import (
+    ROWS_AT_ONCE,
+    cell,
+    first_of,
+    on_terminal,
+    print_json,
+    print_pairs,
+    print_table,
+)
 from tidegate.cli.parquet import write_parquet
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.values import Value, described, values_of
@@ -107,7 +115,7 @@ def scan(  # noqa: PLR0913 - its options
     with gate_to(store, namespace, options) as gate, snapshot_at(gate, at) as snapshot:
         found = snapshot.table(table)
         schema = found.schema()
-        rows = itertools.islice(_beginning_with(prefix, table, schema, found.scan()), limit)
+        rows = first_of(_beginning_with(prefix, table, schema, found.scan()), limit)
         if parquet is not None:
             written = write_parquet(parquet, values_of(schema), rows)
             facts = {"table": table, "version": snapshot.version, "rows": written, "file": str(parquet)}
