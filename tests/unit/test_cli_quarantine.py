@@ -154,3 +154,16 @@ def test_the_columns_of_a_table_that_is_not_there_are_not_known(filled, tmp_path
     told = call(tmp_path, "quarantine", "export", "nowhere", tmp_path / "file", code=2, wal=False)
     assert "tidegate scan _quarantine --parquet FILE" in told.stderr
     assert not (tmp_path / "file").exists()
+
+
+def test_rows_that_the_columns_no_longer_hold_are_left_out_and_counted(example, tmp_path):
+    """Refused when a column was a bigint or a double, exported when it is an int: it ended in a traceback."""
+    rows = {
+        "a": refused(b"N1", b'{"carrier":"UA","flights":99999999999}'),
+        "b": refused(b"N2", b'{"carrier":"UA","flights":2}'),
+    }
+    example.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}, quarantine.TABLE: rows})
+    done = call(tmp_path, "quarantine", "export", "aircraft", tmp_path / "file", wal=False)
+    assert "1 refused rows of table aircraft" in done.output
+    assert "1 rows are not in it (values that do not fit the columns" in done.output
+    assert pq.read_table(tmp_path / "file")["tailnum"].to_pylist() == ["N2"]

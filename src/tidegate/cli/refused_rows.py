@@ -14,10 +14,12 @@ from tidegate.cli.parquet import read_column
 from tidegate.decoders import json_decoder
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.key_groups import decode_key
+from tidegate.value_encoding import encoder_of
 from tidegate.values import Values
 
 ID, CAUSE, KEY = "_id", "_cause", "_key"
 CUT = "longer than the quarantine keeps"
+UNFIT = "values that do not fit the columns which the table has by now"
 OTHER = "no rows of the table: deletes, or parts of captured changes or of a function's"
 
 
@@ -47,7 +49,19 @@ def typed(
         if value is None:
             left[OTHER] += 1
             continue
+        if values.schema.value_format == "json" and not _fits(values, value):
+            left[UNFIT] += 1
+            continue
         yield {ID: row_id, CAUSE: row["cause"], KEY: row["key"], **value, **_key(values, row["key"])}
+
+
+def _fits(values: Values, value: dict[str, Any]) -> bool:
+    """Whether the columns can hold it: a replacement may have given the table others since."""
+    try:
+        encoder_of(values.schema).encode(value)
+    except BadRecordError:
+        return False
+    return True
 
 
 def _key(values: Values, key: bytes | None) -> dict[str, Any]:
