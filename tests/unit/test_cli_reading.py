@@ -9,7 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from tidegate.cli import app, output
+from tidegate.cli.read import parse_key
+from tidegate.errors import ConfigError
 from tidegate.testing.example import write_flights
+from tidegate.wal.record import Column
 
 
 @pytest.fixture(autouse=True)
@@ -83,3 +86,17 @@ def test_a_limit_may_be_any_number(words):
 
 def test_a_url_with_a_null_in_it_is_refused():
     assert "write sqlite:///absolute" in run("history", "--store", "sqlite:///%00", code=2)
+
+
+@pytest.mark.parametrize(
+    "kind,text",
+    [
+        *(("int", text) for text in ("1_0", " 10", "\u0661", "0x1", "")),
+        *(("decimal(9,2)", text) for text in ("1_0", "nan", "Infinity", " 1")),
+        *(("date", text) for text in ("20261121", "2026-W47-6", "2026-11-21 ")),
+    ],
+)
+def test_a_key_is_not_taken_for_another_one(kind, text):
+    """Python's own readers take 1_0 for 10."""
+    with pytest.raises(ConfigError, match="is no"):
+        parse_key("t", [text], [Column("k", kind)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ from tidegate.cli.output import (
 )
 from tidegate.cli.parquet import write_parquet
 from tidegate.errors import ConfigError, TidegateError
+from tidegate.key_groups import INTEGER_LIMITS
 from tidegate.values import Value, described, values_of
 from tidegate.wal.record import Column, TableSchema
 
@@ -180,8 +182,20 @@ def parse_key(table: str, texts: Sequence[str], columns: Sequence[Column]) -> An
     return values[0] if len(values) == 1 else tuple(values)
 
 
+WRITTEN = {
+    "date": re.compile(r"\d{4}-\d\d-\d\d", re.ASCII),
+    "decimal": re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII),
+    "whole": re.compile(r"[+-]?\d+", re.ASCII),
+}
+"""Python reads more than that: 1_0 would be 10, and in newer releases 20261121 a date."""
+
+
 def _parse(table: str, text: str, column: Column) -> Any:
+    kind = column.type.partition("(")[0]
+    written = WRITTEN.get("whole" if kind in INTEGER_LIMITS else kind)
     try:
+        if written is not None and written.fullmatch(text) is None:
+            raise ValueError
         match column.type:
             case "string":
                 return text
