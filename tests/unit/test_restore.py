@@ -208,6 +208,12 @@ def test_restore_asks_or_is_told(place):
     assert "batches above 0 may be replayed" in run(place, "restore", "--to", "1", "--yes", "--reprocess")
 
 
+@pytest.mark.parametrize("to,told", [("3", "shows version 3 already"), ("9", "there is no version 9")])
+def test_restore_asks_nothing_where_nothing_would_be_undone(place, to, told):
+    """It asked whether what changed from version 10 to 3 is to be undone, and refused behind the answer."""
+    assert told in run(place, "restore", "--to", to, code=2)
+
+
 def test_restore_refuses_while_a_writer_lives_unless_forced(place):
     driver = place.driver()
     driver.store.heartbeat(driver.store.pointer().epoch)

@@ -74,7 +74,7 @@ def restore(  # noqa: PLR0913 - its options
         refuse_other_stores(driver, driver.folded)
         refuse_if_writer_alive(driver, "tidegate restore", force=force)
         visible = driver.folded.last_version
-        if not yes:
+        if not yes and to < visible:  # else it is refused, and nothing would be undone
             confirm(
                 f"what changed in namespace {namespace} from version {to + 1} to {visible} would be undone"
             )
