@@ -6,12 +6,14 @@ The same bytes as ``tidegate.key_groups`` makes in Python; tests hold the two to
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame, functions, types
 
 from tidegate.errors import ConfigError
 from tidegate.spark.kept_columns import kept
-from tidegate.spark.nested import quoted, somewhere
+from tidegate.spark.nested import Leaf, holds, may_hold
 from tidegate.values import kind_of
 from tidegate.wal.bad_rows import NOT_TEXT
 from tidegate.wal.record import Column as SchemaColumn
@@ -41,7 +43,7 @@ _KEY_TYPES = (
 
 def column(name: str) -> Column:
     """The column of exactly this name, dots and all."""
-    return kept(functions.col, quoted(name))
+    return kept(functions.col, "`" + name.replace("`", "``") + "`")
 
 
 def schema_column(field: types.StructField) -> SchemaColumn:
@@ -115,7 +117,7 @@ def _key_bytes(*fields: types.StructField) -> Column:
     for part in parts:
         length = functions.octet_length(part).cast("string").cast("binary")
         pieces += [length, functions.lit(b":"), part, functions.lit(b",")]
-    return functions.concat(*pieces)
+    return _joined(*pieces)
 
 
 def _part(field: types.StructField) -> Column:
@@ -189,15 +191,30 @@ def _json_value(flags: bytes, *fields: types.StructField) -> Column:
         return functions.lit(flags + b"{}")
     text = functions.to_json(functions.struct(*(column(f.name) for f in fields)), JSON_OPTIONS)
     lead = functions.lit(flags)
-    lost = [somewhere(f.dataType, quoted(f.name), _no_text, keys=True) for f in fields]
-    if any(lost):
-        where = functions.expr(" OR ".join(f"({one})" for one in lost if one))
-        lead = functions.when(where, functions.lit(NOT_TEXT)).otherwise(lead)
-    return functions.concat(lead, text.cast("binary"))
+    if any(may_hold(f.dataType, NO_UTF8) for f in fields):
+        lead = functions.when(_no_text(fields), functions.lit(NOT_TEXT)).otherwise(lead)
+    return _joined(lead, text.cast("binary"))
 
 
-def _no_text(kind: types.DataType, at: str) -> str:
-    return f"NOT is_valid_utf8({at})" if isinstance(kind, types.StringType) else ""
+def _no_text(fields: Sequence[types.StructField]) -> Column:
+    """Whether some text in these columns is not UTF-8. To look at each of a hundred texts by itself would be
+    planned for longer than a small batch runs: they are looked at as one, with a character between.
+    """
+    texts = [field for field in fields if NO_UTF8.is_one(field.dataType)]
+    others = [f for f in fields if may_hold(f.dataType, NO_UTF8) and not NO_UTF8.is_one(f.dataType)]
+    lost = [holds(f.dataType, column(f.name), NO_UTF8) for f in others]
+    if texts:
+        together = functions.concat_ws("\n", *(column(f.name).cast("string") for f in texts))
+        lost.append(~functions.is_valid_utf8(together))
+    return reduce(or_, lost)
+
+
+NO_UTF8 = Leaf(
+    lambda kind: isinstance(kind, types.StringType),
+    lambda _, at: ~functions.is_valid_utf8(at),
+    keys=True,
+)
+"""Texts that are not UTF-8."""
 
 
 def bytes_value(name: str) -> Column:
@@ -206,7 +223,12 @@ def bytes_value(name: str) -> Column:
 
 
 def _bytes_value(name: str) -> Column:
-    return functions.concat(functions.lit(b"+"), column(name).cast("binary"))
+    return _joined(functions.lit(b"+"), column(name).cast("binary"))
+
+
+def _joined(*pieces: Column) -> Column:
+    """Bytes, also where ``spark.sql.function.concatBinaryAsString`` makes a text of them."""
+    return functions.concat(*pieces).cast("binary")
 
 
 def delete_marker() -> Column:

@@ -7,36 +7,39 @@ sign: two days would be one key, and readers get another day than there was. All
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, functions, types
 
 from tidegate.spark.encoding import column
-from tidegate.spark.nested import quoted, somewhere
+from tidegate.spark.nested import Leaf, holds, may_hold
 
 POLICY, LEGACY = "spark.sql.legacy.timeParserPolicy", "LEGACY"
 
 
 class Days(NamedTuple):
-    """A type of days: the predicate for those that are written otherwise, and how one is told of."""
+    """A type of days. Those before the first, in the gap and from the end on are written otherwise."""
 
-    otherwise: str
+    first: str
+    gap: str
+    gap_end: str
+    end: str
     unit: str
-    since_1970: str
+    since_1970: Callable[[Column], Column]
 
 
 TYPES: dict[type[types.DataType], Days] = {
     types.DateType: Days(
-        "{0} < DATE'0001-01-01' OR {0} > DATE'9999-12-31'"
-        " OR {0} BETWEEN DATE'1582-10-05' AND DATE'1582-10-14'",
+        *("DATE'0001-01-01'", "DATE'1582-10-05'", "DATE'1582-10-15'", "DATE'+10000-01-01'"),
         "day",
-        "unix_date",
+        functions.unix_date,
     ),
     types.TimestampType: Days(
-        "{0} < TIMESTAMP'0001-01-01T00:00:00Z' OR {0} > TIMESTAMP'9999-12-31T23:59:59.999999Z'"
-        " OR ({0} >= TIMESTAMP'1582-10-05T00:00:00Z' AND {0} < TIMESTAMP'1582-10-15T00:00:00Z')",
+        *("TIMESTAMP'0001-01-01T00:00:00Z'", "TIMESTAMP'1582-10-05T00:00:00Z'"),
+        *("TIMESTAMP'1582-10-15T00:00:00Z'", "TIMESTAMP'+10000-01-01T00:00:00Z'"),
         "microsecond",
-        "unix_micros",
+        functions.unix_micros,
     ),
 }
 
@@ -47,7 +50,7 @@ def written_as_they_are(table: str, rows: DataFrame) -> DataFrame:
     While staging: BadRecordError names table and column, and the day where it is not inside of an array, a
     map or a struct. A map's keys are written as numbers, whatever the calendar.
     """
-    dated = [field for field in rows.schema.fields if _otherwise(field.dataType, "")]
+    dated = [field for field in rows.schema.fields if may_hold(field.dataType, OTHERWISE)]
     if not dated or str(rows.sparkSession.conf.get(POLICY)).upper() != LEGACY:
         return rows
     names = collections.Counter(field.name for field in rows.schema.fields)
@@ -57,28 +60,26 @@ def written_as_they_are(table: str, rows: DataFrame) -> DataFrame:
 
 
 def _refused(table: str, field: types.StructField) -> Column:
-    name = quoted(field.name)
-    days = TYPES.get(type(field.dataType))
+    days, of = TYPES.get(type(field.dataType)), column(field.name)
     what = functions.lit("a day or a time inside of it")
     if days is not None:
-        count = functions.expr(f"{days.since_1970}({name})")
-        what = functions.concat(functions.lit(f"{days.unit} "), count, functions.lit(" since 1970"))
+        what = functions.concat(
+            functions.lit(f"{days.unit} "), days.since_1970(of), functions.lit(" since 1970")
+        )
     which = f"tidegate.errors.BadRecordError: table {table}, column {field.name}: "
     why = (
         f" is another one in the calendar of {POLICY}={LEGACY}; nothing was decided; set it to CORRECTED for"
         " this query\n"
     )
     error = functions.raise_error(functions.concat(functions.lit(which), what, functions.lit(why)))
-    return functions.when(functions.expr(_otherwise(field.dataType, name)), error).otherwise(
-        column(field.name)
-    )
+    return functions.when(holds(field.dataType, of, OTHERWISE), error).otherwise(of)
 
 
-def _otherwise(kind: types.DataType, at: str) -> str:
-    """The predicate for what holds a day that is written otherwise; none for a type that has no days."""
-    return somewhere(kind, at, _day, keys=False)
+def _is_otherwise(kind: types.DataType, at: Column) -> Column:
+    first, gap, gap_end, end, *_ = TYPES[type(kind)]
+    in_gap = (at >= functions.expr(gap)) & (at < functions.expr(gap_end))
+    return (at < functions.expr(first)) | (at >= functions.expr(end)) | in_gap
 
 
-def _day(kind: types.DataType, at: str) -> str:
-    days = TYPES.get(type(kind))
-    return "" if days is None else days.otherwise.format(at)
+OTHERWISE = Leaf(lambda kind: type(kind) in TYPES, _is_otherwise, keys=False)
+"""Days that are written as other ones."""

@@ -1,46 +1,52 @@
-"""Predicates over all that a column holds, within arrays, maps and structs too, as Spark SQL."""
+"""Predicates over all that a column holds, within arrays, maps and structs too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from operator import or_
+from typing import NamedTuple
 
-from pyspark.sql import types
-
-Leaf = Callable[[types.DataType, str], str]
-"""The predicate for a value of a type that is none of these three, by its expression; empty: it has none."""
+from pyspark.sql import Column, functions, types
 
 
-def somewhere(kind: types.DataType, at: str, leaf: Leaf, *, keys: bool, depth: int = 0) -> str:
-    """Whether what this expression gives has it somewhere; empty for a type where it cannot be.
+class Leaf(NamedTuple):
+    """What is looked for among values that hold no others.
 
-    ``keys``: whether those of maps are looked at, too.
+    ``is_one``: whether values of a type are looked at; ``has_it``: the predicate for one of them. With
+    ``keys`` those of maps are looked at, too.
     """
-    element = f"e{depth}"
 
-    def within(kind: types.DataType) -> str:
-        return somewhere(kind, element, leaf, keys=keys, depth=depth + 1)
+    is_one: Callable[[types.DataType], bool]
+    has_it: Callable[[types.DataType, Column], Column]
+    keys: bool
 
+
+def may_hold(kind: types.DataType, leaf: Leaf) -> bool:
+    """Whether some value within one of this type is looked at."""
     match kind:
         case types.StructType():
-            fields = ((field.dataType, f"{at}.{quoted(field.name)}") for field in kind.fields)
-            found = [somewhere(*field, leaf, keys=keys, depth=depth) for field in fields]
+            return any(may_hold(field.dataType, leaf) for field in kind.fields)
         case types.ArrayType():
-            found = [_any(at, element, within(kind.elementType))]
+            return may_hold(kind.elementType, leaf)
         case types.MapType():
-            of_keys = within(kind.keyType) if keys else ""
-            found = [
-                _any(f"map_keys({at})", element, of_keys),
-                _any(f"map_values({at})", element, within(kind.valueType)),
-            ]
+            return (leaf.keys and may_hold(kind.keyType, leaf)) or may_hold(kind.valueType, leaf)
         case _:
-            return leaf(kind, at)
-    return " OR ".join(f"({one})" for one in found if one)
+            return leaf.is_one(kind)
 
 
-def _any(array: str, element: str, inside: str) -> str:
-    return inside and f"exists({array}, {element} -> {inside})"
-
-
-def quoted(name: str) -> str:
-    """A column's or a field's name in SQL."""
-    return "`" + name.replace("`", "``") + "`"
+def holds(kind: types.DataType, at: Column, leaf: Leaf) -> Column:
+    """Whether a value of this type, which may hold it, does: true, or false or null."""
+    match kind:
+        case types.StructType():
+            inside = [(field.dataType, at.getField(field.name)) for field in kind.fields]
+            return reduce(or_, [holds(*one, leaf) for one in inside if may_hold(one[0], leaf)])
+        case types.ArrayType():
+            element = kind.elementType
+            return functions.exists(at, lambda one: holds(element, one, leaf))
+        case types.MapType():
+            keys, values = types.ArrayType(kind.keyType), types.ArrayType(kind.valueType)
+            parts = [(keys, functions.map_keys(at))] * leaf.keys + [(values, functions.map_values(at))]
+            return reduce(or_, [holds(*one, leaf) for one in parts if may_hold(one[0], leaf)])
+        case _:
+            return leaf.has_it(kind, at)

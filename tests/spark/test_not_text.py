@@ -9,6 +9,7 @@ from tidegate.errors import BadRecordError
 pytestmark = pytest.mark.spark
 
 BAD = "CAST(X'61FF' AS STRING)"
+HALVES = ["CAST(X'C3' AS STRING)", "CAST(X'A9' AS STRING)"]
 INSIDE = {
     "text": BAD,
     "collated": f"{BAD} COLLATE UTF8_LCASE",
@@ -51,6 +52,19 @@ def test_wherever_such_a_text_is_it_is_told(stream, inside):
 
     flights.in_batch(check)
     assert flights.rows("t")["a"]["x"] == {"x": "é\ufffd", "all": [None, ""], "none": None}
+
+
+def test_halves_of_a_character_in_two_columns_are_none(stream):
+    flights = stream("k string, n int")
+    flights.add([{"k": "a", "n": 1}])
+
+    def check(rows, batch_id):
+        halves = rows.selectExpr("k", f"{HALVES[0]} AS one", f"{HALVES[1]} AS other")
+        with pytest.raises(BadRecordError, match="not valid UTF-8"):
+            flights.sink().each(lambda txn, _: txn.upsert("t", halves, "k"))(rows, batch_id)
+        flights.sink().each(lambda txn, _: txn.upsert("t", rows, "k"))(rows, batch_id)
+
+    flights.in_batch(check)
 
 
 @pytest.mark.both_ways
