@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import StructType
@@ -58,10 +59,11 @@ def test_changes_come_by_version_and_go_on_from_the_checkpoint_until_the_log_has
     world = World(spark, tmp_path)
     world.writer.write({"aircraft": {"N1": UA, "N2": UA}})
     world.writer.write({"aircraft": {"N1": None}})
+    second = 1 if pyspark.__version__ >= "4.2" else 0  # before, a batch takes all that is visible
     assert world.run(maxVersionsPerTrigger=1) == [
         (0, 1, "upsert", "N1", 1),
         (0, 1, "upsert", "N2", 1),
-        (1, 2, "delete", "N1", None),
+        (second, 2, "delete", "N1", None),
     ]
     world.writer.write({"aircraft": {"N1": {**UA, "flights": 3}}})
     assert world.run(changeTypes="exact") == [(2, 3, "insert", "N1", 3)]
