@@ -115,6 +115,10 @@ class Files:
         self._timeout_s = timeout_s
         # A deque's append and pop need no lock, so that no lock is held when another thread forks.
         self._idle: dict[str, collections.deque[sqlite3.Connection]] = {}
+        self._commits: collections.Counter[str] = collections.Counter()
+        """How many commits of this instance on a file were not durable."""
+        self._on_disk: dict[str, int] = {}
+        """How many of them were when a durable one came behind; nothing of what other processes did."""
         self._closed = False
         _all_files.add(self)
 
@@ -202,9 +206,21 @@ class Files:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
             yield connection
+            # Counted while the write lock is held, so that no other commit lies between.
             if durable:
                 connection.execute(DURABLE)
+            else:
+                self._commits[name] += 1
+            commits = self._commits[name]
             connection.execute("COMMIT")
+            if durable:
+                self._on_disk[name] = commits
+
+    def put_on_disk(self, name: str) -> None:
+        """All commits on one file are on disk, unless they are already as far as this instance knows."""
+        if self._on_disk.get(name) != self._commits[name]:
+            with self.writing(name, durable=True):
+                pass
 
     def close(self) -> None:
         """Close the connections; the last one to a file also empties its ``-wal``."""

@@ -210,6 +210,11 @@ class Shards:
 
     # -- retirement ----------------------------------------------------------------------------
 
+    def put_on_disk(self) -> None:
+        """What was dropped until now stays so, whatever the next announcement makes durable."""
+        for shard in range(self.count):
+            self._files.put_on_disk(self._name(shard))
+
     def retire(self, version: int, changes: Iterable[Chunk], stopped: Stopped) -> bool:
         for chunk in changes:
             if stopped():

@@ -297,7 +297,9 @@ class SqliteStore(Store):
     def announce(
         self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
     ) -> int:
-        _ = self._shards
+        # Behind the new horizon nobody drops again what an earlier version replaced, and a power cut may
+        # bring back what is not on disk.
+        self._shards.put_on_disk()
         most = NO_LIMIT if max_lease_s is None else int(max_lease_s * 1e6)
         layers = NO_LIMIT if max_layers is None else max_layers
         with self._files.writing(META_FILE, durable=True) as meta:

@@ -217,6 +217,16 @@ def test_a_power_cut_takes_nothing_that_was_told_i1_i3_i4_i5_i7_i11(ops, loss):
     assert not wrong_of(chosen, ops)
 
 
+@pytest.mark.slow
+def test_a_power_cut_with_versions_in_flight_takes_nothing_either_i1_i4_i11(tmp_path):
+    """Several versions are retired at once: what the first ones dropped has to be on disk, too."""
+    ops = power_cut.trace(tmp_path / "place", in_flight=2)
+    chosen = [cut for cut in power_cut.cuts(ops, SEED) if cut.loss == "lost"]
+    with working_folder() as folder:
+        found = list(power_cut.sweep(chosen, ops, folder, in_flight=2))
+    assert [result for result in found if result.wrong] == []
+
+
 def without_syncs(ops, ending):
     """As if nobody had synced these files."""
     return [op for op in ops if not (op.kind == "sync" and op.path.endswith(ending))]

@@ -418,6 +418,29 @@ def test_which_commits_wait_for_the_disk(store):
             assert after - before == waits, step
 
 
+def test_what_was_dropped_is_on_disk_before_the_horizon_moves_on_i11(root, store):
+    """Behind it nobody would drop again what a power cut brings back; who starts does not know of others."""
+
+    def durable_commits():
+        with store._files.connection("shard-01.sqlite") as connection:
+            return connection.execute("SELECT times FROM durable").fetchone()[0]
+
+    for version in (1, 2, 3, 4):
+        put(store, version, CHANGES)
+    store.announce(2)
+    sealed = durable_commits()
+    retire_version(store, 2, chunks_of(CHANGES))
+    assert durable_commits() == sealed
+    store.announce(3)
+    assert durable_commits() == sealed + 1
+    store.announce(3)  # nothing was dropped since
+    assert durable_commits() == sealed + 1
+    another = SqliteStore(str(root), "n")
+    another.announce(4)
+    another.close()
+    assert durable_commits() == sealed + 2
+
+
 def test_the_cost_of_apply_and_seal_does_not_grow_with_the_table(root):
     """I11, counted in steps of SQLite's machine."""
 
