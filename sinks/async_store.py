@@ -94,6 +94,7 @@ class ThreadedStore(AsyncStore):
         self.where = store.where
         self._store = store
         self._running: set[asyncio.Future[Any]] = set()
+        self._leasing: dict[str, asyncio.Future[Any]] = {}  # by lease id
 
     async def identity(self) -> Identity | None:
         return await self._in_thread(self._store.identity)
@@ -123,9 +124,14 @@ class ThreadedStore(AsyncStore):
             yield batch
 
     async def lease(self, lease: Lease, ttl_s: float) -> None:
-        await self._in_thread(lambda: self._store.lease(lease, ttl_s))
+        running = self._begun(lambda: self._store.lease(lease, ttl_s))
+        self._leasing[lease.lease_id] = running
+        running.add_done_callback(lambda _: self._leasing.pop(lease.lease_id, None))
+        await asyncio.shield(running)
 
     async def release(self, lease_id: str) -> None:
+        if (taking := self._leasing.get(lease_id)) is not None:
+            await asyncio.wait([taking])  # who took it was cancelled: a release that is faster does nothing
         await self._in_thread(lambda: self._store.release(lease_id))
 
     async def await_newer(self, version: int, timeout_s: float) -> bool:
@@ -138,10 +144,13 @@ class ThreadedStore(AsyncStore):
         await asyncio.to_thread(self._store.close)
 
     async def _in_thread(self, ask: Callable[[], Result]) -> Result:
+        return await asyncio.shield(self._begun(ask))  # a thread cannot be cancelled; ``close`` waits for it
+
+    def _begun(self, ask: Callable[[], Result]) -> asyncio.Future[Result]:
         running = asyncio.ensure_future(asyncio.to_thread(ask))
         self._running.add(running)
         running.add_done_callback(self._ended)
-        return await asyncio.shield(running)  # a thread cannot be cancelled; ``close`` waits for it
+        return running
 
     def _ended(self, running: asyncio.Future[Any]) -> None:
         self._running.discard(running)

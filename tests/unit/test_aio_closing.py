@@ -198,3 +198,32 @@ def test_a_close_that_is_cancelled_while_requests_end_closes_the_store_all_the_s
         assert closed.is_set(), "nobody can close it again"
 
     asyncio.run(main())
+
+
+def test_a_lease_that_is_still_being_taken_is_given_back_behind_that(tmp_path, monkeypatch):
+    """Who took it was cancelled. A release beside it came first, and the lease stayed for a minute."""
+    write_flights(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
+    url, lease, asked, go_on = (
+        f"sqlite://{tmp_path}/store",
+        SqliteStore.lease,
+        threading.Event(),
+        threading.Event(),
+    )
+
+    def slow(store, one, ttl_s):
+        asked.set()
+        assert go_on.wait(DEADLINE_S)
+        lease(store, one, ttl_s)
+
+    async def main():
+        async with await tidegate.aio.connect(url, "flights") as gate:
+            monkeypatch.setattr(SqliteStore, "lease", slow)
+            taking = asyncio.ensure_future(gate.snapshot()._take())
+            assert await asyncio.to_thread(asked.wait, DEADLINE_S)
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+            await asyncio.sleep(0.3)  # time for a release that does not wait
+            go_on.set()
+        assert open_store(url, "flights", None, None).leases() == []
+
+    asyncio.run(main())
