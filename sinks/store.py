@@ -334,7 +334,8 @@ class Store(Fillable, abc.ABC):
         self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
     ) -> int:
         """Move the horizon up to ``horizon``, but not past the visible version nor past a version
-        that a lease holds; the horizon that stands. Durable on return, before anything is deleted.
+        that a lease holds; the horizon that stands. Durable on return, before anything is deleted;
+        and what ``retire`` has dropped until then is durable before it: nobody drops that again.
 
         A lease holds its version until it runs out by the store's clock, but no longer than
         ``max_lease_s`` since it was first taken (a lease that the clock says was taken so long
