@@ -68,6 +68,15 @@ def test_a_last_frame_without_some_of_its_sectors_is_torn(start):
             assert scanned(without(whole, {first, *lost})) == ([b"f" * (start - 17)], start), lost
 
 
+def test_what_only_looks_like_a_frame_behind_a_lost_length_is_none():
+    """A record may hold such bytes: the prefix of a frame longer than the file, or of another content."""
+    first = frame_of(b"f" * 483)
+    inside = b"x" * 600 + frame_prefix(b"y" * 9_999) + frame_prefix(b"y" * 20) + b"z" * 40
+    whole = first + frame_of(inside)
+    assert scanned(whole) == ([b"f" * 483, inside], len(whole))
+    assert scanned(without(whole, [(500, SECTOR)])) == ([b"f" * 483], 500)
+
+
 @pytest.mark.parametrize("start", [508, 509])
 def test_a_length_alone_that_is_gone_is_taken_for_damage(start):
     """The first bytes of a length are zeros anyway: that they are proves nothing."""
