@@ -34,7 +34,7 @@ DEMO_STORE = $(if $(STORE),--store '$(STORE_URL)')
 .PHONY: help setup demo test full oldest locked lock audit fuzz lint format types docs simulate sweep power-cuts torture mutants coverage clean
 
 help: ## Say what there is to run
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
 
 setup: ## Make .venv and find Java (every target below does it first; quick when nothing changed)
 	@tools/setup

@@ -32,9 +32,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tidegate.testing import io_crash
 from tidegate.testing.crash_check import Left, SweepError, check, check_end
@@ -215,6 +215,9 @@ class Labelled(Protocol):
         """What is counted together."""
 
 
+AnyCase = TypeVar("AnyCase", bound=Labelled)
+
+
 class Result(NamedTuple):
     """What became of a case, finished in one way; ``reached``: the driver did die there."""
 
@@ -233,19 +236,35 @@ def sweep(
     keep: bool = False,
     in_flight: int = 0,
 ) -> Iterator[Result]:
-    """Run cases, ``jobs`` at a time, each in a folder of its own that is removed after it."""
+    """Run cases, ``jobs`` at a time, as ``each`` does."""
 
-    def one(case: Case) -> list[Result]:
+    def one(case: Case, own: Path) -> list[Result]:
+        ways = case.ways if way is None else (way,)
+        return [Result(case, *done) for done in run_case(case, ways, own, in_flight)]
+
+    return each(chosen, one, folder, jobs, keep=keep)
+
+
+def each(
+    chosen: Sequence[AnyCase],
+    one: Callable[[AnyCase, Path], list[Result]],
+    folder: Path,
+    jobs: int,
+    *,
+    keep: bool,
+) -> Iterator[Result]:
+    """Do ``one`` for each case, ``jobs`` at a time, each in a folder of its own that is removed after it."""
+
+    def alone(case: AnyCase) -> list[Result]:
         own = Path(tempfile.mkdtemp(prefix=f"{case}-", dir=folder))
         try:
-            ways = case.ways if way is None else (way,)
-            return [Result(case, *done) for done in run_case(case, ways, own, in_flight)]
+            return one(case, own)
         finally:
             if not keep:
                 shutil.rmtree(own)
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for results in pool.map(one, chosen):
+        for results in pool.map(alone, chosen):
             yield from results
 
 

@@ -16,10 +16,8 @@ is Spark's own matter.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import hashlib
 import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -32,6 +30,7 @@ from tidegate.testing.crash_sweep import (
     WAYS,
     Place,
     Result,
+    each,
     finish,
     follow,
     make_old,
@@ -166,23 +165,17 @@ def sweep(
     keep: bool = False,
     in_flight: int = 0,
 ) -> Iterator[Result]:
-    """Run cuts, ``jobs`` at a time, each in a folder of its own that is removed after it."""
+    """Run cuts, ``jobs`` at a time, as ``crash_sweep.each`` does."""
 
-    def one(cut: Cut) -> Result:
-        own = Path(tempfile.mkdtemp(prefix=f"{cut}-", dir=folder))
+    def one(cut: Cut, own: Path) -> list[Result]:
         by = way or cut.way
         try:
             run(cut, by, ops, own / "place", in_flight)
         except Exception as error:  # noqa: BLE001 - whatever it is, the sweep goes on and says so
-            return Result(cut, by, f"{type(error).__name__}: {error}")
-        else:
-            return Result(cut, by, "")
-        finally:
-            if not keep:
-                shutil.rmtree(own)
+            return [Result(cut, by, f"{type(error).__name__}: {error}")]
+        return [Result(cut, by, "")]
 
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(one, chosen)
+    return each(chosen, one, folder, jobs, keep=keep)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
