@@ -16,6 +16,7 @@ from tidegate import failpoints, observing
 from tidegate.committers.driver import ApplyOnExecutors, Driver
 from tidegate.committers.epoch import claim_epoch
 from tidegate.committers.fill import fill
+from tidegate.committers.lost_attempts import settle_lost_attempts
 from tidegate.committers.open import refuse_other_history, refuse_other_uuid
 from tidegate.committers.recover import recover
 from tidegate.committers.repair import Mended, repair
@@ -177,6 +178,7 @@ class Follower:
         driver.epoch = driver.tried_epoch = epoch
         try:
             claim_epoch(driver)
+            settle_lost_attempts(driver)
         except BaseException:
             driver.epoch = 0  # claimed again before anything else is written
             raise
@@ -370,4 +372,5 @@ def follower_for(
         options = dataclasses.replace(options, wait_replicas=0, wait_aof=False)
     where = driver.endpoints.only(at)
     own = Driver(where, driver.log, store, options, driver.clock, apply, writer=driver.writer)
+    own.discard_lost = driver.discard_lost
     return Follower(at, own, driver.store, lambda: driver.epoch, fill_first=fill_first)

@@ -6,11 +6,12 @@ after, because another driver may have written in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tidegate import failpoints
 from tidegate.committers.driver import Driver
 from tidegate.committers.epoch import claim_epoch, take_epoch
+from tidegate.committers.lost_attempts import refuse_lost_attempts, settle_lost_attempts
 from tidegate.committers.recover import recover
 from tidegate.committers.store_list import list_stores_of_new, refuse_other_stores
 from tidegate.committers.unsafe import refuse_unsafe
@@ -24,7 +25,7 @@ from tidegate.errors import (
 )
 from tidegate.key_groups import KEY_GROUPS_DEFAULT
 from tidegate.sinks.aliases import refuse_writing
-from tidegate.sinks.store import Identity, Pointer
+from tidegate.sinks.store import Identity, Pointer, Stamp
 from tidegate.wal.fold import fact_of
 from tidegate.wal.log import Appended
 from tidegate.wal.record import Folded, Genesis
@@ -62,12 +63,13 @@ def take_over(
     driver.all_is_settled()
     ensure_made(driver)
 
-    def refuse(pointer: Pointer) -> str | None:
+    def refuse(pointer: Pointer, begun: Sequence[Stamp]) -> str | None:
         state = driver.folded
         taken = state.lineage if lineage is None else lineage
         refuse_other_stores(driver, state, changing)
         _refuse_unfilled(driver, pointer)
         refuse_other_history(driver, state, pointer)
+        refuse_lost_attempts(driver, begun)
         _refuse_other_lineage(driver, state, taken)
         if check is not None:
             check(state)
@@ -75,11 +77,11 @@ def take_over(
 
     patience = driver.patience(driver.options.decide_deadline_s)
     while True:
-        # The pointer first: what is visible was decided before, so a log read later must have it,
+        # The store first: what is visible or begun was decided before, so a log read later must have it,
         # also while another driver commits.
-        pointer = driver.store.pointer()
+        pointer, begun = driver.store.pointer(), driver.store.begun()
         driver.fold_on()
-        taken = refuse(pointer)
+        taken = refuse(pointer, begun)
         failpoints.hit("open.before_append")
         appended = take_epoch(driver, taken)
         pointer = driver.store.pointer()
@@ -94,8 +96,9 @@ def take_over(
             raise OutcomeUnknownError(msg)
         patience.pause()
     failpoints.hit("open.after_append")
-    refuse(pointer)
+    refuse(pointer, begun)
     claim_epoch(driver)
+    settle_lost_attempts(driver)
     failpoints.hit("open.after_claim")
     list_stores_of_new(driver)
 

@@ -18,7 +18,6 @@ from tidegate.committers import apply
 from tidegate.committers.driver import Driver
 from tidegate.committers.facts import facts_from
 from tidegate.errors import IncompleteError
-from tidegate.sinks.store import Stamp
 from tidegate.wal.record import VersionFact
 
 logger = logging.getLogger("tidegate")
@@ -53,8 +52,9 @@ def repair(driver: Driver) -> list[Mended]:
 def _put_back(driver: Driver, fact: VersionFact) -> int:
     """Apply the version again where it is not whole; in how many key groups."""
     manifest = apply.read_manifest(driver.log, fact)
-    stamp = Stamp(fact.version, fact.decided_at_us)
-    driver.store.put_schemas(manifest.schemas.values())  # they may lie elsewhere, and be lost without a row
+    stamp = apply.stamp_of(fact)
+    # The schemas may lie on another server than the rows, and be lost without a row.
+    driver.store.begin(stamp, manifest.schemas.values(), driver.epoch)
     missing = driver.store.missing(stamp, manifest.counts())
     if not missing:
         return 0

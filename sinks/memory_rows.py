@@ -49,6 +49,12 @@ def drop_up_to(rows: OfKeys, key: bytes, version: int) -> None:
         del rows[key]
 
 
+def without_versions(rows: OfKeys, lowest: int) -> OfKeys:
+    """Rows of versions below the lowest one; keys without any are left out."""
+    kept = {key: {v: value for v, value in of.items() if v < lowest} for key, of in rows.items()}
+    return {key: of for key, of in kept.items() if of}
+
+
 def without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
     """Counts, but for those of nothing."""
     return {table: rows for table, rows in counts.items() if rows}

@@ -20,10 +20,12 @@ from tidegate.key_groups import key_group
 from tidegate.names import check_name
 from tidegate.sinks import memory_aliases
 from tidegate.sinks.aliases import Aliases
+from tidegate.sinks.attempts import fenced
 from tidegate.sinks.expired import Looked, Sweep, is_hidden
 from tidegate.sinks.looking_store import LookingStore
 from tidegate.sinks.memory_aliases import MemoryAliases
 from tidegate.sinks.memory_rows import KeptLease, drop_replaced, drop_up_to, newest_of, without_zeros
+from tidegate.sinks.memory_space import Space
 from tidegate.sinks.reads import (
     batch_of,
     check_fillable,
@@ -53,28 +55,7 @@ from tidegate.wal.record import TableSchema
 SCAN_ROWS = 1_000
 
 
-class _Space:
-    """What one namespace holds. ``rows``: (table, group) -> key -> version -> stored value."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.empty()
-
-    def empty(self) -> None:
-        """As if nothing had ever been made here."""
-        self.identity: Identity | None = None
-        self.pointer = Pointer()
-        self.heartbeat_us: int | None = None
-        self.catalog: dict[int, CatalogEntry] = {}
-        self.schemas: dict[str, TableSchema] = {}
-        self.leases: dict[str, KeptLease] = {}
-        self.rows: dict[tuple[str, int], dict[bytes, dict[int, bytes]]] = defaultdict(dict)
-        self.floors: dict[int, int] = {}
-        self.applied: dict[tuple[int, int], dict[str, dict[int, int]]] = {}  # group, version -> counts
-        self.sealed: set[tuple[int, int]] = set()
-
-
-_spaces: dict[tuple[str, str], _Space] = {}
+_spaces: dict[tuple[str, str], Space] = {}
 _spaces_lock = threading.Lock()
 
 
@@ -98,7 +79,7 @@ class MemoryStore(LookingStore):
         self._sweep = Sweep()
         self._known: Identity | None = None
         with _spaces_lock:
-            self._found = _spaces.setdefault((name, namespace), _Space())
+            self._found = _spaces.setdefault((name, namespace), Space())
 
     # -- identity ------------------------------------------------------------------------------
 
@@ -116,7 +97,7 @@ class MemoryStore(LookingStore):
         return MemoryAliases(self._place)
 
     @property
-    def _space(self) -> _Space:
+    def _space(self) -> Space:
         identity = self.identity()
         if identity is None:
             raise nothing_here(self.where)
@@ -169,9 +150,29 @@ class MemoryStore(LookingStore):
         with space.lock:
             space.schemas.update((schema.schema_id, schema) for schema in schemas)
 
+    def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
+        space = self._space
+        with space.lock:
+            self.put_schemas(schemas)
+            return space.attempts.begin(self.where, stamp, space.pointer, epoch)
+
+    def begun(self) -> list[Stamp]:
+        space = self._space
+        with space.lock:
+            return space.attempts.above(space.pointer.visible)
+
+    def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
+        space, lowest = self._space, min(lost, key=lambda one: one.version)
+        with space.lock:
+            if space.pointer.epoch > epoch:
+                raise fenced(self.where, lowest, space.pointer.epoch, epoch, space.pointer.writer)
+            space.attempts.discard(lost)
+            space.drop_from(lowest.version)
+
     def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
         space, version = self._space, stamp.version
         with space.lock:
+            space.attempts.refuse_other(self.where, stamp)
             for chunk in chunks:
                 counted: dict[tuple[int, str], int] = defaultdict(int)
                 for run in chunk.runs:
@@ -190,6 +191,7 @@ class MemoryStore(LookingStore):
         space, version = self._space, stamp.version
         wrong = []
         with space.lock:
+            space.attempts.refuse_other(self.where, stamp)
             for group, expected in counts.items():
                 if (group, version) in space.sealed or space.floors.get(group, 0) >= version:
                     continue
@@ -202,7 +204,7 @@ class MemoryStore(LookingStore):
             raise IncompleteError(f"{self.where}: version {version} is not whole in {'; '.join(wrong[:3])}")
 
     @staticmethod
-    def _counted(space: _Space, group: int, version: int) -> dict[str, int]:
+    def _counted(space: Space, group: int, version: int) -> dict[str, int]:
         applied = space.applied.get((group, version), {})
         return without_zeros({table: sum(chunks.values()) for table, chunks in applied.items()})
 
@@ -250,7 +252,7 @@ class MemoryStore(LookingStore):
             if found:
                 yield batch_of(list(found), list(found.values()))
 
-    def _check_readable(self, space: _Space, version: int, groups: set[int]) -> None:
+    def _check_readable(self, space: Space, version: int, groups: set[int]) -> None:
         """I8, T28: refuse rather than mix. In other stores the order of these reads matters."""
         check_visible(self.where, version, space.pointer.visible)
         oldest = max([space.pointer.horizon, *(space.floors.get(group, 0) for group in groups)])
@@ -344,7 +346,7 @@ class MemoryStore(LookingStore):
 
         return self._sweep.run(rows, entry, space.identity.key_groups, look)
 
-    def _retire_replaced_tables(self, space: _Space, version: int) -> None:
+    def _retire_replaced_tables(self, space: Space, version: int) -> None:
         """A table that ``version`` emptied: its older rows go, whichever keys came back."""
         entry = space.catalog.get(version)
         starts = {table for table, at in entry.tables.items() if at.start == version} if entry else set()
@@ -357,7 +359,7 @@ class MemoryStore(LookingStore):
                     del rows[key]
 
     @staticmethod
-    def _raise_floor(space: _Space, group: int, version: int) -> None:
+    def _raise_floor(space: Space, group: int, version: int) -> None:
         space.floors[group] = max(space.floors.get(group, 0), version)
         space.applied.pop((group, version), None)
         space.sealed.discard((group, version))
@@ -397,7 +399,7 @@ class MemoryStore(LookingStore):
             return True
 
     @staticmethod
-    def _raise_floors(space: _Space, floor: int) -> None:
+    def _raise_floors(space: Space, floor: int) -> None:
         for group in range(space.identity.key_groups if space.identity else 0):
             space.floors[group] = max(space.floors.get(group, 0), floor)
         space.applied = {at: counts for at, counts in space.applied.items() if at[1] > floor}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from tidegate.key_groups import groups_of, task_of
 from tidegate.names import escape
 from tidegate.sinks.expired import HEAD_BYTES, Looked, is_hidden
 from tidegate.sinks.sqlite_files import SHARD, SHARDS_MAX, TABLE, Files, has_table
-from tidegate.sinks.store import Counts, Finding, Identity, Stopped
+from tidegate.sinks.store import Counts, Finding, Identity, Stamp, Stopped
 from tidegate.wal.frame import Chunk, Run
 
 INSERT = "INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)"
@@ -58,6 +58,9 @@ PAGE_ROWS = 1_000
 PAGE_BYTES = 4 * 1024 * 1024
 RETIRE_ROWS = 2_000
 """Rows per transaction of a retirement, so that an apply waits for milliseconds, not for all of it."""
+
+
+Refuse = Callable[[sqlite3.Connection, str, Stamp], None]
 
 
 class Asked(NamedTuple):
@@ -98,10 +101,13 @@ class Shards:
 
     # -- writing -------------------------------------------------------------------------------
 
-    def apply(self, version: int, chunk: Chunk) -> None:
+    def apply(self, stamp: Stamp, chunk: Chunk, refuse: Refuse) -> None:
+        """``refuse`` raises where the transaction's file says that this attempt was discarded."""
+        version = stamp.version
         for shard, runs in self._by_shard(chunk.runs):
             # No fsync here: the seal's makes it durable (sqlite_files.py says why).
             with self._files.writing(self._name(shard), durable=False) as connection:
+                refuse(connection, self._files.where, stamp)
                 floors = dict(connection.execute(FLOORS_ABOVE, (version - 1,)).fetchall())
                 # A late zombie: what it brings was replaced and dropped already.
                 self._insert(connection, shard, version, [run for run in runs if run.group not in floors])
@@ -133,12 +139,13 @@ class Shards:
             )
             connection.executemany(INSERT.format(table=name), rows)
 
-    def seal(self, version: int, counts: Counts) -> list[str]:
+    def seal(self, stamp: Stamp, counts: Counts, refuse: Refuse) -> list[str]:
         """Seal what is whole; in words, what is not."""
-        wrong = []
+        wrong, version = [], stamp.version
         for shard, groups in self._groups_by_shard(counts):
             # Durable even when all of it was sealed before: the trap in sqlite_files.py.
             with self._files.writing(self._name(shard), durable=True) as connection:
+                refuse(connection, self._files.where, stamp)
                 for group in groups:
                     if connection.execute(IS_SEALED, (group, version)).fetchone():
                         continue

@@ -27,7 +27,7 @@ from tidegate.errors import (
 )
 from tidegate.key_groups import key_group
 from tidegate.names import check_name, escape
-from tidegate.sinks import sqlite_fill
+from tidegate.sinks import sqlite_attempts, sqlite_fill
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.expired import Looked, Sweep
 from tidegate.sinks.file_aliases import FileAliases
@@ -210,16 +210,42 @@ class SqliteStore(Store):
 
     def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
         _ = self._shards
-        rows = [(schema.schema_id, encode(schema).decode()) for schema in schemas]
         with self._files.writing(META_FILE, durable=True) as meta:
-            meta.executemany("INSERT OR REPLACE INTO schemas VALUES (?, ?)", rows)
+            self._keep_schemas(meta, schemas)
+
+    @staticmethod
+    def _keep_schemas(meta: sqlite3.Connection, schemas: Iterable[TableSchema]) -> None:
+        rows = [(schema.schema_id, encode(schema).decode()) for schema in schemas]
+        meta.executemany("INSERT OR REPLACE INTO schemas VALUES (?, ?)", rows)
+
+    def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
+        _ = self._shards
+        with self._files.writing(META_FILE, durable=True) as meta:
+            self._keep_schemas(meta, schemas)
+            return sqlite_attempts.begin(meta, self.where, stamp, epoch)
+
+    def begun(self) -> list[Stamp]:
+        _ = self._shards
+        with self._files.reading(META_FILE) as meta:
+            return sqlite_attempts.above_visible(meta)
+
+    def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
+        sqlite_attempts.discard(self._files, self._shards, lost, epoch)
+
+    def _refuse_other(self, stamp: Stamp) -> None:
+        with self._files.connection(META_FILE) as meta:
+            sqlite_attempts.refuse_other(meta, self.where, stamp)
 
     def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
+        shards = self._shards
+        self._refuse_other(stamp)
         for chunk in chunks:
-            self._shards.apply(stamp.version, chunk)
+            shards.apply(stamp, chunk, sqlite_attempts.refuse_discarded)
 
     def seal(self, stamp: Stamp, counts: Counts) -> None:
-        wrong = self._shards.seal(stamp.version, counts)
+        shards = self._shards
+        self._refuse_other(stamp)
+        wrong = shards.seal(stamp, counts, sqlite_attempts.refuse_discarded)
         if wrong:
             raise IncompleteError(
                 f"{self.where}: version {stamp.version} is not whole in {len(wrong)} key groups:"

@@ -9,8 +9,7 @@ servers'. All pass ``tidegate.testing.store_suite``.
 
 Every method may raise StoreUnavailableError: no answer in time. From ``pointer`` and the
 reads it proves nothing but that; from ``publish``, ``claim`` and ``announce`` the effect is
-unknown; ``create, apply, seal, put_schemas, heartbeat, lease, retire, vacuum, drop`` may simply be
-repeated.
+unknown; ``create, begin, apply, seal, put_schemas, heartbeat, lease, retire, vacuum, drop`` may be repeated.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ import msgspec
 from tidegate.checks import Check
 from tidegate.errors import ConfigError
 from tidegate.sinks.aliases import Aliases
+from tidegate.sinks.attempts import Attempts
 from tidegate.sinks.fillable import Fillable
 from tidegate.sinks.layout import payload, payloads
 from tidegate.sinks.reads import live_rows
@@ -87,10 +87,13 @@ class CatalogEntry(msgspec.Struct, frozen=True):
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """The version being applied and its write timestamp, the decision's (never the clock's)."""
+    """The version being applied, its write timestamp, the decision's (never the clock's), and the attempt that
+    was decided; '': nobody asks for it.
+    """
 
     version: int
     decided_at_us: int
+    attempt: str = ""
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -121,16 +124,14 @@ class Vacuumed(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing ``verify`` found wrong, in words: where, what was expected, what is there."""
+    """One thing ``verify`` found wrong: where, what was expected, what is there."""
 
     where: str
     expected: str
     found: str
 
 
-ABOVE_ALL = 2**52
-"""A version above any that there will be."""
-
+ABOVE_ALL = 2**52  # a version above any that there will be
 Counts = Mapping[int, Mapping[str, int]]
 """Changes per key group and table."""
 
@@ -143,15 +144,14 @@ def never() -> bool:
     return False
 
 
-class Store(Fillable, abc.ABC):
+class Store(Fillable, Attempts):
     """One namespace in one store. An instance may be used by several threads.
 
     ``where`` names the store in messages; it never shows a password.
     """
 
     where: str
-    keep_versions_default = 100
-    """So many versions stay readable unless ``keep_versions`` says otherwise."""
+    keep_versions_default = 100  # so many stay readable unless ``keep_versions`` says otherwise
     value_bytes_max: int | None = None
     """The largest value that the store takes; None: any that the options allow."""
     apply_bytes = 0
@@ -234,7 +234,7 @@ class Store(Fillable, abc.ABC):
 
         May be repeated any number of times, by anyone, at any time later, with others beside it: the
         same chunk leaves the same rows, and in a key group whose floor is at or above the version nothing
-        at all. Durable no later than the seal of its key groups.
+        at all. Durable no later than the seal of its key groups. WalGapError: of another attempt than begun.
         """
 
     @abc.abstractmethod
@@ -243,7 +243,7 @@ class Store(Fillable, abc.ABC):
 
         Durable on return, with everything applied there. May be repeated: sealed already, or
         at or below the floor, is success. IncompleteError: some group holds other counts than
-        ``counts`` says; nothing was sealed in it, apply again.
+        ``counts`` says; nothing was sealed in it, apply again. WalGapError: as ``apply``.
         """
 
     # -- reading -----------------------------------------------------------------------------------

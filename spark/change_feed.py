@@ -15,13 +15,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.committers.apply import ApplyWork, chunks_of, plan, read_manifest
+from tidegate.committers.apply import ApplyWork, chunks_of, plan, read_manifest, stamp_of
 from tidegate.decoders import msgpack_decoder
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.options import redact
 from tidegate.sinks.layout import payloads
 from tidegate.sinks.open_store import shared_store
-from tidegate.sinks.store import Stamp, Store
+from tidegate.sinks.store import Store
 from tidegate.spark.arrow_rows import columns_of, record_batch
 from tidegate.spark.pinned import Pinned, pin
 from tidegate.spark.source_options import SourceOptions
@@ -213,7 +213,7 @@ class FeedPlanner:
         assert fact is not None
         works = plan(manifest, fact, tasks)
         if emptied and not works:  # no row came instead, of any table
-            named = manifest.namespace, fact.attempt, Stamp(version, fact.decided_at_us)
+            named = manifest.namespace, fact.attempt, stamp_of(fact)
             works = [ApplyWork(*named, 0, 0, (), {})]
         index = manifest.tables.index(table) if table in manifest.tables else -1
         for place, work in enumerate(works):

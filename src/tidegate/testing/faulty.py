@@ -197,6 +197,17 @@ class FaultyStore(Store):
         given = list(schemas)
         self._port.call(_writes_store("put_schemas"), lambda: self._inner.put_schemas(given))
 
+    def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
+        given, call = list(schemas), _writes_store("begin", f"v{stamp.version} epoch {epoch}")
+        return self._port.call(call, lambda: self._inner.begin(stamp, given, epoch))
+
+    def begun(self) -> list[Stamp]:
+        return self._port.call(_reads_store("begun"), self._inner.begun)
+
+    def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
+        call = _writes_store("discard", f"{[one.version for one in lost]} epoch {epoch}")
+        self._port.call(call, lambda: self._inner.discard(lost, epoch))
+
     def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
         frames = ", ".join(str(chunk.ordinal) for chunk in chunks)
         call = _writes_store("apply", f"v{stamp.version} frame {frames}")
