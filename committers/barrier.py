@@ -65,7 +65,7 @@ class Barrier(Protocol):
 
 
 def stage_spec(driver: Driver, barrier: Barrier, attempt: str) -> StageSpec:
-    """What the tasks of this attempt must know; its time is now, and later than any decision, lost ones too."""
+    """What the tasks of this attempt must know; its time is now, and later than any decision's."""
     return StageSpec(
         driver.folded.namespace,
         attempt,

@@ -65,7 +65,9 @@ class Attempts(abc.ABC):
 
 def other_attempt(where: str, stamp: Stamp, noted: str = "") -> WalGapError:
     """Make the error for an attempt that may not write its version; ``noted``: the one that may, if known."""
-    there = f"attempt {noted} was begun" if noted else "another attempt of it was begun, or this one discarded"
+    there = (
+        f"attempt {noted} was begun" if noted else "another attempt of it was begun, or this one discarded"
+    )
     return WalGapError(
         f"{where}: attempt {stamp.attempt} of version {stamp.version} is not written, {there}: the log lost"
         " a decision that this store has seen (brokers without power, an older copy put back). Nothing was"

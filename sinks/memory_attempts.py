@@ -38,7 +38,7 @@ class NotedAttempts:
         """As ``Attempts.begun``."""
         gone = [Stamp(one.version, one.decided_at_us, DISCARDED) for one in self._discarded.values()]
         found = [one for one in (*gone, *self._begun.values()) if one.version > visible]
-        return sorted(found, key=lambda one: one.version)
+        return sorted(found, key=lambda one: (one.version, one.decided_at_us))
 
     def discard(self, lost: Sequence[Stamp]) -> None:
         """Forget every version from the lowest of these on; remember that they were discarded."""

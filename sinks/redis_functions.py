@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 FORMAT = 1
 LIBRARY = f"tidegate{FORMAT}"
-RELEASE = 10
+RELEASE = 11
 """Raised with every change of the Lua; a server with an older one gets the newer."""
 
 FILES = ("common.lua", "pointer.lua", "group.lua", "alias.lua")
@@ -24,13 +24,16 @@ RELIEF = (
     "announce",
     "begin_fill",
     "claim",
+    "discard",
     "drop",
     "drop_alias",
     "expire",
     "forget",
+    "forget_begun",
     "heartbeat",
     "list_servers",
     "merge",
+    "refuse_attempts",
     "release",
     "remove",
     "set_alias",

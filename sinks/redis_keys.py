@@ -31,7 +31,8 @@ def changes_key(namespace: str, group: int, table: str, version: int, uuid: byte
     """The changes of one version: key -> stored value with its flags byte.
 
     They are written by plain commands, which ask for nothing before: one that comes when the namespace was
-    dropped and made again must not meet a key of the new one, so the uuid is part of the name.
+    dropped and made again must not meet a key of the new one, so the uuid is part of the name. Until its seal
+    the attempt is, too (``uuid:attempt``): rows of an attempt that no log has meet no other's.
     """
     return b"tg:{%b/%d}:%b:d:%d:%b" % (namespace.encode(), group, table.encode(), version, uuid)
 

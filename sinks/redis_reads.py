@@ -16,10 +16,11 @@ from tidegate.errors import (
     StoreUnavailableError,
     TidegateError,
 )
+from tidegate.sinks.attempts import other_attempt
 from tidegate.sinks.reads import batch_of, decode, dropped, nothing_here
 from tidegate.sinks.redis_answers import Call, Refused, plain
 from tidegate.sinks.redis_keys import beside, header_key, meta_key
-from tidegate.sinks.store import CatalogEntry, Identity, Lease, Pointer
+from tidegate.sinks.store import CatalogEntry, Identity, Lease, Pointer, Stamp
 from tidegate.wal.record import TableSchema
 
 KEYS_AT_ONCE = 1_000
@@ -192,6 +193,9 @@ def refusal(where: str, refused: Refused, *, opened: bool) -> TidegateError:
             )
         case "TGFENCED":
             return FencedError(f"{where}: epoch {refused.detail} is claimed, above this driver's")
+        case "TGATTEMPT":
+            version, attempt, noted = (*refused.detail.split(" "), "")[:3]
+            return other_attempt(where, Stamp(int(version), 0, attempt), noted)
         case "TGLOST":
             return StoreNotVerifiedError(
                 f"{where}: {refused.detail} was not compared with the log: its server lost it (or evicted it,"

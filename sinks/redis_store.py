@@ -22,7 +22,7 @@ from tidegate.checks import Check
 from tidegate.deadline import one_call
 from tidegate.errors import CorruptError, TidegateError
 from tidegate.key_groups import key_group
-from tidegate.sinks import redis_checks, redis_room
+from tidegate.sinks import redis_attempts, redis_checks, redis_room
 from tidegate.sinks import redis_upkeep as upkeep
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.expired import Looked, Sweep
@@ -130,8 +130,16 @@ class RedisStore(LookingStore, SealingStore):
     # -- writing a decided version ---------------------------------------------------------------
 
     def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
-        args = [part for one in schemas for part in (one.schema_id.encode(), encode(one))]
-        self._space.ask("put_schemas", *args)
+        self._space.ask("put_schemas", *redis_attempts.schema_parts(schemas))
+
+    def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
+        return redis_attempts.begin(self._space, stamp, schemas, epoch)
+
+    def begun(self) -> list[Stamp]:
+        return redis_attempts.begun(self._space)
+
+    def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
+        redis_attempts.discard(self._space, lost, epoch)
 
     def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
         self._space.calls.run(self._rows(stamp, chunks))
@@ -146,8 +154,9 @@ class RedisStore(LookingStore, SealingStore):
 
     def _rows(self, stamp: Stamp, chunks: Iterable[Chunk]) -> list[Call]:
         uuid, calls = self._space.uuid, []
+        under = b"%b:%b" % (uuid, stamp.attempt.encode()) if stamp.attempt else uuid
         for rows in rows_of([run for chunk in chunks for run in chunk.runs]):
-            key = changes_key(self._space.namespace, rows.run.group, rows.run.table, stamp.version, uuid)
+            key = changes_key(self._space.namespace, rows.run.group, rows.run.table, stamp.version, under)
             calls.append(Call(key, "", (hset(key, rows),)))
         return calls
 

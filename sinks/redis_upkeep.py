@@ -28,6 +28,8 @@ MERGE_FLIGHTS = 16
 """A step has so many flights for all servers together: between steps a merge can be stopped, and each has a
 time-out of its own."""
 CHANGES = re.compile(rb"tg:\{[^/}]+/(\d+)\}:([^:]+):d:(\d+):([^:]+)$")
+UNSEALED = re.compile(rb":d:(\d+):[^:]+:([^:]+)$")
+SWEPT = re.compile(rb"tg:\{[^/}]+/(\d+)\}:([^:]+):d:(\d+):([^:]+(?::[^:]+)?)$")
 
 Starts = Mapping[tuple[int, str], int]
 """Tables by key group, each with its start at the horizon."""
@@ -152,11 +154,13 @@ def _time(at_us: int) -> bytes:
 
 
 def sweep(space: Space, *, dry_run: bool) -> int:
-    """Drop changes that came late: under a floor, or of a namespace that was dropped; how many rows."""
+    """Drop changes that came late: under a floor, beside their layer, or of a namespace that was dropped; how
+    many rows.
+    """
     _, pattern = patterns(space.namespace)
     calls = []
     for key in space.calls.each_primary_scan(pattern.replace(":*", ":*:d:*")):
-        found = CHANGES.search(key)
+        found = SWEPT.search(key)
         if found is not None:
             group, table, version, uuid = found.groups()
             drop = b"0" if dry_run else b"1"

@@ -41,7 +41,8 @@ def begin(meta: sqlite3.Connection, where: str, stamp: Stamp, epoch: int) -> boo
     refuse_other(meta, where, stamp)
     meta.execute(BEGUN)
     meta.execute("DELETE FROM begun WHERE version <= ?", (visible,))
-    meta.execute("INSERT OR REPLACE INTO begun VALUES (?, ?, ?)", (stamp.version, stamp.attempt, stamp.decided_at_us))
+    row = stamp.version, stamp.attempt, stamp.decided_at_us
+    meta.execute("INSERT OR REPLACE INTO begun VALUES (?, ?, ?)", row)
     return True
 
 
@@ -73,12 +74,12 @@ def above_visible(meta: sqlite3.Connection) -> list[Stamp]:
                 Stamp(version, at_us, attempt if table == "begun" else DISCARDED)
                 for version, at_us, attempt in meta.execute(ABOVE_VISIBLE.format(table=table))
             ]
-    return sorted(found, key=lambda one: one.version)
+    return sorted(found, key=lambda one: (one.version, one.decided_at_us))
 
 
 def discard(files: Files, shards: Shards, lost: Sequence[Stamp], epoch: int) -> None:
     """As ``Attempts.discard``: refused in meta and every shard first, then rows go, then the notes."""
-    lowest = min(lost, key=lambda one: one.version)
+    lowest = min(lost, key=lambda one: (one.version, one.decided_at_us))
     with files.writing(META_FILE, durable=True) as meta:
         row = meta.execute("SELECT epoch, writer FROM pointer").fetchone()
         if row is None:
@@ -103,4 +104,3 @@ def _remember(connection: sqlite3.Connection, lost: Sequence[Stamp]) -> None:
     rows = [(one.attempt, one.version, one.decided_at_us) for one in lost]
     connection.executemany(DISCARD, rows)
     connection.execute(FORGET, (DISCARDED_MAX,))
-

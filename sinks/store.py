@@ -87,8 +87,8 @@ class CatalogEntry(msgspec.Struct, frozen=True):
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """The version being applied, its write timestamp, the decision's (never the clock's), and the attempt that
-    was decided; '': nobody asks for it.
+    """The version being applied; its write timestamp, the decision's (never the clock's); the attempt that
+    was decided ('': not told, not checked).
     """
 
     version: int
@@ -139,8 +139,7 @@ Stopped = Callable[[], bool]
 """Asked between two steps of long work: True, and it ends there."""
 
 
-def never() -> bool:
-    """Go on to the end."""
+def never() -> bool:  # go on to the end
     return False
 
 
@@ -234,7 +233,8 @@ class Store(Fillable, Attempts):
 
         May be repeated any number of times, by anyone, at any time later, with others beside it: the
         same chunk leaves the same rows, and in a key group whose floor is at or above the version nothing
-        at all. Durable no later than the seal of its key groups. WalGapError: of another attempt than begun.
+        at all. Durable no later than the seal of its key groups. Of another attempt than the one that
+        was begun nothing is ever read or sealed; WalGapError where that is known at once.
         """
 
     @abc.abstractmethod
@@ -243,7 +243,7 @@ class Store(Fillable, Attempts):
 
         Durable on return, with everything applied there. May be repeated: sealed already, or
         at or below the floor, is success. IncompleteError: some group holds other counts than
-        ``counts`` says; nothing was sealed in it, apply again. WalGapError: as ``apply``.
+        ``counts`` says; nothing was sealed in it, apply again. WalGapError: of another attempt.
         """
 
     # -- reading -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 --   TGSERVER   this is not the server the caller took it for; its id follows
 --   TGEXPIRED  the version was retired; the oldest that can be read follows
 --   TGFENCED   a higher epoch is claimed; it follows
+--   TGATTEMPT  the version is another attempt's, or this one was discarded: version and attempt follow, and the noted one
 
 local reads, writes = {}, {}
 

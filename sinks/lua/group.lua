@@ -7,9 +7,11 @@
 --   k:<table>  a digest of the base's keys, and their number, where they are known to be one layer's
 --   k:<table>:<version>  the same of a layer that deletes nothing
 --   whole      up to this version everything was sealed on every server when it was written
+--   sealed     "<version> <decided, us> <attempt>" of the newest version that was sealed here
+--   discarded  "<attempt>,...": attempts that the log lost, and a person gave up: they are never sealed here
 --   filling    the key group is being filled at this version from another store, and is not whole yet
--- Beside it: <table>:d:<version>:<uuid>, the changes of one version, and <table>:b, the base. Metadata never lies
--- in a data hash. A d: hash that is not listed is never looked at, nor one of another uuid: what a namespace that was
+-- Beside it: <table>:d:<version>:<uuid>, the changes of one version, and <table>:b, the base. Changes come as
+-- <table>:d:<version>:<uuid>:<attempt>; the seal gives them the shorter name. Metadata never lies in a data hash. A d: hash that is not listed is never looked at, nor one of another uuid: what a namespace that was
 -- dropped sent late.
 -- ARGV[1] is the uuid, ARGV[2] the id of the server that the caller means.
 
@@ -275,36 +277,67 @@ reads.page = function(keys, args)
   return stands and refuse_gone({ source }) or redis.call('HSCAN', source, args[7], 'COUNT', args[8])
 end
 
+-- A version as a seal is told it: "<version>:<decided, us>:<attempt>", or its number alone.
+local function sealed_as(told)
+  local version, at, attempt = string.match(told, '^(%d+):(%d+):(.+)$')
+  return version or told, attempt, version and version .. ' ' .. at .. ' ' .. attempt
+end
+
+-- Another attempt of the version was sealed here, or this one was discarded.
+local function refuse_other_attempt(key, version, attempt)
+  local header = redis.call('HMGET', key, 'sealed', 'discarded')
+  local newest, other = string.match(header[1] or '', '^(%d+) %d+ (.+)$')
+  if newest == version and other ~= attempt then
+    return refuse('TGATTEMPT', version .. ' ' .. attempt .. ' ' .. other)
+  end
+  if string.find(',' .. (header[2] or ''), ',' .. attempt .. ',', 1, true) then
+    return refuse('TGATTEMPT', version .. ' ' .. attempt .. ' ')
+  end
+end
+
 -- uuid, server, version, then table, count and a digest of the keys or '', again and again: mark the version as whole.
 -- Tables and what belongs to them stand from `first` to `last` of the arguments.
 -- What does not fit, as table and count found, again and again; empty: sealed. In this order: sealed already
 -- (its rows may be on the way to the base), under the floor (a late zombie), counted.
 local function seal(key, args, first, last)
-  local version, floor = tonumber(args[3]), tonumber(redis.call('HGET', key, 'floor')) or 0
+  local told, attempt, note = sealed_as(args[3])
+  local refusal = attempt and refuse_other_attempt(key, told, attempt)
+  if refusal then
+    return refusal
+  end
+  local version, floor = tonumber(told), tonumber(redis.call('HGET', key, 'floor')) or 0
   local wrong, sealing, digests = {}, {}, {}
+  local brought = attempt and args[1] .. ':' .. attempt or args[1]
   for at = first, last, 3 do
     local name, layers = args[at], layers_of(redis.call('HGET', key, 'l:' .. args[at]) or '')
-    local changes = changes_of(key, name, args[3], args[1])
-    if not has(layers, version) then
-      if version <= floor then
-        redis.call('UNLINK', changes)
-      else
-        local rows = redis.call('HLEN', changes)
-        if rows ~= tonumber(args[at + 1]) then
-          wrong[#wrong + 1], wrong[#wrong + 2] = name, rows
-        elseif rows > 0 then
-          layers[#layers + 1] = version
-          sealing[name], digests[name] = layers, args[at + 2]
-        end
+    local changes = changes_of(key, name, told, brought)
+    if version <= floor or has(layers, version) then
+      if attempt or not has(layers, version) then
+        redis.call('UNLINK', changes)  -- it came late
+      end
+    else
+      local rows = redis.call('HLEN', changes)
+      if rows ~= tonumber(args[at + 1]) then
+        wrong[#wrong + 1], wrong[#wrong + 2] = name, rows
+      elseif rows > 0 then
+        layers[#layers + 1] = version
+        sealing[name], digests[name] = layers, args[at + 2]
       end
     end
   end
   if #wrong == 0 then
+    local newest = tonumber(string.match(redis.call('HGET', key, 'sealed') or '', '^%d+')) or 0
+    if attempt and version > floor and version >= newest then
+      redis.call('HSET', key, 'sealed', note)
+    end
     for name, layers in pairs(sealing) do
+      local changes = changes_of(key, name, told, args[1])
+      if attempt then
+        redis.call('RENAME', changes_of(key, name, told, brought), changes)
+      end
       list_layers(key, name, layers)
       if digests[name] ~= '' then
-        local rows = redis.call('HLEN', changes_of(key, name, args[3], args[1]))
-        redis.call('HSET', key, keys_field(name, version), text(rows) .. ' ' .. digests[name])
+        redis.call('HSET', key, keys_field(name, version), text(redis.call('HLEN', changes)) .. ' ' .. digests[name])
       end
     end
   end
@@ -327,6 +360,9 @@ writes.seal_many = function(keys, args)
     end
     local last = at + 3 * tonumber(args[at])
     found[place], at = seal(key, args, at + 1, last), last + 1
+    if found[place].err then
+      return found[place]
+    end
   end
   return found
 end
@@ -334,6 +370,48 @@ end
 -- The same, for those who put back what was lost.
 writes.seal_again = function(keys, args)
   return refuse_stranger_but_rebuild(keys[1], args) or seal(keys[1], args, 4, #args)
+end
+
+-- uuid, server, version, most to remember, then attempts: these are never sealed here from now on, and every layer
+-- from the version on goes. No reader sees it, and no merge has begun to move it: the horizon lies below. 1; 0: lost.
+writes.discard = function(keys, args)
+  local stands = redis.call('HGET', keys[1], 'u')
+  local refusal = stands and refuse_stranger_but_rebuild(keys[1], args)
+  if refusal or not stands then
+    return refusal or 0  -- a header that was lost lists nothing
+  end
+  local lowest, all, known = tonumber(args[3]), {}, {}
+  for one in string.gmatch(redis.call('HGET', keys[1], 'discarded') or '', '[^,]+') do
+    all[#all + 1], known[one] = one, true
+  end
+  for at = 5, #args do
+    if not known[args[at]] then
+      all[#all + 1] = args[at]
+    end
+  end
+  local first = math.max(1, #all - tonumber(args[4]) + 1)
+  redis.call('HSET', keys[1], 'discarded', table.concat(all, ',', first) .. ',')
+  local fields = redis.call('HGETALL', keys[1])
+  for at = 1, #fields, 2 do
+    local name = string.match(fields[at], '^l:(.+)$')
+    if name then
+      local kept = {}
+      for _, layer in ipairs(layers_of(fields[at + 1])) do
+        if layer < lowest then
+          kept[#kept + 1] = layer
+        else
+          redis.call('UNLINK', changes_of(keys[1], name, text(layer), args[1]))
+          redis.call('HDEL', keys[1], keys_field(name, layer))
+        end
+      end
+      list_layers(keys[1], name, kept)
+    end
+  end
+  local newest = tonumber(string.match(redis.call('HGET', keys[1], 'sealed') or '', '^%d+')) or 0
+  if newest >= lowest then
+    redis.call('HDEL', keys[1], 'sealed')
+  end
+  return 1
 end
 
 -- uuid, server, version: make room for a fill at this version. What lies below it goes, and is never read nor
@@ -603,8 +681,8 @@ reads.mergeable = function(keys, args)
   return gone
 end
 
--- uuid, server, table, version, the changes' uuid, 1 to drop: rows of changes that a late apply left under the floor,
--- or that are of a namespace that was dropped.
+-- uuid, server, table, version, the changes' uuid (and attempt), 1 to drop: rows of changes that a late apply left
+-- under the floor or beside their layer, or that are of a namespace that was dropped.
 writes.sweep = function(keys, args)
   local refusal = refuse_stranger(keys[1], args)
   if refusal then
@@ -612,7 +690,9 @@ writes.sweep = function(keys, args)
   end
   local header = redis.call('HMGET', keys[1], 'floor', 'l:' .. args[3])
   local above = tonumber(args[4]) > (tonumber(header[1]) or 0)
-  if args[5] == args[1] and (above or has(layers_of(header[2]), tonumber(args[4]))) then
+  local sealed = has(layers_of(header[2]), tonumber(args[4]))
+  local awaits_its_seal = string.find(args[5], args[1] .. ':', 1, true) == 1 and above and not sealed
+  if awaits_its_seal or (args[5] == args[1] and (above or sealed)) then
     return 0
   end
   local changes = changes_of(keys[1], args[3], args[4], args[5])

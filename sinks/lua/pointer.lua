@@ -78,6 +78,95 @@ writes.heartbeat = function(keys, args)
   return 1
 end
 
+-- Which attempt of a version may write: begun:<version> -> "<decided, us> <attempt>", noted before the version's
+-- first row. discarded -> "<version> <decided, us> <attempt>,...": attempts that the log lost, and a person gave up.
+
+local function is_discarded(discarded, attempt)
+  return string.find(',' .. (discarded or ''), ' ' .. attempt .. ',', 1, true) ~= nil
+end
+
+-- uuid, epoch, version, time of the decision, attempt: 1; 0 where the version is visible, and nothing was noted.
+writes.begin = function(keys, args)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  local field, before = 'begun:' .. args[3], 'begun:' .. text(tonumber(args[3]) - 1)
+  local found = redis.call('HMGET', keys[1], 'visible', 'epoch', 'writer', 'discarded', field)
+  local visible, version = tonumber(found[1]), tonumber(args[3])
+  if tonumber(found[2]) > tonumber(args[2]) then
+    return refuse('TGFENCED', found[2])
+  end
+  if version <= visible then
+    return 0
+  end
+  local noted = found[5] and string.match(found[5], ' (.+)$')
+  if (noted and noted ~= args[5]) or is_discarded(found[4], args[5]) then
+    return refuse('TGATTEMPT', args[3] .. ' ' .. args[5] .. ' ' .. (noted or ''))
+  end
+  redis.call('HSET', keys[1], field, args[4] .. ' ' .. args[5])
+  if version - 1 <= visible then
+    redis.call('HDEL', keys[1], before)  -- versions begin in order: no other is left
+  end
+  return 1
+end
+
+-- uuid: what was discarded, then version and note of what was begun above the visible version, again and again.
+reads.begun = function(keys, args)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  local fields, visible = redis.call('HGETALL', keys[1]), number_of(keys[1], 'visible')
+  local found = { redis.call('HGET', keys[1], 'discarded') or '' }
+  for at = 1, #fields, 2 do
+    local version = string.match(fields[at], '^begun:(%d+)$')
+    if version and tonumber(version) > visible then
+      found[#found + 1], found[#found + 2] = version, fields[at + 1]
+    end
+  end
+  return found
+end
+
+-- uuid, epoch, most to remember, then version, time and attempt, again and again: these never begin again. 1.
+writes.refuse_attempts = function(keys, args)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  local found = redis.call('HMGET', keys[1], 'epoch', 'discarded')
+  if tonumber(found[1]) > tonumber(args[2]) then
+    return refuse('TGFENCED', found[1])
+  end
+  local all = {}
+  for one in string.gmatch(found[2] or '', '[^,]+') do
+    all[#all + 1] = one
+  end
+  for at = 4, #args, 3 do
+    if not is_discarded(found[2], args[at + 2]) then
+      all[#all + 1] = args[at] .. ' ' .. args[at + 1] .. ' ' .. args[at + 2]
+    end
+  end
+  local first = math.max(1, #all - tonumber(args[3]) + 1)
+  redis.call('HSET', keys[1], 'discarded', table.concat(all, ',', first) .. ',')
+  return 1
+end
+
+-- uuid, version: the notes from it on go, behind all that was written under them.
+writes.forget_begun = function(keys, args)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  for _, field in ipairs(redis.call('HKEYS', keys[1])) do
+    local version = string.match(field, '^begun:(%d+)$')
+    if version and tonumber(version) >= tonumber(args[2]) then
+      redis.call('HDEL', keys[1], field)
+    end
+  end
+  return 1
+end
+
 -- uuid, epoch, version: the store is being filled, from now on only this version may become visible first: the
 -- version that stands, for the mark only goes up; 0 where something is visible or a higher epoch is claimed.
 writes.mark = function(keys, args)

@@ -15,6 +15,7 @@ import pytest
 # Before they are imported: without this their asserts would say nothing.
 pytest.register_assert_rewrite(
     "tidegate.testing.store_alias_tests",
+    "tidegate.testing.store_attempt_tests",
     "tidegate.testing.store_diff_tests",
     "tidegate.testing.store_fill_tests",
     "tidegate.testing.store_harness",
@@ -28,6 +29,7 @@ pytest.register_assert_rewrite(
 )
 
 from tidegate.testing.store_alias_tests import AliasTests  # noqa: E402
+from tidegate.testing.store_attempt_tests import AttemptTests  # noqa: E402
 from tidegate.testing.store_diff_tests import DiffTests  # noqa: E402
 from tidegate.testing.store_fill_tests import FillTests  # noqa: E402
 from tidegate.testing.store_harness import ManualClock, Row, StorePlace  # noqa: E402
@@ -45,6 +47,7 @@ __all__ = ["ManualClock", "Row", "StorePlace", "StoreSuite"]
 class StoreSuite(
     PointerTests,
     WriteTests,
+    AttemptTests,
     ReadTests,
     RetireTests,
     LeaseTests,
