@@ -18,6 +18,7 @@ from tidegate.errors import IncompleteError
 from tidegate.sinks import cassandra_leases as leases
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.cassandra_aliases import CassandraAliases
+from tidegate.sinks.cassandra_attempts import NotedAttempts
 from tidegate.sinks.cassandra_checks import set_up
 from tidegate.sinks.cassandra_rows import Rows
 from tidegate.sinks.cassandra_space import NEVER_AGAIN_US, Space, milliseconds
@@ -55,6 +56,7 @@ class CassandraStore(Store):
     def __init__(self, url: str, namespace: str, **options: Any) -> None:
         self._space = Space(url, namespace, options)
         self._rows = Rows(self._space)
+        self._attempts = NotedAttempts(self._space, self._rows)
         self._sweep = Sweep()
         self.where = self._space.where
 
@@ -106,7 +108,17 @@ class CassandraStore(Store):
         for schema in schemas:
             self._space.write("put_schema", space, schema.schema_id, encode(schema).decode())
 
+    def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
+        return self._attempts.begin(stamp, schemas, epoch)
+
+    def begun(self) -> list[Stamp]:
+        return self._attempts.begun()
+
+    def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
+        self._attempts.discard(lost, epoch)
+
     def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
+        self._attempts.refuse_other(stamp)
         self._rows.apply(stamp, chunks)
 
     def seal(self, stamp: Stamp, counts: Counts) -> None:
@@ -221,6 +233,7 @@ class CassandraStore(Store):
         if pointer.visible or pointer.epoch > epoch:
             return 0
         if pointer.horizon == version:
+            self._rows.begun = Stamp(version, entry.decided_at_us, entry.attempt)
             # What an older filler wrote, and what it still may write late: its version's timestamp is older.
             for table in {*entry.tables, *self._rows.tables()}:
                 self._rows.retire_replaced(Stamp(version, entry.decided_at_us), table)

@@ -56,7 +56,10 @@ def begun(space: Space) -> list[Stamp]:
         for note in _sealed_last(space):
             version, at_us, attempt = _parts(space, note)
             found[version, attempt] = Stamp(version, at_us, attempt)
-    return sorted((one for one in found.values() if one.version > visible), key=lambda one: (one.version, one.decided_at_us))
+    return sorted(
+        (one for one in found.values() if one.version > visible),
+        key=lambda one: (one.version, one.decided_at_us),
+    )
 
 
 def _sealed_last(space: Space) -> set[str]:
