@@ -16,7 +16,7 @@ from tidegate import failpoints, observing
 from tidegate.committers.driver import ApplyOnExecutors, Driver
 from tidegate.committers.epoch import claim_epoch
 from tidegate.committers.fill import fill
-from tidegate.committers.lost_attempts import settle_lost_attempts
+from tidegate.committers.lost_attempts import lost_of, settle_lost_attempts
 from tidegate.committers.open import refuse_other_history, refuse_other_uuid
 from tidegate.committers.recover import recover
 from tidegate.committers.repair import Mended, repair
@@ -26,7 +26,7 @@ from tidegate.errors import CorruptError, FencedError, TidegateError, WalGapErro
 from tidegate.options import StoreAt
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.reads import FILLED_FROM
-from tidegate.sinks.store import Identity, Store
+from tidegate.sinks.store import Identity, Stamp, Store
 
 logger = logging.getLogger("tidegate")
 
@@ -81,6 +81,11 @@ class Follower:
     def store(self) -> Store:
         """Its store."""
         return self._driver.store
+
+    @property
+    def discarded(self) -> list[Stamp]:
+        """What it removed from its store, because the log had lost its decision."""
+        return self._driver.discarded
 
     @property
     def namespace(self) -> str:
@@ -143,9 +148,12 @@ class Follower:
         state, store = self._driver.fold_on(), self.store
         if state is None or self.name not in state.stores:
             return False
-        self._visible = 0 if store.identity() is None else store.pointer().visible
+        if store.identity() is None:
+            self._visible, begun = 0, []
+        else:
+            self._visible, begun = store.pointer().visible, store.begun()
         self._level = self._visible >= state.last_version
-        return not self._level or store.unverified()
+        return not self._level or store.unverified() or bool(lost_of(self._driver, begun))
 
     def repair(self) -> list[Mended]:
         """Compare the store with the log and put back what its servers lost; errors as ``repair``."""

@@ -8,6 +8,7 @@ What travels to tasks is plain data. No pyspark is imported here.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,11 +18,11 @@ import pyarrow.compute as pc
 
 from tidegate.committers.apply import ApplyWork, chunks_of, plan, read_manifest, stamp_of
 from tidegate.decoders import msgpack_decoder
-from tidegate.errors import ConfigError, WalGapError
+from tidegate.errors import ConfigError, CorruptError, WalGapError
 from tidegate.options import redact
 from tidegate.sinks.layout import payloads
 from tidegate.sinks.open_store import shared_store
-from tidegate.sinks.store import Store
+from tidegate.sinks.store import Pointer, Store
 from tidegate.spark.arrow_rows import columns_of, record_batch
 from tidegate.spark.pinned import Pinned, pin
 from tidegate.spark.source_options import SourceOptions
@@ -31,6 +32,8 @@ from tidegate.wal.log import Log
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import shared_log
 from tidegate.wal.record import TableSchema
+
+logger = logging.getLogger("tidegate")
 
 CHANGE_TYPE, VERSION = "_change_type", "_version"
 ROWS_PER_PART = 50_000
@@ -185,8 +188,10 @@ class FeedPlanner:
         """The versions after ``after``, up to ``upto``, as one list of works per task.
 
         WalGapError: the log no longer has the first of them. ConfigError: the table got columns that this
-        feed does not have, or the log is of another namespace.
+        feed does not have, or the log is of another namespace. CorruptError: log and store are of two
+        histories.
         """
+        self._refuse_other_history(upto)
         parts: list[list[FeedWork]] = []
         rows = 0
         for version in range(after + 1, upto + 1):
@@ -263,6 +268,31 @@ class FeedPlanner:
             raise ConfigError(
                 f"log {redact(self._feed.wal)} holds {there}, the store is of {at.uuid}: check the option wal"
             )
+
+    def _refuse_other_history(self, upto: int) -> None:
+        """CorruptError: what is visible in the store was not decided in this log. A version's digest is that of
+        all decisions up to it.
+
+        A log may lose a decision that was folded here and never visible, and make another one of its number:
+        then the log is folded again.
+        """
+        pointer = self._store.pointer()
+        self._fold(max(upto, pointer.visible))
+        if self._is_of(pointer):
+            return
+        logger.warning("log %s lost a decision that was read here: it is read again", redact(self._feed.wal))
+        self._view = View()
+        self._fold(max(upto, pointer.visible))
+        if not self._is_of(pointer):
+            raise CorruptError(
+                f"version {pointer.visible} has digest {pointer.digest} in the store, and another one in log"
+                f" {redact(self._feed.wal)}: they are of two histories; check the option wal, or restore the"
+                " log that belongs to this store"
+            )
+
+    def _is_of(self, pointer: Pointer) -> bool:
+        fact = fact_of(self._folded, pointer.visible)
+        return fact is None or fact.digest == pointer.digest
 
     def _retired(self, version: int, why: str) -> WalGapError:
         return WalGapError(
