@@ -260,7 +260,7 @@ class FeedPlanner:
             return
         try:
             self._view = fold_all(self._view, self._log.decisions(self._view.position))
-        except WalGapError:  # cut behind what was folded: it starts with a Summary now
+        except (WalGapError, CorruptError):  # it was cut, at its start or, by a loss, at its end
             self._view = fold_all(View(), self._log.decisions())
         state, at = self._view.state, self._feed.pinned
         if state is None or state.namespace != at.uuid:
@@ -270,8 +270,8 @@ class FeedPlanner:
             )
 
     def _refuse_other_history(self, upto: int) -> None:
-        """CorruptError: what is visible in the store was not decided in this log. A version's digest is that of
-        all decisions up to it.
+        """CorruptError: what is visible in the store was not decided in this log. A version's digest is that
+        of all decisions up to it.
 
         A log may lose a decision that was folded here and never visible, and make another one of its number:
         then the log is folded again.
@@ -292,7 +292,9 @@ class FeedPlanner:
 
     def _is_of(self, pointer: Pointer) -> bool:
         fact = fact_of(self._folded, pointer.visible)
-        return fact is None or fact.digest == pointer.digest
+        if fact is None:  # so long ago that it is not kept, or never decided
+            return bool(self._folded.last_version >= pointer.visible)
+        return fact.digest == pointer.digest
 
     def _retired(self, version: int, why: str) -> WalGapError:
         return WalGapError(
