@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 FORMAT = 1
 LIBRARY = f"tidegate{FORMAT}"
-RELEASE = 10
+RELEASE = 11
 """Raised with every change of the Lua; a server with an older one gets the newer."""
 
-FILES = ("common.lua", "pointer.lua", "group.lua", "alias.lua")
+FILES = ("common.lua", "pointer.lua", "group.lua", "rebuild.lua", "alias.lua")
 RELIEF = (
     "announce",
     "begin_fill",
@@ -31,10 +31,12 @@ RELIEF = (
     "heartbeat",
     "list_servers",
     "merge",
+    "put_bases",
     "release",
     "remove",
     "set_alias",
     "sweep",
+    "sweep_rebuild",
 )
 """They run when memory is full too: they free it, or write next to nothing."""
 

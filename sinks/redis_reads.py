@@ -192,6 +192,11 @@ def refusal(where: str, refused: Refused, *, opened: bool) -> TidegateError:
             )
         case "TGFENCED":
             return FencedError(f"{where}: epoch {refused.detail} is claimed, above this driver's")
+        case "TGLOST" if " lost " in refused.detail:
+            return StoreNotVerifiedError(
+                f"{where}: {refused.detail}. It is not back yet: `tidegate repair` puts it back from the"
+                " log, or reports what the log no longer holds"
+            )
         case "TGLOST":
             return StoreNotVerifiedError(
                 f"{where}: {refused.detail} was not compared with the log: its server lost it (or evicted it,"
