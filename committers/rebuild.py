@@ -6,9 +6,11 @@ trimmed: a key group whose versions it no longer holds stays as it is, and is re
 
 from __future__ import annotations
 
+import abc
+import contextlib
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,9 +19,10 @@ from tidegate import failpoints
 from tidegate.committers import apply
 from tidegate.committers.driver import Driver
 from tidegate.committers.facts import known_facts
-from tidegate.errors import IncompleteError, WalGapError
+from tidegate.errors import ConfigError, IncompleteError, WalGapError
 from tidegate.sinks.rebuildable import Lost, RebuildableStore
-from tidegate.sinks.store import Counts, Stamp
+from tidegate.sinks.store import CatalogEntry, Counts, Stamp
+from tidegate.wal.frame import Run
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.record import VersionFact
 
@@ -58,8 +61,45 @@ class _Base(NamedTuple):
     upto: int
 
 
-def rebuild(driver: Driver, oldest: int) -> tuple[list[Mended], list[Gap]]:
+class Source(abc.ABC):
+    """Rows of one version. ``where`` names the place in messages."""
+
+    where: str
+
+    @abc.abstractmethod
+    def hold(self, driver: Driver) -> contextlib.AbstractContextManager[CatalogEntry]:
+        """Hold a version that the driver's store shows; its entry in that store's catalog.
+
+        Raises: ConfigError: the source is of another namespace or history, or has no such version.
+        """
+
+    @abc.abstractmethod
+    def runs(self, entry: CatalogEntry, groups: Collection[int], key_groups: int) -> Iterator[Run]:
+        """The rows of these key groups as they are stored, in no order; of every table in the entry."""
+
+
+class Copy(NamedTuple):
+    """A source whose version is held, and that version's entry in the catalog."""
+
+    source: Source
+    entry: CatalogEntry
+
+
+@contextlib.contextmanager
+def copy_from(driver: Driver, source: Source) -> Iterator[Copy]:
+    """Hold the source's version. ConfigError: it does not fit, or the store cannot take it."""
+    if not isinstance(driver.store, RebuildableStore):
+        raise ConfigError(
+            f"{driver.store.where}: repair from a copy is for stores on Redis; nothing was written"
+        )
+    with source.hold(driver) as entry:
+        yield Copy(source, entry)
+
+
+def rebuild(driver: Driver, oldest: int, copy: Copy | None = None) -> tuple[list[Mended], list[Gap]]:
     """Put back what is lost below ``oldest``, while the store is compared; what was, and what could not be.
+
+    Key groups of which the log no longer holds something are replaced from the ``copy``, if there is one.
 
     Repeatable: nothing is replaced before what replaces it is whole. Raises: the errors of log and store, but
     for WalGapError.
@@ -67,7 +107,27 @@ def rebuild(driver: Driver, oldest: int) -> tuple[list[Mended], list[Gap]]:
     store = driver.store
     if not isinstance(store, RebuildableStore) or not (lost := store.lost()):
         return [], []
-    return _Rebuild(driver, store, lost, oldest).run()
+    work = _Rebuild(driver, store, lost, oldest)
+    mended, gaps = work.run()
+    if copy is not None and gaps:
+        replaced = _replace(driver, store, copy, {gap.group for gap in gaps})
+        gaps = [gap for gap in gaps if gap.group not in replaced]
+        mended += [Mended(copy.entry.version, len(replaced), base=True)] if replaced else []
+    return mended, gaps
+
+
+def _replace(driver: Driver, store: RebuildableStore, copy: Copy, groups: set[int]) -> set[int]:
+    """Replace key groups by the copy's rows, as the base at its version; those that were.
+
+    Leases on older versions are revoked first: those versions cannot be read in these key groups any more.
+    """
+    entry = copy.entry
+    store.announce(entry.version, max_lease_s=0, max_layers=0)
+    store.begin_bases(itertools.product(sorted(groups), entry.tables))
+    for run in copy.source.runs(entry, groups, driver.folded.key_groups):
+        store.add_to_bases([run])
+    tables = dict.fromkeys(entry.tables, entry.version)
+    return {group for group in sorted(groups) if store.put_bases(group, tables, entry.version)}
 
 
 def unrepaired(driver: Driver, gaps: Sequence[Gap]) -> WalGapError:

@@ -8,13 +8,14 @@ only looked at. docs/decisions/0013 says why no roll-back of floors or merges is
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 from tidegate import failpoints
 from tidegate.committers import apply
 from tidegate.committers.driver import Driver
 from tidegate.committers.facts import facts_from
-from tidegate.committers.rebuild import Mended, put_back_in, rebuild, unrepaired
+from tidegate.committers.rebuild import Mended, Source, copy_from, put_back_in, rebuild, unrepaired
 from tidegate.wal.record import VersionFact
 
 __all__ = ["Mended", "repair"]
@@ -22,7 +23,7 @@ __all__ = ["Mended", "repair"]
 logger = logging.getLogger("tidegate")
 
 
-def repair(driver: Driver) -> list[Mended]:
+def repair(driver: Driver, source: Source | None = None) -> list[Mended]:
     """Compare the store with the log and put back what is missing; what was. The driver must be open.
 
     Readers are refused meanwhile, or right. On return every server is verified, and holds
@@ -30,10 +31,15 @@ def repair(driver: Driver) -> list[Mended]:
     WalGapError: the log no longer holds all that was lost: all else was put back, the rows that are left
     stay as they are, and reads of those key groups are refused. StoreNotVerifiedError: servers changed
     again meanwhile; repeat.
+
+    ``source``: where rows are taken from that the log no longer holds. ConfigError: it does not fit; nothing
+    was written.
     """
-    with driver.store.comparing(driver.epoch) as oldest:
+    with contextlib.ExitStack() as comparing:
+        copy = None if source is None else comparing.enter_context(copy_from(driver, source))
+        oldest = comparing.enter_context(driver.store.comparing(driver.epoch))
         driver.fold_on()  # what was sealed before the servers were looked at was decided before
-        mended, gaps = rebuild(driver, oldest)
+        mended, gaps = rebuild(driver, oldest, copy)
         for one in mended:
             what = "all versions up to" if one.base else "version"
             logger.warning("%s %s were put back in %s key groups", what, one.version, one.key_groups)

@@ -119,6 +119,7 @@ class Rebuild:
         """``RebuildableStore.begin_bases``."""
         keys = {at: self._built(*at) for at in wanted}
         self._begun |= keys.keys()
+        self._run([plain(key, b"UNLINK", key) for key in keys.values()])
         self._run([plain(key, b"HSET", key, self.token, b"") for key in keys.values()])
 
     def add_to_bases(self, runs: Iterable[Run]) -> None:
