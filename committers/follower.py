@@ -18,6 +18,7 @@ from tidegate.committers.epoch import claim_epoch
 from tidegate.committers.fill import fill
 from tidegate.committers.lost_attempts import lost_of, settle_lost_attempts
 from tidegate.committers.open import refuse_other_history, refuse_other_uuid
+from tidegate.committers.rebuild import Source
 from tidegate.committers.recover import recover
 from tidegate.committers.repair import Mended, repair
 from tidegate.committers.retire import retire_up_to
@@ -155,11 +156,11 @@ class Follower:
         self._level = self._visible >= state.last_version
         return not self._level or store.unverified() or bool(lost_of(self._driver, begun))
 
-    def repair(self) -> list[Mended]:
+    def repair(self, source: Source | None = None) -> list[Mended]:
         """Compare the store with the log and put back what its servers lost; errors as ``repair``."""
         self._driver.fold_on()
         self._open(self._epoch())
-        return repair(self._driver)
+        return repair(self._driver, source)
 
     def beat(self) -> bool:
         """A sign of life while no version comes; whether there is something to do."""

@@ -19,7 +19,7 @@ LIBRARY = f"tidegate{FORMAT}"
 RELEASE = 11
 """Raised with every change of the Lua; a server with an older one gets the newer."""
 
-FILES = ("common.lua", "pointer.lua", "group.lua", "alias.lua")
+FILES = ("common.lua", "pointer.lua", "group.lua", "rebuild.lua", "alias.lua")
 RELIEF = (
     "announce",
     "begin_fill",
@@ -33,11 +33,13 @@ RELIEF = (
     "heartbeat",
     "list_servers",
     "merge",
+    "put_bases",
     "refuse_attempts",
     "release",
     "remove",
     "set_alias",
     "sweep",
+    "sweep_rebuild",
 )
 """They run when memory is full too: they free it, or write next to nothing."""
 

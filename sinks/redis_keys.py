@@ -42,6 +42,11 @@ def base_key(namespace: str, group: int, table: str) -> bytes:
     return b"tg:{%b/%d}:%b:b" % (namespace.encode(), group, table.encode())
 
 
+def rebuilt_key(namespace: str, group: int, table: str, token: bytes) -> bytes:
+    """A base that a repair writes; it has the token as a field until it takes its place."""
+    return b"tg:{%b/%d}:%b:r:%b" % (namespace.encode(), group, table.encode(), token)
+
+
 def owner_key(key: bytes) -> bytes:
     """The key that says whose a namespace's key is: its key group's header, or the pointer.
 

@@ -196,6 +196,11 @@ def refusal(where: str, refused: Refused, *, opened: bool) -> TidegateError:
         case "TGATTEMPT":
             version, attempt, noted = (*refused.detail.split(" "), "")[:3]
             return other_attempt(where, Stamp(int(version), 0, attempt), noted)
+        case "TGLOST" if " lost " in refused.detail:
+            return StoreNotVerifiedError(
+                f"{where}: {refused.detail}. It is not back yet: `tidegate repair` puts it back from the"
+                " log, or reports what the log no longer holds"
+            )
         case "TGLOST":
             return StoreNotVerifiedError(
                 f"{where}: {refused.detail} was not compared with the log: its server lost it (or evicted it,"

@@ -52,6 +52,7 @@ class Space:
         self.lost = False
         self._repairing = threading.local()
         self.compared_at: tuple[Address, ...] = ()
+        self.look_again_at = 0.0
         self._known: Identity | None = None
         self._lock = forks.Lock()
 

@@ -13,6 +13,7 @@ pointer. docs/storage-format.md has the layout, docs/decisions/0013 why it is ri
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from tidegate.checks import Check
 from tidegate.deadline import one_call
 from tidegate.errors import CorruptError, TidegateError
 from tidegate.key_groups import key_group
-from tidegate.sinks import redis_attempts, redis_checks, redis_room
+from tidegate.sinks import redis_attempts, redis_checks, redis_rebuild, redis_room
 from tidegate.sinks import redis_upkeep as upkeep
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.expired import Looked, Sweep
@@ -30,6 +31,7 @@ from tidegate.sinks.key_sets import KeySets
 from tidegate.sinks.layout import payload, payloads
 from tidegate.sinks.looking_store import LookingStore
 from tidegate.sinks.reads import by_group, check_fillable, check_kept, check_visible, encode
+from tidegate.sinks.rebuildable import Lost, RebuildableStore
 from tidegate.sinks.redis_aliases import RedisAliases
 from tidegate.sinks.redis_answers import Call, Refused
 from tidegate.sinks.redis_fill import Fill, refuse_half_filled
@@ -64,7 +66,7 @@ from tidegate.sinks.store import (
     Vacuumed,
     never,
 )
-from tidegate.wal.frame import Chunk
+from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
 Found = TypeVar("Found")
@@ -72,7 +74,7 @@ LOOKS = 5
 """So often pointer and catalog are read when the horizon moves on between the two."""
 
 
-class RedisStore(LookingStore, SealingStore):
+class RedisStore(LookingStore, SealingStore, RebuildableStore):
     """A namespace on one Redis, behind Sentinels, or on a Cluster. Connects when it is first used.
 
     ``options``: ``redis_settings.py``.
@@ -88,6 +90,7 @@ class RedisStore(LookingStore, SealingStore):
         self._fill = Fill(self._space)
         self._sweep = Sweep()
         self._seals = Seals(self._space)
+        self._comparing = threading.local()
         self.where = self._space.where
 
     # -- identity ------------------------------------------------------------------------------
@@ -325,12 +328,33 @@ class RedisStore(LookingStore, SealingStore):
     # -- servers that lose what they acknowledged ----------------------------------------------------
 
     def unverified(self) -> bool:
-        return self._space.lost or bool(self._space.changed_servers()) or upkeep.moved(self._space)
+        return self._space.lost or bool(self._space.changed_servers()) or upkeep.unsettled(self._space)
 
     @contextlib.contextmanager
     def comparing(self, epoch: int) -> Iterator[int]:
-        with upkeep.comparing(self._space, epoch) as oldest:
+        with redis_rebuild.comparing(self._space, epoch) as (oldest, rebuild):
+            self._comparing.rebuild = rebuild  # of this thread: another one may repair, too
             yield oldest
+
+    def lost(self) -> list[Lost]:
+        return list(self._rebuild.lost)
+
+    def begin_bases(self, wanted: Iterable[tuple[int, str]]) -> None:
+        self._rebuild.begin_bases(wanted)
+
+    def add_to_bases(self, runs: Iterable[Run]) -> None:
+        self._rebuild.add_to_bases(runs)
+
+    def put_bases(self, group: int, tables: Mapping[str, int], floor: int = 0) -> bool:
+        return self._rebuild.put_bases(group, tables, floor)
+
+    def keep_lost(self, group: int, since: int | None) -> None:
+        self._rebuild.keep_lost(group, since)
+
+    @property
+    def _rebuild(self) -> redis_rebuild.Rebuild:
+        found: redis_rebuild.Rebuild = self._comparing.rebuild
+        return found
 
     def missing(self, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:
         return upkeep.missing(self._space, stamp, counts)

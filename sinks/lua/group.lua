@@ -1,5 +1,5 @@
 -- The rows of one key group. KEYS[1] is its header, tg:{<namespace>/<group>}:h, a hash:
---   u          the namespace's uuid; with a "!" behind it while what was lost is being put back
+--   u          the namespace's uuid; with "!" and tokens behind it while what was lost is put back (rebuild.lua)
 --   s          the server's id at which it was last compared with the log
 --   floor      versions up to it are merged, and can no longer be told apart
 --   l:<table>  the sealed versions above the base, newest first: "7,6"
@@ -10,16 +10,42 @@
 --   sealed     "<version> <decided, us> <attempt>" of the newest version that was sealed here
 --   discarded  "<attempt>,...": attempts that the log lost, and a person gave up: they are never sealed here
 --   filling    the key group is being filled at this version from another store, and is not whole yet
+--   lost, lost:<table>, lost_base:<table>   what was lost and is not back yet (rebuild.lua)
 -- Beside it: <table>:d:<version>:<uuid>, the changes of one version, and <table>:b, the base. Changes come as
--- <table>:d:<version>:<uuid>:<attempt>; the seal gives them the shorter name. Metadata never lies in a data hash. A d: hash that is not listed is never looked at, nor one of another uuid: what a namespace that was
+-- <table>:d:<version>:<uuid>:<attempt>; the seal gives them the shorter name. Metadata never lies in a data hash.
+-- A d: hash that is not listed is never looked at, nor one of another uuid: what a namespace that was
 -- dropped sent late.
 -- ARGV[1] is the uuid, ARGV[2] the id of the server that the caller means.
 
 local REBUILDING = '!'
 
+local function marked(stands, uuid)
+  return stands and string.sub(stands, 1, #uuid + 1) == uuid .. REBUILDING
+end
+
+-- The header's key, and in words what of its key group is not back yet.
+local function told_lost(key)
+  local fields, told = redis.call('HGETALL', key), {}
+  for at = 1, #fields, 2 do
+    local kind, name = string.match(fields[at], '^(lost[_a-z]*):?(.*)$')
+    if kind == 'lost' and name == '' then
+      told[#told + 1] = fields[at + 1] == '0' and 'all of it' or 'versions from ' .. fields[at + 1] .. ' on'
+    elseif kind == 'lost' then
+      told[#told + 1] = 'table ' .. name .. ' of version ' .. fields[at + 1]
+    elseif kind == 'lost_base' then
+      told[#told + 1] = 'table ' .. name .. ' up to version ' .. fields[at + 1]
+    end
+  end
+  table.sort(told)
+  return #told == 0 and key or key .. ' lost ' .. table.concat(told, '; ')
+end
+
 local function refuse_uuid(key, stands, uuid)
-  if not stands or stands == uuid .. REBUILDING then
+  if not stands then
     return refuse('TGLOST', key)
+  end
+  if marked(stands, uuid) then
+    return refuse('TGLOST', told_lost(key))
   end
   if stands ~= uuid then
     return refuse('TGOTHER', stands)
@@ -53,7 +79,7 @@ end
 local function refuse_stranger_but_rebuild(key, args)
   local refusal = refuse_server(args)
   local stands = redis.call('HGET', key, 'u')
-  if refusal or stands == args[1] .. REBUILDING then
+  if refusal or marked(stands, args[1]) then
     return refusal
   end
   return refuse_uuid(key, stands, args[1])
@@ -93,15 +119,19 @@ local function layers_of(listed)
   return layers
 end
 
+local function list_versions(key, field, versions)
+  if #versions == 0 then
+    return redis.call('HDEL', key, field)
+  end
+  table.sort(versions, function(one, other) return one > other end)
+  for at, version in ipairs(versions) do
+    versions[at] = text(version)
+  end
+  return redis.call('HSET', key, field, table.concat(versions, ','))
+end
+
 local function list_layers(key, name, layers)
-  if #layers == 0 then
-    return redis.call('HDEL', key, 'l:' .. name)
-  end
-  table.sort(layers, function(one, other) return one > other end)
-  for at, version in ipairs(layers) do
-    layers[at] = text(version)
-  end
-  return redis.call('HSET', key, 'l:' .. name, table.concat(layers, ','))
+  return list_versions(key, 'l:' .. name, layers)
 end
 
 local function has(layers, version)
@@ -113,63 +143,22 @@ local function has(layers, version)
   return false
 end
 
+local function without(versions, version)
+  local left = {}
+  for _, one in ipairs(versions) do
+    if one ~= version then
+      left[#left + 1] = one
+    end
+  end
+  return left
+end
+
 -- uuid: what stands in the header, made if there was none.
 writes.make = function(keys, args)
   if redis.call('HSETNX', keys[1], 'u', args[1]) == 1 then
     redis.call('HSET', keys[1], 's', server_id())
   end
   return redis.call('HGET', keys[1], 'u')
-end
-
--- The keys that the header lists, and whether all of them are there. One that is not was lost: keys come one by one
--- with a slot that moves, and a server that is promoted meanwhile may have the header and not all of its rows.
-local function listed(key, uuid)
-  local fields, found, whole = redis.call('HGETALL', key), {}, true
-  for at = 1, #fields, 2 do
-    local kind, name = string.match(fields[at], '^([lb]):(.+)$')
-    if kind == 'b' then
-      found[#found + 1] = place(key, name, ':b')
-    elseif kind == 'l' then
-      for _, layer in ipairs(layers_of(fields[at + 1])) do
-        found[#found + 1] = changes_of(key, name, text(layer), uuid)
-      end
-    end
-  end
-  for _, one in ipairs(found) do
-    whole = whole and redis.call('EXISTS', one) == 1
-  end
-  return found, whole
-end
-
--- uuid, server, the header's u until all is put back: 1 if the header was lost, or was being put back before.
--- A header without all of its rows is as good as lost: then all of the key group goes, and is put back.
-writes.begin_rebuild = function(keys, args)
-  local refusal = refuse_server(args)
-  if refusal then
-    return refusal
-  end
-  local stands = redis.call('HGET', keys[1], 'u')
-  if stands == args[1] or stands == args[1] .. REBUILDING then
-    local found, whole = listed(keys[1], args[1])
-    if not whole then
-      for _, one in ipairs(found) do
-        redis.call('UNLINK', one)
-      end
-      redis.call('DEL', keys[1])
-    end
-  end
-  redis.call('HSETNX', keys[1], 'u', args[1] .. REBUILDING)
-  return redis.call('HGET', keys[1], 'u') == args[1] .. REBUILDING and 1 or 0
-end
-
--- uuid, server: all is put back, and counts at this server.
-writes.end_rebuild = function(keys, args)
-  local refusal = refuse_stranger_but_rebuild(keys[1], args)
-  if refusal then
-    return refusal
-  end
-  redis.call('HSET', keys[1], 'u', args[1], 's', args[2])
-  return 1
 end
 
 -- uuid, server, table, version, start, key, ...: the stored values, null where there is none.
@@ -295,6 +284,18 @@ local function refuse_other_attempt(key, version, attempt)
   end
 end
 
+-- Whether the layer was listed and lost: it is sealed again, also where its merge was under way.
+local function is_lost(key, name, version)
+  return has(layers_of(redis.call('HGET', key, 'lost:' .. name)), version)
+end
+
+local function found_again(key, name, version)
+  local lost = layers_of(redis.call('HGET', key, 'lost:' .. name))
+  if has(lost, version) then
+    list_versions(key, 'lost:' .. name, without(lost, version))
+  end
+end
+
 -- uuid, server, version, then table, count and a digest of the keys or '', again and again: mark the version as whole.
 -- Tables and what belongs to them stand from `first` to `last` of the arguments.
 -- What does not fit, as table and count found, again and again; empty: sealed. In this order: sealed already
@@ -311,8 +312,9 @@ local function seal(key, args, first, last)
   for at = first, last, 3 do
     local name, layers = args[at], layers_of(redis.call('HGET', key, 'l:' .. args[at]) or '')
     local changes = changes_of(key, name, told, brought)
-    if version <= floor or has(layers, version) then
-      if attempt or not has(layers, version) then
+    local sealed = has(layers, version)
+    if sealed or (version <= floor and not is_lost(key, name, version)) then
+      if attempt or not sealed then
         redis.call('UNLINK', changes)  -- it came late
       end
     else
@@ -320,6 +322,7 @@ local function seal(key, args, first, last)
       if rows ~= tonumber(args[at + 1]) then
         wrong[#wrong + 1], wrong[#wrong + 2] = name, rows
       elseif rows > 0 then
+        redis.call('EXISTS', changes_of(key, name, told, args[1]))  -- its new name, ahead of the first write
         layers[#layers + 1] = version
         sealing[name], digests[name] = layers, args[at + 2]
       end
@@ -336,6 +339,7 @@ local function seal(key, args, first, last)
         redis.call('RENAME', changes_of(key, name, told, brought), changes)
       end
       list_layers(key, name, layers)
+      found_again(key, name, version)
       if digests[name] ~= '' then
         redis.call('HSET', key, keys_field(name, version), text(redis.call('HLEN', changes)) .. ' ' .. digests[name])
       end
@@ -703,7 +707,7 @@ writes.sweep = function(keys, args)
   return rows
 end
 
--- uuid, server, version, then tables: the floor, then per table 1 if the version is sealed there, and rows.
+-- uuid, server, version, then tables: the floor, or 0 where one of them lost the version, then per table 1 if the version is sealed there, and rows.
 reads.look = function(keys, args)
   local refusal = refuse_stranger_but_rebuild(keys[1], args)
   if refusal then
@@ -711,6 +715,9 @@ reads.look = function(keys, args)
   end
   local found = { tonumber(redis.call('HGET', keys[1], 'floor')) or 0 }
   for at = 4, #args do
+    if is_lost(keys[1], args[at], tonumber(args[3])) then
+      found[1] = 0
+    end
     local layers = layers_of(redis.call('HGET', keys[1], 'l:' .. args[at]) or '')
     found[#found + 1] = has(layers, tonumber(args[3])) and 1 or 0
     found[#found + 1] = redis.call('HLEN', changes_of(keys[1], args[at], args[3], args[1]))

@@ -5,7 +5,7 @@ import re
 
 from tidegate.sinks.redis_functions import RELEASE, source
 
-PINNED = {10: "49d4dc1fdaad6f6b7f64ceaf2f49fb10"}
+PINNED = {11: "17afbd7c8ebf3793b9d23f36ec3487af"}
 """The digest of the Lua of each release, the newest alone is needed."""
 
 

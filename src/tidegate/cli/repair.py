@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tidegate.cli.client_config import StoreConfigs, WalConfig, endpoints
+import contextlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegate.cli.client_config import StoreConfigs, WalConfig, endpoints, store_options
 from tidegate.cli.common import (
     AllowUnsafe,
     Force,
@@ -18,21 +24,40 @@ from tidegate.cli.common import (
 from tidegate.cli.many import fail_if_behind, print_standings, repaired, stores_as_json
 from tidegate.cli.output import print_json
 from tidegate.committers.open import refuse_if_writer_alive, take_over
+from tidegate.committers.rebuild import Source
+from tidegate.committers.rebuild_source import ExportSource, StoreSource
 from tidegate.committers.recover import recover
+from tidegate.committers.repair import Mended
 from tidegate.committers.repair import repair as put_back_what_was_lost
 from tidegate.options import Options
+from tidegate.sinks.open_store import open_store
 
 EXAMPLES = examples(
     "tidegate repair --store redis://cache:6379 --wal kafka://broker1:9092 --namespace flights",
+    "tidegate repair --from cassandra://db1,db2/flights",
+    "tidegate repair --from /backup/flights-41",
 )
 
 
-def repair(
+def repair(  # noqa: PLR0913 - its options
     store: Stores,
     wal: Wal,
     namespace: Namespace,
     store_config: StoreConfigs,
     wal_config: WalConfig = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="URL|FOLDER",
+            help="Where rows are taken from that the log no longer holds: another store of this log, or what"
+            " tidegate export wrote.",
+        ),
+    ] = None,
+    source_config: Annotated[
+        Path | None,
+        typer.Option("--from-config", metavar="FILE", help="That store's options, as --store-config."),
+    ] = None,
     *,
     force: Force = False,
     allow_unsafe: AllowUnsafe = False,
@@ -45,17 +70,20 @@ def repair(
     refused while a writer is running. Versions that were never lost are only looked at. What
     was decided and is not visible becomes so.
 
-    Exit code 10 when the log no longer reaches back to what was lost.
+    Exit code 10 when the log no longer holds all that was lost. Everything else is put back then,
+    and what is left stays as it is; reads of those key groups are refused. With --from they are
+    replaced by the rows of another store or of an export, at a version that the store shows.
     """
     where = endpoints(store, wal, namespace, wal_config, store_config)
-    with driver_for(where, Options(allow_unsafe=allow_unsafe)) as driver:
+    with driver_for(where, Options(allow_unsafe=allow_unsafe)) as driver, contextlib.ExitStack() as closing:
         made_here(driver)
+        copy = None if source is None else _source(closing, source, namespace, source_config)
         refuse_if_writer_alive(driver, "tidegate repair", force=force)
         take_over(driver, None)
-        mended = put_back_what_was_lost(driver)
+        mended = put_back_what_was_lost(driver, copy)
         recovered = recover(driver)
         visible = driver.store.pointer().visible
-        others = [(each, repaired(each)) for each in followers_in(driver)]
+        others = [(each, repaired(each, copy)) for each in followers_in(driver)]
         standings = [each.catch_up() for each, _ in others]
     if json:
         facts = {"namespace": namespace, "recovered": recovered, "visible": visible}
@@ -65,9 +93,9 @@ def repair(
         return
     for each, put_back in others:
         for one in put_back:
-            print(f"store {each.name}: put back: version {one.version} in {one.key_groups} key groups")
+            print(f"store {each.name}: {_told(one)}")
     for one in mended:
-        print(f"put back: version {one.version} in {one.key_groups} key groups")
+        print(_told(one))
     if recovered:
         print(f"made visible: version {', '.join(map(str, recovered))}")
     if not mended:
@@ -75,3 +103,17 @@ def repair(
     print(f"version {visible} is visible, and every server counts as compared with the log")
     print_standings(standings)
     fail_if_behind(standings)
+
+
+def _told(one: Mended) -> str:
+    what = "all versions up to" if one.base else "version"
+    return f"put back: {what} {one.version} in {one.key_groups} key groups"
+
+
+def _source(closing: contextlib.ExitStack, place: str, namespace: str, config: Path | None) -> Source:
+    """The place that ``--from`` names: a URL is a store, everything else a folder."""
+    if "://" not in place:
+        return ExportSource(Path(place))
+    return StoreSource(
+        closing.enter_context(contextlib.closing(open_store(place, namespace, store_options(config))))
+    )
