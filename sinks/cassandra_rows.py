@@ -87,11 +87,7 @@ class Rows:
         """Write the changes and, once they are acknowledged, how many there were."""
         if self.is_merged(stamp.version):
             return
-        runs = [run for chunk in chunks for run in chunk.runs]
-        self._list_tables({run.table for run in runs})
-        head, version = self._start_of("put_row", 6), bound(bigint(stamp.version))
-        puts = self._parts(head, version, _tables(runs), with_values=True)
-        self._send(self._batches(stamp, _in_turns(puts)))
+        self.rewrite(stamp, [run for chunk in chunks for run in chunk.runs])
         notes: dict[tuple[int, str, int], int] = {}
         for chunk in chunks:
             counted: dict[tuple[int, str, int], int] = defaultdict(int)
@@ -99,6 +95,15 @@ class Rows:
                 counted[run.group, run.table, chunk.ordinal] += len(run.keys)
             notes |= counted  # a chunk that comes again counts once
         self._note(stamp, [(*of, changes) for of, changes in notes.items()])
+
+    def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
+        """Write rows, whatever the horizon is. One that was replaced since is hidden by a tombstone that is
+        newer, or by the row that replaced it.
+        """
+        self._list_tables({run.table for run in runs})
+        head, version = self._start_of("put_row", 6), bound(bigint(stamp.version))
+        puts = self._parts(head, version, _tables(runs), with_values=True)
+        self._send(self._batches(stamp, _in_turns(puts)))
 
     def seal(self, stamp: Stamp, counts: Counts) -> list[str]:
         """Seal what is whole; in words, what is not."""

@@ -9,17 +9,17 @@ import typer
 
 from tidegate.cli.commands import say
 from tidegate.committers.follower import Follower, Standing
-from tidegate.committers.repair import Mended
+from tidegate.committers.repair_base import Repaired
 from tidegate.errors import BY_NAME, StoreUnavailableError, TidegateError
 
 
-def repaired(follower: Follower) -> list[Mended]:
+def repaired(follower: Follower) -> Repaired:
     """What was put back in a store; what it meets stands in its ``standing``."""
     try:
         return follower.repair()
     except TidegateError as error:
         follower.met(error)
-        return []
+        return Repaired([])
 
 
 def stores_as_json(standings: Sequence[Standing]) -> list[dict[str, Any]]:
