@@ -20,7 +20,7 @@ from tidegate.committers.lost_attempts import lost_of, settle_lost_attempts
 from tidegate.committers.open import refuse_other_history, refuse_other_uuid
 from tidegate.committers.rebuild import Source
 from tidegate.committers.recover import recover
-from tidegate.committers.repair import Mended, repair
+from tidegate.committers.repair_base import Repaired, repair_all
 from tidegate.committers.retire import retire_up_to
 from tidegate.committers.unsafe import refuse_unsafe_store
 from tidegate.errors import CorruptError, FencedError, TidegateError, WalGapError
@@ -156,11 +156,13 @@ class Follower:
         self._level = self._visible >= state.last_version
         return not self._level or store.unverified() or bool(lost_of(self._driver, begun))
 
-    def repair(self, source: Source | None = None) -> list[Mended]:
-        """Compare the store with the log and put back what its servers lost; errors as ``repair``."""
+    def repair(self, source: Source | None = None) -> Repaired:
+        """Compare the store with the log, as far as it reaches, and put back what its servers lost; errors as
+        ``repair``.
+        """
         self._driver.fold_on()
         self._open(self._epoch())
-        return repair(self._driver, source)
+        return repair_all(self._driver, source)
 
     def beat(self) -> bool:
         """A sign of life while no version comes; whether there is something to do."""

@@ -93,11 +93,7 @@ class Rows:
         """Write the changes and, once they are acknowledged, how many there were."""
         if stamp != self.begun and self.is_merged(stamp.version):
             return
-        runs = [run for chunk in chunks for run in chunk.runs]
-        self._list_tables({run.table for run in runs})
-        head, version = self._start_of("put_row", 6), bound(bigint(stamp.version))
-        puts = self._parts(head, version, _tables(runs), with_values=True)
-        self._send(self._batches(stamp, _in_turns(puts)))
+        self.rewrite(stamp, [run for chunk in chunks for run in chunk.runs])
         notes: dict[tuple[int, str, int], int] = {}
         for chunk in chunks:
             counted: dict[tuple[int, str, int], int] = defaultdict(int)
@@ -106,6 +102,15 @@ class Rows:
             notes |= counted  # a chunk that comes again counts once
         named = [(group, noted_as(stamp, table), at, rows) for (group, table, at), rows in notes.items()]
         self.note(stamp, named)
+
+    def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
+        """Write rows, whatever the horizon is. One that was replaced since is hidden by a tombstone that is
+        newer, or by the row that replaced it.
+        """
+        self._list_tables({run.table for run in runs})
+        head, version = self._start_of("put_row", 6), bound(bigint(stamp.version))
+        puts = self._parts(head, version, _tables(runs), with_values=True)
+        self._send(self._batches(stamp, _in_turns(puts)))
 
     def seal(self, stamp: Stamp, counts: Counts) -> list[str]:
         """Seal what is whole; in words, what is not. WalGapError: notes of another attempt are there."""

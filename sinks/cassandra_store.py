@@ -7,7 +7,7 @@ docs/storage-format.md has the layout, docs/decisions/0014 why it is right.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -38,14 +38,14 @@ from tidegate.sinks.store import (
     Vacuumed,
     never,
 )
-from tidegate.wal.frame import Chunk
+from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
 
 class CassandraStore(Store):
     """A namespace in a keyspace. Connects when it is first used. ``options``: ``cassandra_settings.py``."""
 
-    can_be_filled = True
+    can_be_filled = can_rewrite = True
     apply_bytes = 16 * 1024 * 1024
     """A frame has few partitions, whose writers wait for each other; more of them keep the nodes busy."""
     value_bytes_max = 15 * 1024 * 1024
@@ -128,6 +128,9 @@ class CassandraStore(Store):
                 f"{self.where}: version {stamp.version} is not whole in {len(wrong)} key groups:"
                 f" {'; '.join(wrong[:3])}"
             )
+
+    def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
+        self._rows.rewrite(stamp, runs)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -249,6 +252,12 @@ class CassandraStore(Store):
 
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
         return list(self._rows.verify(stamp, counts))
+
+    def missing(self, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:
+        """None of a version at or below the horizon: its delete markers are dropped, and what had expired, so
+        that no count of its rows says anything. ``committers/repair_base.py`` compares it by keys.
+        """
+        return {} if stamp.version <= self.pointer().horizon else super().missing(stamp, counts)
 
     def size(self) -> int:
         return self._space.session.size()

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tidegate.sinks.layout import unpack
 from tidegate.sinks.store import LeaseInfo
+from tidegate.wal.frame import Run
 
 OfKeys = dict[bytes, dict[int, bytes]]
 """Rows of a key group of a table, by key and version."""
@@ -31,6 +32,12 @@ def newest_of(versions: dict[int, bytes], version: int, start: int) -> bytes | N
     return versions[max(readable)] if readable else None
 
 
+def put_rows(rows: OfKeys, run: Run, version: int) -> None:
+    """The run's rows are those of the version."""
+    for key, value in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
+        rows.setdefault(key, {})[version] = value
+
+
 def drop_replaced(rows: OfKeys, key: bytes, version: int) -> None:
     """Older rows of the key go, and the version's own if it is a delete marker."""
     kept = {v: value for v, value in rows.get(key, {}).items() if v >= version}
@@ -53,6 +60,19 @@ def without_versions(rows: OfKeys, lowest: int) -> OfKeys:
     """Rows of versions below the lowest one; keys without any are left out."""
     kept = {key: {v: value for v, value in of.items() if v < lowest} for key, of in rows.items()}
     return {key: of for key, of in kept.items() if of}
+
+
+def drop_below(rows: OfKeys, version: int) -> None:
+    """Rows of versions below this one go, of every key."""
+    for key in list(rows):
+        rows[key] = {v: value for v, value in rows[key].items() if v >= version}
+        if not rows[key]:
+            del rows[key]
+
+
+def counted_in(applied: Mapping[str, Mapping[int, int]]) -> dict[str, int]:
+    """How many rows the chunks of a version brought, by table."""
+    return without_zeros({table: sum(chunks.values()) for table, chunks in applied.items()})
 
 
 def without_zeros(counts: Mapping[str, int]) -> dict[str, int]:

@@ -24,7 +24,16 @@ from tidegate.sinks.attempts import fenced
 from tidegate.sinks.expired import Looked, Sweep, is_hidden
 from tidegate.sinks.looking_store import LookingStore
 from tidegate.sinks.memory_aliases import MemoryAliases
-from tidegate.sinks.memory_rows import KeptLease, drop_replaced, drop_up_to, newest_of, without_zeros
+from tidegate.sinks.memory_rows import (
+    KeptLease,
+    counted_in,
+    drop_below,
+    drop_replaced,
+    drop_up_to,
+    newest_of,
+    put_rows,
+    without_zeros,
+)
 from tidegate.sinks.memory_space import Space
 from tidegate.sinks.reads import (
     batch_of,
@@ -49,7 +58,7 @@ from tidegate.sinks.store import (
     never,
 )
 from tidegate.sinks.unreachable import unreachable
-from tidegate.wal.frame import Chunk
+from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
 SCAN_ROWS = 1_000
@@ -70,7 +79,7 @@ def forget(name: str) -> None:
 class MemoryStore(LookingStore):
     """A namespace in this process's memory, shared by all instances of the same name."""
 
-    can_be_filled = True
+    can_be_filled = can_rewrite = True
 
     def __init__(self, name: str, namespace: str, clock: Clock | None = None) -> None:
         check_name("namespace", namespace)
@@ -178,9 +187,7 @@ class MemoryStore(LookingStore):
                 for run in chunk.runs:
                     if space.floors.get(run.group, 0) >= version:
                         continue  # a late zombie: what it brings was merged, or replaced and dropped
-                    rows = space.rows[run.table, run.group]
-                    for key, value in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
-                        rows.setdefault(key, {})[version] = value
+                    put_rows(space.rows[run.table, run.group], run, version)
                     counted[run.group, run.table] += len(run.keys)
                 for (group, table), count in counted.items():
                     # Set, not added: a chunk that comes again counts once.
@@ -195,7 +202,7 @@ class MemoryStore(LookingStore):
             for group, expected in counts.items():
                 if (group, version) in space.sealed or space.floors.get(group, 0) >= version:
                     continue
-                found = self._counted(space, group, version)
+                found = counted_in(space.applied.get((group, version), {}))
                 if found == without_zeros(expected):
                     space.sealed.add((group, version))
                 else:
@@ -203,10 +210,11 @@ class MemoryStore(LookingStore):
         if wrong:
             raise IncompleteError(f"{self.where}: version {version} is not whole in {'; '.join(wrong[:3])}")
 
-    @staticmethod
-    def _counted(space: Space, group: int, version: int) -> dict[str, int]:
-        applied = space.applied.get((group, version), {})
-        return without_zeros({table: sum(chunks.values()) for table, chunks in applied.items()})
+    def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
+        space, version = self._space, stamp.version
+        with space.lock:
+            for run in (run for run in runs if space.floors.get(run.group, 0) <= version):
+                put_rows(space.rows[run.table, run.group], run, version)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -352,11 +360,7 @@ class MemoryStore(LookingStore):
         starts = {table for table, at in entry.tables.items() if at.start == version} if entry else set()
         for table, group in [at for at in space.rows if at[0] in starts]:
             self._raise_floor(space, group, version)
-            rows = space.rows[table, group]
-            for key in list(rows):
-                rows[key] = {v: value for v, value in rows[key].items() if v >= version}
-                if not rows[key]:
-                    del rows[key]
+            drop_below(space.rows[table, group], version)
 
     @staticmethod
     def _raise_floor(space: Space, group: int, version: int) -> None:

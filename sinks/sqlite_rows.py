@@ -139,6 +139,15 @@ class Shards:
             )
             connection.executemany(INSERT.format(table=name), rows)
 
+    def rewrite(self, version: int, runs: Sequence[Run]) -> None:
+        """``Store.rewrite``. A floor above the version means that the horizon moved on: rows that
+        were replaced since are gone there, perhaps by a delete that left no marker, and must not come back.
+        """
+        for shard, of_shard in self._by_shard(runs):
+            with self._files.writing(self._name(shard), durable=True) as connection:
+                floors = dict(connection.execute(FLOORS_ABOVE, (version,)).fetchall())
+                self._insert(connection, shard, version, [run for run in of_shard if run.group not in floors])
+
     def seal(self, stamp: Stamp, counts: Counts, refuse: Refuse) -> list[str]:
         """Seal what is whole; in words, what is not."""
         wrong, version = [], stamp.version

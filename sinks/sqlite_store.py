@@ -60,7 +60,7 @@ from tidegate.sinks.store import (
     Vacuumed,
     never,
 )
-from tidegate.wal.frame import Chunk
+from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
 CLAIM = "UPDATE pointer SET epoch = ?, writer = ? WHERE epoch < ?"
@@ -88,7 +88,7 @@ class SqliteStore(Store):
     ``timeout_s``: how long to wait for another process's lock before StoreUnavailableError.
     """
 
-    can_be_filled = True
+    can_be_filled = can_rewrite = True
 
     def __init__(
         self, path: str, namespace: str, clock: Clock | None = None, *, timeout_s: float = 30.0
@@ -251,6 +251,9 @@ class SqliteStore(Store):
                 f"{self.where}: version {stamp.version} is not whole in {len(wrong)} key groups:"
                 f" {'; '.join(wrong[:3])}"
             )
+
+    def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
+        self._shards.rewrite(stamp.version, runs)
 
     # -- reading -----------------------------------------------------------------------------------
 

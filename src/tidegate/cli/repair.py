@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,9 +28,26 @@ from tidegate.committers.rebuild import Source
 from tidegate.committers.rebuild_source import ExportSource, StoreSource
 from tidegate.committers.recover import recover
 from tidegate.committers.repair import Mended
-from tidegate.committers.repair import repair as put_back_what_was_lost
+from tidegate.committers.repair_base import Repaired, repair_all
 from tidegate.options import Options
 from tidegate.sinks.open_store import open_store
+
+
+def as_json(done: Repaired) -> dict[str, Any]:
+    """What a repair put back, and what it did not compare (null: it compared all)."""
+    return {
+        "put_back": [one._asdict() for one in done.put_back],
+        "not_compared": done.not_compared or None,
+    }
+
+
+def print_repaired(done: Repaired, of: str = "") -> None:
+    """A line for each version that was put back, and one for what was not compared."""
+    for one in done.put_back:
+        print(f"{of}{_described(one)}")
+    if done.not_compared:
+        print(f"{of}not compared: {done.not_compared}")
+
 
 EXAMPLES = examples(
     "tidegate repair --store redis://cache:6379 --wal kafka://broker1:9092 --namespace flights",
@@ -68,7 +85,8 @@ def repair(  # noqa: PLR0913 - its options
     For a server that restarted or was promoted while no query runs: until it was compared,
     readers are refused. A running query does this by itself within seconds, so the command is
     refused while a writer is running. Versions that were never lost are only looked at. What
-    was decided and is not visible becomes so.
+    was decided and is not visible becomes so. Unlike a running query, the command reads the log
+    as far back as it reaches, and reports which rows it could not compare.
 
     Exit code 10 when the log no longer holds all that was lost. Everything else is put back then,
     and what is left stays as it is; reads of those key groups are refused. With --from they are
@@ -80,32 +98,34 @@ def repair(  # noqa: PLR0913 - its options
         copy = None if source is None else _source(closing, source, namespace, source_config)
         refuse_if_writer_alive(driver, "tidegate repair", force=force)
         take_over(driver, None)
-        mended = put_back_what_was_lost(driver, copy)
+        repaired_here = repair_all(driver, copy)
         recovered = recover(driver)
         visible = driver.store.pointer().visible
         others = [(each, repaired(each, copy)) for each in followers_in(driver)]
         standings = [each.catch_up() for each, _ in others]
     if json:
         facts = {"namespace": namespace, "recovered": recovered, "visible": visible}
-        facts["put_back"] = [one._asdict() for one in mended]
-        print_json(facts | ({"stores": stores_as_json(standings)} if standings else {}))
+        facts |= as_json(repaired_here)
+        stores = [
+            one | as_json(done) for one, (_, done) in zip(stores_as_json(standings), others, strict=True)
+        ]
+        print_json(facts | ({"stores": stores} if stores else {}))
         fail_if_behind(standings)
         return
-    for each, put_back in others:
-        for one in put_back:
-            print(f"store {each.name}: {_told(one)}")
-    for one in mended:
-        print(_told(one))
+    for each, done in others:
+        print_repaired(done, f"store {each.name}: ")
+    print_repaired(repaired_here)
     if recovered:
         print(f"made visible: version {', '.join(map(str, recovered))}")
-    if not mended:
-        print("nothing was lost: the store was compared with the log")
+    if not repaired_here.put_back:
+        of_what = " of what was compared" if repaired_here.not_compared else ""
+        print(f"nothing was lost{of_what}: the store was compared with the log")
     print(f"version {visible} is visible, and every server counts as compared with the log")
     print_standings(standings)
     fail_if_behind(standings)
 
 
-def _told(one: Mended) -> str:
+def _described(one: Mended) -> str:
     what = "all versions up to" if one.base else "version"
     return f"put back: {what} {one.version} in {one.key_groups} key groups"
 

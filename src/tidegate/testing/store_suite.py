@@ -22,6 +22,7 @@ pytest.register_assert_rewrite(
     "tidegate.testing.store_lease_tests",
     "tidegate.testing.store_pointer_tests",
     "tidegate.testing.store_read_tests",
+    "tidegate.testing.store_repair_tests",
     "tidegate.testing.store_retire_tests",
     "tidegate.testing.store_ttl_tests",
     "tidegate.testing.store_upkeep_tests",
@@ -36,6 +37,7 @@ from tidegate.testing.store_harness import ManualClock, Row, StorePlace  # noqa:
 from tidegate.testing.store_lease_tests import LeaseTests  # noqa: E402
 from tidegate.testing.store_pointer_tests import PointerTests  # noqa: E402
 from tidegate.testing.store_read_tests import ReadTests  # noqa: E402
+from tidegate.testing.store_repair_tests import RepairTests  # noqa: E402
 from tidegate.testing.store_retire_tests import RetireTests  # noqa: E402
 from tidegate.testing.store_ttl_tests import TtlTests  # noqa: E402
 from tidegate.testing.store_upkeep_tests import UpkeepTests  # noqa: E402
@@ -50,6 +52,7 @@ class StoreSuite(
     AttemptTests,
     ReadTests,
     RetireTests,
+    RepairTests,
     LeaseTests,
     UpkeepTests,
     FillTests,
