@@ -33,6 +33,7 @@ from tidegate.sinks.reads import by_group, check_fillable, check_kept, check_vis
 from tidegate.sinks.redis_aliases import RedisAliases
 from tidegate.sinks.redis_answers import Call, Refused
 from tidegate.sinks.redis_fill import Fill, refuse_half_filled
+from tidegate.sinks.redis_functions import library_name
 from tidegate.sinks.redis_keys import changes_key
 from tidegate.sinks.redis_reads import (
     KEYS_AT_ONCE,
@@ -107,7 +108,7 @@ class RedisStore(LookingStore, SealingStore):
         return self._space.pointer()
 
     def claim(self, epoch: int, writer: str) -> int:
-        return int(self._space.ask("claim", number(epoch), writer.encode()))
+        return int(self._space.ask("claim", number(epoch), writer.encode(), library_name().encode()))
 
     def heartbeat(self, epoch: int) -> None:
         self._space.ask("heartbeat", number(epoch))

@@ -153,7 +153,7 @@ writes.begin_rebuild = function(keys, args)
       for _, one in ipairs(found) do
         redis.call('UNLINK', one)
       end
-      redis.call('DEL', keys[1])
+      redis.call('UNLINK', keys[1])
     end
   end
   redis.call('HSETNX', keys[1], 'u', args[1] .. REBUILDING)

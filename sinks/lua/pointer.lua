@@ -53,14 +53,14 @@ reads.pointer = function(keys, args)
   return found
 end
 
--- uuid, epoch, writer: the epoch that stands.
+-- uuid, epoch, writer, the library that the writer uses: the epoch that stands.
 writes.claim = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
     return refusal
   end
   if tonumber(args[2]) > number_of(keys[1], 'epoch') then
-    redis.call('HSET', keys[1], 'epoch', args[2], 'writer', args[3])
+    redis.call('HSET', keys[1], 'epoch', args[2], 'writer', args[3], 'library', args[4])
   end
   return number_of(keys[1], 'epoch')
 end
@@ -129,11 +129,15 @@ local function flip(keys, args, filled)
     redis.call('HSET', keys[1], 'filled', args[3])
   end
   redis.call('HSET', catalog, args[3], text(now_us()) .. ' ' .. args[5])
-  -- Who waits for a version sleeps on this stream. After a failover it may be ahead of the pointer.
+  -- Who waits for a version sleeps on this stream. After a failover it may be ahead of the pointer. A slot that is
+  -- leaving takes no key back that was emptied here: who waits then looks again by the clock.
   local added = redis.pcall('XADD', stream, 'MAXLEN', '16', args[3] .. '-0', 'visible', args[3])
   if type(added) == 'table' and added.err then
-    redis.call('DEL', stream)
-    redis.call('XADD', stream, args[3] .. '-0', 'visible', args[3])
+    redis.call('UNLINK', stream)
+    added = redis.pcall('XADD', stream, args[3] .. '-0', 'visible', args[3])
+    if type(added) == 'table' and added.err and not string.find(added.err, 'non local key', 1, true) then
+      return added
+    end
   end
   return 1
 end
