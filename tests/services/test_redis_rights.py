@@ -146,7 +146,7 @@ def test_the_page_lists_no_right_that_nothing_needs(users):
         query.store().lease(Lease("held", 9), 60.0)
         query.store().announce(9)
     assert granted("tidegate-writer") - {"info", "time"} <= used
-    server.ask("HSET", query.meta, "max_leases", 1)
+    server.ask("HSET", query.meta, "max_leases", 2)
     server.ask("HSET", query.meta.replace("meta", "leases"), "ran-out", "8 1 2")
     with users.counted() as used:
         reads(users.query, users.server.url, functions=True)
