@@ -10,7 +10,7 @@ from redis import exceptions
 
 from tidegate.certificate import over_its_time
 from tidegate.errors import ConfigError, StoreNotVerifiedError, StoreUnavailableError
-from tidegate.sinks.redis_functions import RELEASE, call_head, library, script_of
+from tidegate.sinks.redis_functions import call_head, script_of
 from tidegate.sinks.redis_resp import pack
 
 FLIGHT_BYTES = 256 * 1024
@@ -153,32 +153,6 @@ def barred(error: Exception) -> bool:
     message = str(error).lower()
     ours = "function" in message or "fcall" in message
     return "unknown command" in message or (ours and "permission" in message)
-
-
-# -- our functions on a server --------------------------------------------------------------------
-
-
-def release_of() -> bytes:
-    """The command that asks which release of our functions a server has."""
-    return pack((*call_head("release_of", functions=True)[:2], b"0"))
-
-
-def must_load(found: Any) -> bool | None:
-    """Whether our functions have to be loaded, by the answer to ``release_of`` or the error it met;
-    None: functions are barred. An error that says neither is raised.
-    """
-    if not isinstance(found, Exception):
-        return int(found) < RELEASE
-    if barred(found):
-        return None
-    if "not found" not in str(found):
-        raise found
-    return True
-
-
-def load_library() -> bytes:
-    """The command that loads our functions."""
-    return pack((b"FUNCTION", b"LOAD", b"REPLACE", library()))
 
 
 def load_script(name: str) -> bytes:

@@ -29,19 +29,16 @@ from tidegate.sinks.redis_answers import (
     ServerIs,
     Then,
     answer_of,
-    barred,
     denied,
     encoded,
-    load_library,
     load_script,
-    must_load,
     no_answer,
     not_compared,
-    release_of,
     takes_no_functions,
 )
 from tidegate.sinks.redis_async_servers import AsyncServers, View
 from tidegate.sinks.redis_channel import AsyncNode
+from tidegate.sinks.redis_library import loading
 from tidegate.sinks.redis_settings import RedisSettings
 
 AHEAD = 2
@@ -215,20 +212,17 @@ class AsyncCalls:
         node.ready = True
 
     async def _load(self, node: AsyncNode) -> bool:
-        try:
-            (found,) = await node.ask((release_of(),))
-            load = must_load(found)
-            if load:
-                (found,) = await node.ask((load_library(),))
-                if isinstance(found, Exception):
-                    if barred(found):
-                        return False
-                    raise found
-        except (*DENIED, *LOST, *NOT_NOW):
-            raise
-        except redis.ResponseError as error:
-            raise takes_no_functions(self.where, node.address, error) from error
-        return load is not None
+        steps, found = loading(self.where, node.address), None
+        while True:
+            try:
+                command = steps.send(found)
+            except StopIteration as end:
+                return bool(end.value)
+            except (*DENIED, *LOST, *NOT_NOW):
+                raise
+            except redis.ResponseError as error:
+                raise takes_no_functions(self.where, node.address, error) from error
+            (found,) = await node.ask((command,))
 
     # -- replies -----------------------------------------------------------------------------------
 

@@ -32,17 +32,14 @@ from tidegate.sinks.redis_answers import (
     ServerIs,
     Then,
     answer_of,
-    barred,
     denied,
     encoded,
-    load_library,
-    must_load,
     no_answer,
     not_compared,
-    release_of,
     takes_no_functions,
 )
 from tidegate.sinks.redis_functions import script_of
+from tidegate.sinks.redis_library import loading
 from tidegate.sinks.redis_resp import pack
 from tidegate.sinks.redis_servers import Node, Servers
 
@@ -170,7 +167,7 @@ class Calls:
         for attempt in self.retrying():
             with attempt:
                 try:
-                    replies = [self._at(node, parts) for node in self.servers.primaries()]
+                    replies = [self.at(node, parts) for node in self.servers.primaries()]
                 except DENIED as error:
                     raise denied(self.where, error) from error
                 except (*LOST, *NOT_NOW) as error:
@@ -189,7 +186,7 @@ class Calls:
                         cursor = b""
                         while cursor != b"0":
                             scan = (b"SCAN", cursor or b"0", b"MATCH", pattern.encode(), b"COUNT", b"1000")
-                            cursor, keys = self._at(node, scan)
+                            cursor, keys = self.at(node, scan)
                             found += keys
                 except DENIED as error:
                     raise denied(self.where, error) from error
@@ -235,7 +232,8 @@ class Calls:
         return bool(int(local)), int(on_replicas)
 
     @staticmethod
-    def _at(node: Node, parts: tuple[bytes, ...]) -> Any:
+    def at(node: Node, parts: tuple[bytes, ...]) -> Any:
+        """The reply of one server to one command, tried once."""
         connection, _ = node.take()
         try:
             connection.send_packed_command([pack(parts)])
@@ -295,7 +293,7 @@ class Calls:
             exchange.connection, used = node.take()
             exchange.fresh = not used
             if self._functions and not node.ready:
-                self._functions = self._load(exchange.connection)
+                self._functions = self._load(node, exchange.connection)
             node.ready = True
         except DENIED as error:
             raise denied(self.where, error) from error
@@ -359,25 +357,19 @@ class Calls:
         known = node.server_id if call.at_server and node.server_id in self._listed() else b""
         return encoded(call, known, functions=self._functions)
 
-    @staticmethod
-    def _load(connection: Any) -> bool:
+    def _load(self, node: Node, connection: Any) -> bool:
         """Our functions on this server; False: functions are barred here, EVAL it is."""
-        found: Any
-        try:
-            connection.send_packed_command([release_of()])
-            found = connection.read_response()
-        except redis.ResponseError as error:
-            found = error
-        load = must_load(found)
-        if load:
+        steps, found = loading(self.where, node.address), None
+        while True:
             try:
-                connection.send_packed_command([load_library()])
-                connection.read_response()
+                command = steps.send(found)
+            except StopIteration as end:
+                return bool(end.value)
+            try:
+                connection.send_packed_command([command])
+                found = connection.read_response()
             except redis.ResponseError as error:
-                if barred(error):
-                    return False
-                raise
-        return load is not None
+                found = error
 
     # -- replies -----------------------------------------------------------------------------------
 
@@ -425,7 +417,7 @@ class Calls:
     def _load_script(self, node: Node, name: str) -> None:
         """For EVALSHA. When the server is away, the call that is sent again tells."""
         try:
-            self._at(node, (b"SCRIPT", b"LOAD", script_of(name).text))
+            self.at(node, (b"SCRIPT", b"LOAD", script_of(name).text))
         except DENIED as error:
             raise denied(self.where, error) from error
         except (*LOST, *NOT_NOW):

@@ -128,11 +128,11 @@ def number(told: Fields, name: str) -> int | None:
 
 
 def _ask_all(space: Space, *, thorough: bool) -> list[Told]:
-    by_function, by_eval = (call_head("release_of", functions=each)[:2] for each in (True, False))
+    by_function, by_eval = (call_head("present", functions=each)[:2] for each in (True, False))
     commands: list[tuple[bytes, ...]] = [
         (b"INFO",),
         (*by_function, b"0"),
-        (*by_eval, b"0", b"release_of"),
+        (*by_eval, b"0", b"present"),
         (b"CLUSTER", b"INFO"),
     ]
     settings = (b"appendfsync", b"save") if thorough else ()

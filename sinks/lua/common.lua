@@ -7,6 +7,9 @@
 --   TGEXPIRED  the version was retired; the oldest that can be read follows
 --   TGFENCED   a higher epoch is claimed; it follows
 --   TGATTEMPT  the version is another attempt's, or this one was discarded: version and attempt follow, and the noted one
+--   TGAHEAD    no lease on a version above the visible one; that follows
+--   TGLEASES   as many leases as max_leases allows, which follows
+--   TGLEASE    an id or a length that no lease has
 
 local reads, writes = {}, {}
 

@@ -53,6 +53,9 @@ COMMANDS = {
     "doctor": Command("Check what the promises rest on.", "doctor", "doctor"),
     "verify": Command("Check the store against the log, and all checksums.", "verify", "verify"),
     "vacuum": Command("Drop what no reader can reach any more.", "vacuum", "vacuum"),
+    "redis-functions": Command(
+        "Install tidegate's functions on the servers of a Redis.", "redis_functions", "redis_functions"
+    ),
     "key-groups": Command("Show how evenly key groups go to tasks.", "key_groups", "key_groups"),
     "bench": Command("Measure what atomic versions cost here.", "bench", "bench"),
     "drop": Command("Remove a namespace from stores and log, for ever.", "drop", "drop"),
