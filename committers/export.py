@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.clock import Clock
 from tidegate.committers.export_format import (
     MANIFEST,
-    ROWS,
     File,
     Manifest,
     Table,
@@ -21,6 +24,7 @@ from tidegate.committers.export_format import (
     encode,
     place_of,
 )
+from tidegate.committers.export_rows import ROWS
 from tidegate.committers.hold import EXPORT, HeldVersion
 from tidegate.errors import ConfigError
 from tidegate.sinks.layout import payloads
@@ -106,17 +110,27 @@ def _live(store: Store, held: HeldVersion, entry: CatalogEntry, table: str, key_
 
 
 def _row_groups(batches: Iterator[Any]) -> Iterator[Any]:
-    """Batches gathered into tables of about a row group."""
+    """Batches gathered, or taken apart, into tables of about a row group."""
     held: list[Any] = []
     rows = held_bytes = 0
-    for batch in batches:
-        held.append(batch)
-        rows, held_bytes = rows + batch.num_rows, held_bytes + batch.nbytes
+    for part in chain.from_iterable(map(_parts, batches)):
+        held.append(part)
+        rows, held_bytes = rows + part.num_rows, held_bytes + part.nbytes
         if rows >= GROUP_ROWS or held_bytes >= GROUP_BYTES:
             yield pa.Table.from_batches(held, schema=ROWS)
             held, rows, held_bytes = [], 0, 0
     if held:
         yield pa.Table.from_batches(held, schema=ROWS)
+
+
+def _parts(batch: Any) -> list[Any]:
+    """The batch in parts of about ``GROUP_BYTES``: a page of a store may have a thousand large values."""
+    if batch.nbytes <= GROUP_BYTES:
+        return [batch]
+    sizes = pc.add(pc.binary_length(batch["key"]), pc.binary_length(batch["value"])).to_numpy()
+    groups = np.cumsum(sizes.astype(np.int64)) // GROUP_BYTES
+    cuts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), batch.num_rows]
+    return [batch.slice(start, end - start) for start, end in itertools.pairwise(cuts)]
 
 
 def _write(folder: Path, name: str, batches: Iterator[Any], file_bytes: int) -> list[File]:

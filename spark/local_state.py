@@ -36,12 +36,8 @@ from tidegate.spark.user_calls import ADVICE, Emit, Source, UserCalls, check_siz
 from tidegate.value_encoding import encoder_of
 from tidegate.values import values_of
 from tidegate.wal.bad_rows import NOT_TEXT, StageSpec
-from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.record import TableSchema
 
-INSTANCES_SCHEMA = TableSchema(
-    (Column("state", "string"), Column("instance", "int")),
-    (Column("items", "bigint"), Column("parallelism", "int")),
-)
 ITEMS_MAX = 100_000
 """Items of one instance: its list is held in memory."""
 LIST_BYTES_MAX = 256 * 1024 * 1024

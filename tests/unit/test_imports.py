@@ -50,8 +50,10 @@ IN_SRC = {
                 "alias_spaces",
                 "aio",
                 "diff",
+                "key_columns",
                 "reading",
                 "renewal",
+                "row_checks",
                 "snapshot",
                 "value_encoding",
                 "values",
@@ -71,7 +73,9 @@ PURE = [
     "spark/assignment.py",
     "spark/redistribution.py",
     "src/tidegate/durations.py",
+    "src/tidegate/key_columns.py",
     "src/tidegate/key_groups.py",
+    "src/tidegate/row_checks.py",
     "src/tidegate/source_offsets.py",
     "src/tidegate/value_encoding.py",
     "src/tidegate/values.py",
@@ -81,6 +85,7 @@ PURE = [
     "wal/expiring.py",
     "wal/fold.py",
     "wal/manifest.py",
+    "wal/own_tables.py",
     "wal/record.py",
 ]
 # Modules that reach outside the process, or that would make a pure function answer differently twice.

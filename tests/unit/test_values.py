@@ -274,12 +274,22 @@ def test_values_out_of_arrows_range_say_so():
         *("", "foo", "variant", "decimal", "decimal(3)", "decimal(99,2)", "decimal(x,1)", "array<int"),
         *("array<int>>", "struct<a>", "struct<a:int", "struct<a:int b>", "int,int", "array<>"),
         *("map<int>", "map<binary,int>", "map<struct<a:int>,int>", "map<array<int>,int>"),
-        "array<" * 100_000,
     ],
 )
 def test_a_type_that_is_not_known_is_refused_with_those_that_are(name):
     with pytest.raises(ConfigError, match="timestamp_ntz"):
         kind_of(name)
+
+
+@pytest.mark.parametrize("of", ["array<", "struct<a:", "map<string,"])
+def test_a_type_that_is_nested_too_deeply_is_refused_in_words(of):
+    """300 levels ended in a RecursionError, where msgspec makes a decoder of them."""
+    nested = kind_of(of * 100 + "int" + ">" * 100)
+    assert values_of(schema_of(of * 100 + "int" + ">" * 100)).decode(b"{}") == {"c0": None}
+    assert nested.arrow is not None
+    for levels in (101, 300, 100_000):
+        with pytest.raises(ConfigError, match="nested more than 100 levels deep"):
+            kind_of(of * levels + "int" + ">" * levels)
 
 
 def test_a_value_format_that_is_not_known_is_refused():
