@@ -13,8 +13,9 @@ from tidegate.sinks.redis_channel import AsyncNode, closed, in_time
 from tidegate.sinks.redis_keys import SLOTS, slot_of
 from tidegate.sinks.redis_resp import pack
 from tidegate.sinks.redis_servers import no_cluster, place_of, refused_by_sentinel, slot_ranges
-from tidegate.sinks.redis_settings import Address, RedisSettings
+from tidegate.sinks.redis_settings import RedisSettings
 from tidegate.sinks.shared_run import SharedRun
+from tidegate.urls import Address
 
 
 class View(NamedTuple):

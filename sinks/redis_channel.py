@@ -20,8 +20,9 @@ from redis.asyncio.connection import Connection, SSLConnection
 
 from tidegate.deadline import left_of
 from tidegate.sinks.redis_answers import LOST
-from tidegate.sinks.redis_settings import Address, RedisSettings
+from tidegate.sinks.redis_settings import RedisSettings
 from tidegate.sinks.shared_run import SharedRun
+from tidegate.urls import Address
 
 CONNECTIONS = 4
 """To each server, at most."""

@@ -24,7 +24,8 @@ from tidegate import forks
 from tidegate.deadline import left_of
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis_keys import slot_of
-from tidegate.sinks.redis_settings import Address, RedisSettings
+from tidegate.sinks.redis_settings import RedisSettings
+from tidegate.urls import Address
 
 IDLE_MAX = 64
 LEAST_S = 0.001

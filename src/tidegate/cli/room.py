@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from tidegate.checks import Check, Outcome
 from tidegate.cli.output import shown_bytes
@@ -16,6 +15,7 @@ from tidegate.committers.retire import kept_by
 from tidegate.errors import TidegateError
 from tidegate.options import Options
 from tidegate.sinks.store import Store
+from tidegate.urls import ON_DISK, path_of, scheme_of
 from tidegate.wal.log import Log
 from tidegate.wal.record import Folded
 
@@ -29,9 +29,8 @@ BOUNDED = "disks do not fill up (I11): retirement and trimming keep up"
 
 def folder_of(url: str) -> Path | None:
     """The folder that a file or sqlite URL names, None for any other."""
-    parts = urlsplit(url)
-    on_disk = parts.scheme in ("file", "sqlite") and not parts.netloc and parts.path
-    return Path(unquote(parts.path)) if on_disk else None
+    path = path_of(url) if scheme_of(url) in ON_DISK else None
+    return Path(path) if path else None
 
 
 def free_bytes(url: str) -> int | None:
