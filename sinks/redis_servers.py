@@ -192,6 +192,23 @@ def refused_by_sentinel(settings: RedisSettings, error: redis.ResponseError) -> 
     return ConfigError(f"{hosts}: this is no Sentinel; write redis://{settings.seeds[0]} for a single server")
 
 
+def primary_among(masters: Mapping[str, Any], sentinel: Any, settings: RedisSettings) -> Address | None:
+    """The primary of the URL's name among those that a Sentinel knows; None: it knows none that is up."""
+    state = masters.get(settings.master)
+    if state is None or not sentinel.check_master_state(state, settings.master):
+        return None
+    return Address(state["ip"], int(state["port"]))
+
+
+def no_primary(settings: RedisSettings, failed: Sequence[str]) -> redis.ConnectionError:
+    """The error of Sentinels that do not answer or know no primary. Not redis-py's own: most of its releases
+    put every argument of the client into it, its password too.
+    """
+    return redis.ConnectionError(
+        f"no Sentinel knows a primary {settings.master!r} that is up{': ' * bool(failed)}{'; '.join(failed)}"
+    )
+
+
 class SentinelServers(Servers):
     """Whichever server the Sentinels call the primary."""
 
@@ -209,14 +226,26 @@ class SentinelServers(Servers):
             once = {"retry": Retry(NoBackoff(), 0)}
             sentinel = make(seeds, sentinel_kwargs={**within(left_s, self.settings.sentinel), **once})
             try:
-                host, port = sentinel.discover_master(self.settings.master)
-            except redis.ResponseError as error:
-                raise refused_by_sentinel(self.settings, error) from None
+                primary = self._primary = self.node_at(self._ask(sentinel))
             finally:
                 for client in sentinel.sentinels:
                     client.close()
-            primary = self._primary = self.node_at(Address(host, int(port)))
         return primary
+
+    def _ask(self, sentinel: Any) -> Address:
+        """The primary by the first Sentinel that knows one."""
+        failed = []
+        for seed, client in zip(self.settings.seeds, sentinel.sentinels, strict=True):
+            try:
+                found = primary_among(client.sentinel_masters(), sentinel, self.settings)
+            except redis.ResponseError as error:
+                raise refused_by_sentinel(self.settings, error) from None
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                failed.append(f"{seed}: {error}")
+            else:
+                if found is not None:
+                    return found
+        raise no_primary(self.settings, failed)
 
     def primaries(self) -> list[Node]:
         return [self.node_of(b"")]

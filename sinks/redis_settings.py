@@ -9,6 +9,7 @@ With ``rediss+...`` the last two speak TLS.
 from __future__ import annotations
 
 import dataclasses
+import ssl
 from typing import Any, Literal
 from urllib.parse import unquote
 
@@ -58,6 +59,11 @@ class RedisSettings:
     sentinel: dict[str, Any] = dataclasses.field(repr=False)
     timeout_s: float = TIMEOUT_S
     functions: bool = True
+
+    @property
+    def trusts_any_server(self) -> bool:
+        """Whether TLS takes a certificate that nobody signed, or one of another host."""
+        return self.tls and not (_is_verified(self.connection) and self.connection["ssl_check_hostname"])
 
 
 def settings_of(url: str, options: dict[str, Any]) -> RedisSettings:
@@ -117,6 +123,8 @@ def _with_options(
     if not isinstance(functions, bool):
         raise ConfigError(f"store {shown}: functions is {functions!r}; it must be True or False")
     passed = {name: value for name, value in options.items() if name in PASSED}
+    if secure:  # redis-py checks the name by itself from release 6 on only
+        passed.setdefault("ssl_check_hostname", _is_verified(passed))
     request_s = min(REQUEST_S, timeout_s)
     of_sockets = ("socket_timeout", "socket_connect_timeout")
     limits = {name: _seconds(options, name, request_s, shown) for name in of_sockets}
@@ -134,6 +142,11 @@ def _with_options(
         timeout_s=timeout_s,
         functions=functions,
     )
+
+
+def _is_verified(options: dict[str, Any]) -> bool:
+    """Whether TLS verifies the server's certificate at all."""
+    return options.get("ssl_cert_reqs", "required") not in ("none", ssl.CERT_NONE)
 
 
 def _seconds(options: dict[str, Any], name: str, usual: float, shown: str) -> float:
