@@ -93,14 +93,18 @@ class AsyncServers:
         try:
             for seed, client in zip(self.settings.seeds, sentinel.sentinels, strict=True):
                 try:
-                    found = primary_among(await client.sentinel_masters(), sentinel, self.settings)
-                except redis.ResponseError as error:
-                    raise refused_by_sentinel(self.settings, error) from None
+                    found: Address | Exception | None = primary_among(
+                        await client.sentinel_masters(), sentinel, self.settings
+                    )
                 except (redis.ConnectionError, redis.TimeoutError) as error:
                     failed.append(f"{seed}: {error}")
-                else:
-                    if found is not None:
-                        return found
+                    continue
+                except redis.ResponseError as error:
+                    found = refused_by_sentinel(self.settings, error)
+                if isinstance(found, Exception):  # raised here, so that it has no context
+                    raise found
+                if found is not None:
+                    return found
         finally:
             for client in sentinel.sentinels:
                 await client.aclose()

@@ -65,6 +65,12 @@ def within(left_s: float, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, **{name: min(settings[name], left_s) for name in limits}}
 
 
+def without_words(error: redis.ResponseError) -> redis.ResponseError:
+    """The error of a server that refuses a login, without the words that it quotes: the password is one."""
+    said, quoted, _ = str(error).partition(", with args beginning with")
+    return type(error)(said) if quoted else error
+
+
 def _limit(connection: Any, limit_s: float) -> None:
     socket = connection._sock  # noqa: SLF001 - not every release of redis-py has another way
     if socket is not None and socket.gettimeout() != limit_s:
@@ -107,7 +113,13 @@ class Node:
             protocol=2,
             **within(left_s, self._settings.connection),
         )
-        connection.connect()
+        refused = None
+        try:
+            connection.connect()
+        except redis.ResponseError as error:
+            refused = without_words(error)
+        if refused is not None:  # raised here, so that it has no context
+            raise refused
         return connection, False
 
     def limit(self, connection: Any) -> None:
@@ -187,7 +199,7 @@ class OneServer(Servers):
 def refused_by_sentinel(settings: RedisSettings, error: redis.ResponseError) -> Exception:
     """What it means that a Sentinel answered with an error."""
     if "unknown command" not in str(error).lower():
-        return error
+        return without_words(error)
     hosts = ",".join(str(seed) for seed in settings.seeds)
     return ConfigError(f"{hosts}: this is no Sentinel; write redis://{settings.seeds[0]} for a single server")
 
@@ -237,14 +249,18 @@ class SentinelServers(Servers):
         failed = []
         for seed, client in zip(self.settings.seeds, sentinel.sentinels, strict=True):
             try:
-                found = primary_among(client.sentinel_masters(), sentinel, self.settings)
-            except redis.ResponseError as error:
-                raise refused_by_sentinel(self.settings, error) from None
+                found: Address | Exception | None = primary_among(
+                    client.sentinel_masters(), sentinel, self.settings
+                )
             except (redis.ConnectionError, redis.TimeoutError) as error:
                 failed.append(f"{seed}: {error}")
-            else:
-                if found is not None:
-                    return found
+                continue
+            except redis.ResponseError as error:
+                found = refused_by_sentinel(self.settings, error)
+            if isinstance(found, Exception):  # raised here, so that it has no context
+                raise found
+            if found is not None:
+                return found
         raise no_primary(self.settings, failed)
 
     def primaries(self) -> list[Node]:

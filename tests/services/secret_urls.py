@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import string
+import traceback
 from collections.abc import Iterator
 from urllib.parse import quote, unquote
 
@@ -89,3 +90,16 @@ def secret_in(text: str, *secrets: str) -> list[str]:
         words = re.findall(rf"[A-Za-z0-9]{{{PIECE},}}", unquote(secret))
         found += [word for word in (secret, quote(secret, safe=""), *words) if word in text]
     return found
+
+
+def told_of(error: BaseException) -> str:
+    """All that an exception can show: texts, arguments, and those of all in its chain."""
+    seen: list[BaseException] = []
+    todo: list[BaseException | None] = [error]
+    while todo:
+        one = todo.pop()
+        if one is not None and one not in seen:
+            seen.append(one)
+            todo += [one.__cause__, one.__context__]
+    texts = [f"{one} {one!r} {one.args!r} {getattr(one, '__notes__', '')}" for one in seen]
+    return "\n".join([*texts, *traceback.format_exception(error)])

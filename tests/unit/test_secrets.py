@@ -12,7 +12,6 @@ import os
 import random
 import subprocess
 import sys
-import traceback
 from pathlib import Path
 from urllib.parse import quote
 
@@ -21,7 +20,7 @@ from typer.testing import CliRunner
 
 import tidegate
 import tidegate.aio
-from secret_urls import URLS, pieces, secret_in, shapes
+from secret_urls import URLS, pieces, secret_in, shapes, told_of
 from tidegate.cli import app
 from tidegate.cli.commands import COMMANDS, command
 from tidegate.errors import ConfigError, TidegateError
@@ -79,18 +78,6 @@ def opens(url):
     except TidegateError:
         return False
     return url.partition(":")[0].partition("+")[0] in OPENING
-
-
-def told_of(error):
-    """All that an exception can show: texts, arguments, and those of all in its chain."""
-    seen, todo = [], [error]
-    while todo:
-        one = todo.pop()
-        if one is not None and one not in seen:
-            seen.append(one)
-            todo += [one.__cause__, one.__context__]
-    texts = [f"{one} {one!r} {one.args!r} {getattr(one, '__notes__', '')}" for one in seen]
-    return "\n".join([*texts, *traceback.format_exception(error)])
 
 
 def words_for(leaf, name, value):
