@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from tidegate.errors import TidegateError
 from tidegate.options import Options
 from tidegate.sinks.store import Store
 from tidegate.urls import ON_DISK, path_of, scheme_of
+from tidegate.wal.file_io import others_may_read
 from tidegate.wal.log import Log
 from tidegate.wal.record import Folded
 
@@ -51,6 +53,14 @@ def check_writable(what: str, folder: Path) -> Check:
     found = f"{folder}: {made if fits else f'{there} is not a folder that this user can write'}"
     promise = "durable before acknowledged (I3)"
     return Check(f"{what}: folder", "pass" if fits else "fail", found, promise)
+
+
+def check_private(what: str, folder: Path) -> list[Check]:
+    """A warning where every user of this machine may read what is in a namespace's folder."""
+    if not folder.is_dir() or not others_may_read(folder):
+        return []
+    found = f"{folder} can be read by every user of this machine: chmod -R o-rwx {shlex.quote(str(folder))}"
+    return [Check(f"{what}: rights", "warn", found, "rows are read by those who may")]
 
 
 def check_disk(what: str, folder: Path) -> Check:
