@@ -59,7 +59,7 @@ LEFT_OPEN := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExcept
 oldest: setup ## Run plain tests and Spark's with the oldest libraries that pyproject.toml admits (in .venv-oldest)
 	$(RUN) python tools/oldest.py .venv-oldest
 	@cp .venv/java-home .venv-oldest/ 2>/dev/null || true
-	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance $(PYTEST_ARGS)
+	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance tests/services/test_redis_tls.py $(PYTEST_ARGS)
 	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -m "spark and not slow" $(SPARK) $(LEFT_OPEN) $(PYTEST_ARGS)
 
 locked: setup ## Run plain tests with exactly the libraries of requirements.lock, by their hashes (in .venv-locked)

@@ -29,7 +29,7 @@ from tidegate.committers.hold import EXPORT, HeldVersion
 from tidegate.errors import ConfigError
 from tidegate.sinks.layout import payloads
 from tidegate.sinks.store import CatalogEntry, Identity, Store
-from tidegate.wal.file_io import make_folder, sync_above
+from tidegate.wal.file_io import create, make_folder, sync_above
 
 FILE_BYTES = 256 * 1024 * 1024
 GROUP_ROWS, GROUP_BYTES = 10_000, 8 * 1024 * 1024
@@ -142,7 +142,7 @@ def _write(folder: Path, name: str, batches: Iterator[Any], file_bytes: int) -> 
     following = next(groups, None)
     while following is not None:
         path = place_of(folder, name, len(files))
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         rows = written = 0
         with _new(path, name) as made, parquet.ParquetWriter(made, ROWS) as file:
             while following is not None and (not written or written + following.nbytes <= file_bytes):
@@ -157,7 +157,7 @@ def _write(folder: Path, name: str, batches: Iterator[Any], file_bytes: int) -> 
 def _new(path: Path, table: str) -> BinaryIO:
     """The file, which nobody has made yet. ConfigError: another table's lies there."""
     try:
-        return path.open("xb")
+        return os.fdopen(create(path, os.O_WRONLY), "wb")
     except FileExistsError:
         raise ConfigError(
             f"{path} is another table's: this file system does not tell {table} from a name that differs in"
@@ -167,7 +167,9 @@ def _new(path: Path, table: str) -> BinaryIO:
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:
     beside = folder / f".{MANIFEST}.part"
-    beside.write_bytes(encode(manifest))
+    beside.unlink(missing_ok=True)
+    with os.fdopen(create(beside, os.O_WRONLY), "wb") as file:
+        file.write(encode(manifest))
     _sync(beside)
     for name in manifest.tables:
         if (of_table := folder / f"table={name}").is_dir():

@@ -8,6 +8,7 @@ after a time-out, and whoever asked reads back (``committers/publish.py``).
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import os
 import ssl
@@ -419,7 +420,7 @@ _left_to_parent: list[Any] = []
 def take(settings: CassandraSettings, where: str) -> Session:
     """This process's session for these settings; every ``take`` is followed by one ``give_back``."""
     with _shared.lock:
-        name = repr(settings) + settings.password + repr(settings.tls)
+        name = repr(dataclasses.astuple(settings))  # of all of it; its repr leaves the login out
         session, users = _shared.sessions.get(name, (None, 0))
         if session is None:
             session = Session(settings, where)

@@ -50,6 +50,7 @@ from tidegate.sinks.store import (
     never,
 )
 from tidegate.sinks.unreachable import unreachable
+from tidegate.urls import redact
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
@@ -75,7 +76,7 @@ class MemoryStore(LookingStore):
 
     def __init__(self, name: str, namespace: str, clock: Clock | None = None) -> None:
         check_name("namespace", namespace)
-        self.where = f"store memory://{name}, namespace {namespace}"
+        self.where = f"store {redact(f'memory://{name}')}, namespace {namespace}"
         self._place, self._clock = name, clock or Clock()
         self._sweep = Sweep()
         self._known: Identity | None = None

@@ -12,9 +12,17 @@ from redis.backoff import NoBackoff
 from tidegate.sinks.redis_channel import AsyncNode, closed, in_time
 from tidegate.sinks.redis_keys import SLOTS, slot_of
 from tidegate.sinks.redis_resp import pack
-from tidegate.sinks.redis_servers import no_cluster, place_of, refused_by_sentinel, slot_ranges
-from tidegate.sinks.redis_settings import Address, RedisSettings
+from tidegate.sinks.redis_servers import (
+    no_cluster,
+    no_primary,
+    place_of,
+    primary_among,
+    refused_by_sentinel,
+    slot_ranges,
+)
+from tidegate.sinks.redis_settings import RedisSettings
 from tidegate.sinks.shared_run import SharedRun
+from tidegate.urls import Address
 
 
 class View(NamedTuple):
@@ -81,14 +89,26 @@ class AsyncServers:
         # One that is silent is asked once: the next one may answer. Its client would try again and again.
         once = {"retry": Retry(NoBackoff(), 0)}
         sentinel = make(seeds, sentinel_kwargs={**self.settings.sentinel, **once})
+        failed = []
         try:
-            host, port = await sentinel.discover_master(self.settings.master)
-        except redis.ResponseError as error:
-            raise refused_by_sentinel(self.settings, error) from None
+            for seed, client in zip(self.settings.seeds, sentinel.sentinels, strict=True):
+                try:
+                    found: Address | Exception | None = primary_among(
+                        await client.sentinel_masters(), sentinel, self.settings
+                    )
+                except (redis.ConnectionError, redis.TimeoutError) as error:
+                    failed.append(f"{seed}: {error}")
+                    continue
+                except redis.ResponseError as error:
+                    found = refused_by_sentinel(self.settings, error)
+                if isinstance(found, Exception):  # raised here, so that it has no context
+                    raise found
+                if found is not None:
+                    return found
         finally:
             for client in sentinel.sentinels:
                 await client.aclose()
-        return Address(host, int(port))
+        raise no_primary(self.settings, failed)
 
     async def _ask_cluster(self) -> View:
         """Ask any server that answers; those known before the ones of the URL."""

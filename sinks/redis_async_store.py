@@ -16,7 +16,6 @@ import redis
 from tidegate.deadline import one_call
 from tidegate.key_groups import key_group
 from tidegate.names import check_name
-from tidegate.options import redact
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.async_store import AsyncLookingStore
 from tidegate.sinks.layout import payloads
@@ -47,9 +46,10 @@ from tidegate.sinks.redis_reads import (
     scan_steps,
     schemas_in,
 )
-from tidegate.sinks.redis_settings import Address, RedisSettings, settings_of
+from tidegate.sinks.redis_settings import RedisSettings, settings_of
 from tidegate.sinks.shared_run import SharedRun
 from tidegate.sinks.store import CatalogEntry, Identity, Lease, Pointer
+from tidegate.urls import Address, redact
 from tidegate.wal.record import TableSchema
 
 CLOSING_STEPS = 3

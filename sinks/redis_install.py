@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, TypeVar
 import redis
 
 from tidegate.errors import ConfigError
-from tidegate.options import redact
 from tidegate.sinks.redis_answers import DENIED, LOST, NOT_NOW, Later, denied, takes_no_functions
 from tidegate.sinks.redis_calls import Calls
 from tidegate.sinks.redis_functions import LIBRARY, library, library_name
 from tidegate.sinks.redis_servers import servers_of
 from tidegate.sinks.redis_settings import settings_of
+from tidegate.urls import redact
 
 Ask = Callable[[tuple[bytes, ...]], Any]
 Found = TypeVar("Found")

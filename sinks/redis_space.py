@@ -11,7 +11,6 @@ from typing import Any
 from tidegate import forks
 from tidegate.errors import StoreNotVerifiedError, TidegateError
 from tidegate.names import check_name
-from tidegate.options import redact
 from tidegate.sinks import redis_drop
 from tidegate.sinks.reads import decode, dropped, encode, nothing_here
 from tidegate.sinks.redis_answers import FLIGHT_CALLS, Call, Later, Refused
@@ -27,8 +26,9 @@ from tidegate.sinks.redis_reads import (
     refusal,
 )
 from tidegate.sinks.redis_servers import Servers, servers_of
-from tidegate.sinks.redis_settings import Address, settings_of
+from tidegate.sinks.redis_settings import settings_of
 from tidegate.sinks.store import Identity, Pointer
+from tidegate.urls import Address, redact
 
 
 class Space:

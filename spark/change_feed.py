@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 from tidegate.committers.apply import ApplyWork, chunks_of, plan, read_manifest, stamp_of
 from tidegate.decoders import msgpack_decoder
 from tidegate.errors import ConfigError, CorruptError, WalGapError
-from tidegate.options import redact
 from tidegate.sinks.layout import payloads
 from tidegate.sinks.open_store import shared_store
 from tidegate.sinks.store import Pointer, Store
 from tidegate.spark.arrow_rows import columns_of, record_batch
 from tidegate.spark.pinned import Pinned, pin
 from tidegate.spark.source_options import SourceOptions
+from tidegate.urls import redact
 from tidegate.values import values_of
 from tidegate.wal.fold import View, fact_of, fold_all
 from tidegate.wal.log import Log
@@ -63,7 +63,7 @@ class Feed:
     """What tasks must know. ``pinned`` says where the store is and what the columns are."""
 
     pinned: Pinned
-    wal: str
+    wal: str = dataclasses.field(repr=False)
     wal_options: dict[str, Any] = dataclasses.field(repr=False)
     exact: bool
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidegate.errors import ConfigError
 from tidegate.names import NAME
-from tidegate.options import redact
+from tidegate.urls import redact
 
 TIMEOUT_S = 30.0
 REQUEST_S = 3.0

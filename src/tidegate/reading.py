@@ -17,11 +17,11 @@ from tidegate.errors import (
     WaitTimeoutError,
 )
 from tidegate.key_groups import encode_key
-from tidegate.options import redact
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.names_there import has_instead
 from tidegate.sinks.store import CatalogEntry, Identity, Pointer
 from tidegate.source_offsets import Offsets, checked_offsets, passed
+from tidegate.urls import redact
 from tidegate.values import EPOCH, Value, Values, described, values_of
 from tidegate.wal.record import (
     BatchOrigin,

@@ -39,6 +39,7 @@ IN_SRC = {
             "durations",
             "source_offsets",
             "observing",
+            "urls",
         ],
         "base",
     ),

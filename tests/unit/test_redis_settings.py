@@ -5,7 +5,8 @@ import pytest
 pytest.importorskip("redis")
 
 from tidegate.errors import ConfigError
-from tidegate.sinks.redis_settings import Address, settings_of
+from tidegate.sinks.redis_settings import settings_of
+from tidegate.urls import Address
 
 
 @pytest.mark.parametrize(

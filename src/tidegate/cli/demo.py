@@ -17,7 +17,7 @@ from tidegate.cli.reach import refuse_unusable
 from tidegate.cli.room import folder_of
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.options import redact
+from tidegate.urls import redact
 
 if TYPE_CHECKING:
     from rich.console import Console

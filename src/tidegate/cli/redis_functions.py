@@ -10,7 +10,8 @@ from tidegate.cli.client_config import StoreConfigs, stores_given
 from tidegate.cli.common import Json, Stores, examples
 from tidegate.cli.output import print_json
 from tidegate.errors import ConfigError
-from tidegate.options import StoreAt, redact
+from tidegate.options import StoreAt
+from tidegate.urls import redact
 
 EXAMPLES = examples(
     "tidegate redis-functions --store redis://cache:6379 --store-config admin.properties",

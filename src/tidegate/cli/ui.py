@@ -13,6 +13,7 @@ from tidegate.cli.common import MaybeWal, Namespace, Stores, examples
 from tidegate.cli.look import Places
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.names import check_name
+from tidegate.urls import addresses, parts_of, redact, scheme_of
 
 EXAMPLES = examples(
     "tidegate ui --store sqlite:///data/store --wal file:///data/wal --namespace flights",
@@ -45,8 +46,8 @@ def ui(
     from tidegate.ui.server import Server
 
     check_name("namespace", namespace)
-    if metrics is not None and not metrics.startswith(("http://", "https://")):
-        raise ConfigError(f"--metrics {metrics}: it must be a URL, such as http://127.0.0.1:9464/metrics")
+    if metrics is not None:
+        check_metrics(metrics)
     ats, options = stores_given(store, store_config), {} if wal is None else wal_options(wal_config)
     _look_once(Places(ats, namespace, wal, options))
     facts = Facts(namespace, ats, wal, options, metrics)
@@ -59,6 +60,14 @@ def ui(
     finally:
         server.server_close()
         facts.close()
+
+
+def check_metrics(url: str) -> None:
+    """ConfigError: it is no URL of a driver's metrics, which have no login."""
+    parts, shown = parts_of(url), f"--metrics {redact(url)}"
+    if scheme_of(url) not in ("http", "https") or parts is None or parts.login is not None:
+        raise ConfigError(f"{shown}: it must be a URL without a login, such as http://127.0.0.1:9464/metrics")
+    addresses(parts, 80, shown)
 
 
 def _look_once(places: Places) -> None:
