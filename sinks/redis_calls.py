@@ -41,6 +41,7 @@ from tidegate.sinks.redis_answers import (
     not_compared,
     release_of,
     takes_no_functions,
+    why_again,
 )
 from tidegate.sinks.redis_functions import script_of
 from tidegate.sinks.redis_resp import pack
@@ -409,7 +410,7 @@ class Calls:
             else:
                 self.servers.refresh()
             again.append(at)
-            why = f"{node.address}: {error}"
+            why = why_again(node.address, error)
         return again, why
 
     def _meet(self, node: Node, server_id: bytes, asked: set[bytes]) -> None:

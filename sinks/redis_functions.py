@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 FORMAT = 1
 LIBRARY = f"tidegate{FORMAT}"
-RELEASE = 10
+RELEASE = 11
 """Raised with every change of the Lua; a server with an older one gets the newer."""
 
 FILES = ("common.lua", "pointer.lua", "group.lua", "alias.lua")
@@ -71,8 +71,9 @@ def library() -> bytes:
     calls = []
     for table, name in _names():
         told = f"'{flags(name)}'" if flags(name) else ""
+        callback = f"on_stable_slot(writes.{name})" if table == "writes" else f"reads.{name}"
         calls.append(
-            f"redis.register_function{{ function_name = '{LIBRARY}_{name}', callback = {table}.{name},"
+            f"redis.register_function{{ function_name = '{LIBRARY}_{name}', callback = {callback},"
             f" flags = {{ {told} }} }}"
         )
     return "\n".join((f"#!lua name={LIBRARY}", source(), *calls, "")).encode()
@@ -87,7 +88,7 @@ def script_of(name: str) -> Script:
 def _script(told: str) -> Script:
     text = (
         f"#!lua{' flags=' * bool(told)}{told}\n{source()}\nlocal name = table.remove(ARGV, 1)\n"
-        "return (reads[name] or writes[name])(KEYS, ARGV)\n"
+        "return (reads[name] or on_stable_slot(writes[name]))(KEYS, ARGV)\n"
     )
     return Script(text.encode(), hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode())
 

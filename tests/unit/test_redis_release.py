@@ -5,7 +5,7 @@ import re
 
 from tidegate.sinks.redis_functions import RELEASE, source
 
-PINNED = {10: "49d4dc1fdaad6f6b7f64ceaf2f49fb10"}
+PINNED = {11: "c3600340d2815cd123b90bf3bb2d0ec4"}
 """The digest of the Lua of each release, the newest alone is needed."""
 
 
