@@ -34,6 +34,10 @@ function that is asked on the receiving one takes those that are still to come f
 sending one refuses such a call as a whole, so it is asked until the slot has moved.
 """
 NON_LOCAL = "non local key"
+OPEN_SLOT = (
+    "the slot of a key moves to another server, and the call is refused until it has moved;"
+    " `redis-cli --cluster check` lists slots that were left open, `redis-cli --cluster fix` closes them"
+)
 CROSS_SLOT = "CROSSSLOT"
 """The keys of one call lie in several slots, and the server is one of a Cluster, or in front of one."""
 BUSY = ("BUSY", "LOADING", "NOREPLICAS", "UNBLOCKED")
@@ -136,6 +140,12 @@ def answer_of(error: Exception, call: Call, where: str, address: object) -> Refu
     if isinstance(error, NOT_NOW) or message.startswith(BUSY) or NON_LOCAL in message:
         return Then.LOOK_AGAIN
     raise ConfigError(f"{where}: {address} answered: {message}")
+
+
+def why_again(address: object, error: Exception) -> str:
+    """Describe why a call is sent again."""
+    moving = isinstance(error, exceptions.AskError | exceptions.TryAgainError) or NON_LOCAL in str(error)
+    return f"{address}: {OPEN_SLOT if moving else error}"
 
 
 def no_room(where: str, address: object, error: Exception) -> StoreUnavailableError | None:

@@ -35,6 +35,7 @@ from tidegate.sinks.redis_answers import (
     no_answer,
     not_compared,
     takes_no_functions,
+    why_again,
 )
 from tidegate.sinks.redis_async_servers import AsyncServers, View
 from tidegate.sinks.redis_channel import AsyncNode
@@ -257,7 +258,7 @@ class AsyncCalls:
             else:
                 self.servers.forget(view)
             again.append(at)
-            why = f"{node.address}: {error}"
+            why = why_again(node.address, error)
         return again, why
 
     async def _meet(

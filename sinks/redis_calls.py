@@ -37,6 +37,7 @@ from tidegate.sinks.redis_answers import (
     no_answer,
     not_compared,
     takes_no_functions,
+    why_again,
 )
 from tidegate.sinks.redis_functions import script_of
 from tidegate.sinks.redis_library import loading
@@ -401,7 +402,7 @@ class Calls:
             else:
                 self.servers.refresh()
             again.append(at)
-            why = f"{node.address}: {error}"
+            why = why_again(node.address, error)
         return again, why
 
     def _meet(self, node: Node, server_id: bytes, asked: set[bytes]) -> None:

@@ -87,8 +87,9 @@ def _named(library: str) -> bytes:
     calls = []
     for table, name in _names():
         told = f"'{flags(name)}'" if flags(name) else ""
+        callback = f"on_stable_slot(writes.{name})" if table == "writes" else f"reads.{name}"
         calls.append(
-            f"redis.register_function{{ function_name = '{library}_{name}', callback = {table}.{name},"
+            f"redis.register_function{{ function_name = '{library}_{name}', callback = {callback},"
             f" flags = {{ {told} }} }}"
         )
     return "\n".join((f"#!lua name={library}", source(), *calls, "")).encode()
@@ -109,7 +110,7 @@ def script_of(name: str) -> Script:
 def _script(told: str) -> Script:
     text = (
         f"#!lua{' flags=' * bool(told)}{told}\n{source()}\nlocal name = table.remove(ARGV, 1)\n"
-        "return (reads[name] or writes[name])(KEYS, ARGV)\n"
+        "return (reads[name] or on_stable_slot(writes[name]))(KEYS, ARGV)\n"
     )
     return Script(text.encode(), hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode())
 

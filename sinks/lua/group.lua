@@ -322,7 +322,6 @@ local function seal(key, args, first, last)
       if rows ~= tonumber(args[at + 1]) then
         wrong[#wrong + 1], wrong[#wrong + 2] = name, rows
       elseif rows > 0 then
-        redis.call('EXISTS', changes_of(key, name, told, args[1]))  -- its new name, ahead of the first write
         layers[#layers + 1] = version
         sealing[name], digests[name] = layers, args[at + 2]
       end
@@ -664,12 +663,15 @@ reads.mergeable = function(keys, args)
   local header = redis.call('HMGET', keys[1], 'l:' .. name, 'b:' .. name)
   local based, base = tonumber(header[2]), place(keys[1], name, ':b')
   local gone, seen, hidden = 0, {}, based and based >= start
+  touch(keys[1], base)
   if based and based < start then
     gone = redis.call('HLEN', base)
   end
   for _, layer in ipairs(layers_of(header[1])) do
     if layer <= upto then
-      local found = redis.call('HGETALL', changes_of(keys[1], name, text(layer), args[1]))
+      local changes = changes_of(keys[1], name, text(layer), args[1])
+      touch(keys[1], changes)
+      local found = redis.call('HGETALL', changes)
       for at = 1, #found, 2 do
         local key = found[at]
         if layer < start or seen[key] then
@@ -719,8 +721,10 @@ reads.look = function(keys, args)
       found[1] = 0
     end
     local layers = layers_of(redis.call('HGET', keys[1], 'l:' .. args[at]) or '')
+    local changes = changes_of(keys[1], args[at], args[3], args[1])
+    touch(keys[1], changes)
     found[#found + 1] = has(layers, tonumber(args[3])) and 1 or 0
-    found[#found + 1] = redis.call('HLEN', changes_of(keys[1], args[at], args[3], args[1]))
+    found[#found + 1] = redis.call('HLEN', changes)
   end
   return found
 end
@@ -749,5 +753,7 @@ reads.rows = function(keys, args)
   if refusal then
     return refusal
   end
-  return redis.call('HMGET', changes_of(keys[1], args[3], args[4], args[1]), unpack(args, 5))
+  local changes = changes_of(keys[1], args[3], args[4], args[1])
+  touch(keys[1], changes)
+  return redis.call('HMGET', changes, unpack(args, 5))
 end

@@ -188,18 +188,14 @@ writes.mark = function(keys, args)
 end
 
 -- uuid, epoch, version, digest, catalog entry: the flip. 1, or 0 and nothing changed.
--- Both keys beside the pointer are touched first: where one of them has left with its slot, that is an error,
--- and what was written before an error stays. Only from the exact predecessor (I7), or to the version that the
--- store was filled at, never under a higher epoch (I6), never on a server that was not
--- compared with the log: it may have lost what is said to be visible.
+-- Only from the exact predecessor (I7), or to the version that the store was filled at, never under a higher epoch
+-- (I6), never on a server that was not compared with the log: it may have lost what is said to be visible.
 local function flip(keys, args, filled)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
     return refusal
   end
   local catalog, stream = beside(keys[1], 'catalog'), beside(keys[1], 'versions')
-  redis.call('EXISTS', catalog)
-  redis.call('EXISTS', stream)
   local id = server_id()
   local found = redis.call('HMGET', keys[1], 'visible', 'epoch', 'servers', 'horizon')
   if not string.find(found[3], id, 1, true) then
@@ -251,6 +247,7 @@ reads.catalog = function(keys, args)
   -- A pointer that says more is none of ours: looking for its versions would not end.
   local last = math.min(tonumber(args[3]), number_of(keys[1], 'visible'), first + CATALOG_MAX)
   local catalog, entries = beside(keys[1], 'catalog'), {}
+  touch(keys[1], catalog)
   for from = first, last, 1000 do
     local versions = {}
     for version = from, math.min(from + 999, last) do
@@ -292,7 +289,9 @@ writes.put_schemas = function(keys, args)
 end
 
 reads.schemas = function(keys, args)
-  return refuse_other(keys[1], args[1]) or redis.call('HGETALL', beside(keys[1], 'schemas'))
+  local schemas = beside(keys[1], 'schemas')
+  touch(keys[1], schemas)
+  return refuse_other(keys[1], args[1]) or redis.call('HGETALL', schemas)
 end
 
 -- Leases: lease id -> "<version> <taken, us> <expires, us>". They and the horizon move in the same place,
@@ -423,6 +422,7 @@ reads.leases = function(keys, args)
   if refusal then
     return refusal
   end
+  touch(keys[1], beside(keys[1], 'leases'))
   local stands, now = redis.call('HMGET', keys[1], 'horizon', 'visible', 'max_leases'), now_us()
   local horizon, visible = tonumber(stands[1]), tonumber(stands[2])
   local held, _, foreign = leases_in(keys[1], tonumber(stands[3]) or LEASES_MAX, horizon, visible, now)
