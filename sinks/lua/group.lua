@@ -311,18 +311,20 @@ local function seal(key, args, first, last)
   for at = first, last, 3 do
     local name, layers = args[at], layers_of(redis.call('HGET', key, 'l:' .. args[at]) or '')
     local changes = changes_of(key, name, told, brought)
-    if version <= floor or has(layers, version) then
-      if attempt or not has(layers, version) then
-        redis.call('UNLINK', changes)  -- it came late
+    if not has(layers, version) then
+      if version <= floor then
+        redis.call('UNLINK', changes)
+      else
+        local rows = redis.call('HLEN', changes)
+        if rows ~= tonumber(args[at + 1]) then
+          wrong[#wrong + 1], wrong[#wrong + 2] = name, rows
+        elseif rows > 0 then
+          layers[#layers + 1] = version
+          sealing[name], digests[name] = layers, args[at + 2]
+        end
       end
-    else
-      local rows = redis.call('HLEN', changes)
-      if rows ~= tonumber(args[at + 1]) then
-        wrong[#wrong + 1], wrong[#wrong + 2] = name, rows
-      elseif rows > 0 then
-        layers[#layers + 1] = version
-        sealing[name], digests[name] = layers, args[at + 2]
-      end
+    elseif attempt then
+      redis.call('UNLINK', changes)  -- brought again, beside its layer
     end
   end
   if #wrong == 0 then
