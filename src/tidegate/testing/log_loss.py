@@ -160,6 +160,8 @@ def goes_on(world: LossWorld, dead: Driver, put_back: Callable[[], None], clock:
         way = "discarded" if "--discard-lost" in told else "put back"
         assert way == "discarded" or "restore the log" in told, told
         if way == "put back":
+            if put_back is None:
+                return way
             put_back()
         driver = world.opened(clock, discard_lost=way == "discarded")
     world.commit(driver, BEFORE, AGAIN)
