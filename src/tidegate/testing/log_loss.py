@@ -116,7 +116,7 @@ class LossWorld:
 
 def read(store: Store, version: int) -> dict[bytes, bytes]:
     """All rows of the table at a version."""
-    found = {}
+    found: dict[bytes, bytes] = {}
     for group in range(KEY_GROUPS):
         for rows in store.scan("t", group, version):
             found.update(zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True))
