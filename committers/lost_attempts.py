@@ -70,9 +70,9 @@ def _refuse_if_decided_earlier(driver: Driver, lost: Sequence[Stamp]) -> None:
         if decided is not None and decided.decided_at_us <= one.decided_at_us:
             raise WalGapError(
                 f"{driver.store.where}: attempt {one.attempt} of version {one.version}, which the log lost,"
-                f" has a later time than attempt {decided.attempt}, which the log has: it cannot be discarded."
-                " Nothing was written; make this store anew: `tidegate store remove`, `tidegate drop"
-                " --only-stores`, `tidegate store add`, which fills it; or use a new namespace"
+                f" has a later time than attempt {decided.attempt}, which the log has: it cannot be"
+                " discarded. Nothing was written; make this store anew: `tidegate store remove`, `tidegate"
+                " drop --only-stores`, `tidegate store add`, which fills it; or use a new namespace"
             )
 
 

@@ -14,7 +14,7 @@ from tidegate.committers.epoch import claim_epoch, take_epoch
 from tidegate.committers.lost_attempts import refuse_lost_attempts, settle_lost_attempts
 from tidegate.committers.recover import recover
 from tidegate.committers.store_list import list_stores_of_new, refuse_other_stores
-from tidegate.committers.unsafe import refuse_unsafe
+from tidegate.committers.unsafe import refuse_unsafe, refuse_unsafe_log, refuse_unsafe_store
 from tidegate.errors import (
     ConfigError,
     FencedError,
@@ -130,9 +130,7 @@ def ensure_made(driver: Driver) -> Folded:
             raise log_is_empty(driver, identity)
         name = driver.endpoints.namespace
         refuse_writing(driver.store.where, name, driver.store.aliases().get(name))
-        driver.log.create()
-        refuse_unsafe(driver)
-        state = _append_genesis(driver)
+        state = _begin_log(driver)
     else:
         refuse_unsafe(driver)
     if identity is None:
@@ -145,6 +143,22 @@ def ensure_made(driver: Driver) -> Folded:
             " groups are fixed for life; leave the option out, or use a new namespace"
         )
         raise ConfigError(msg)
+    return state
+
+
+def _begin_log(driver: Driver) -> Folded:
+    """Make the log with its first record. One that is made here is checked after that: until the record is
+    there, a driver of a log that was here before may be the first to append.
+    """
+    refuse_unsafe_store(driver)
+    was_made = bool(driver.log.checks())  # a log that is not there has nothing to say
+    if was_made:
+        refuse_unsafe_log(driver)
+    driver.log.create()
+    state = _append_genesis(driver)
+    _refuse_older_state(driver, state)
+    if not was_made:
+        refuse_unsafe_log(driver)
     return state
 
 
@@ -177,6 +191,17 @@ def _append_genesis(driver: Driver) -> Folded:
             patience.pause()
         tried = True
     return state
+
+
+def _refuse_older_state(driver: Driver, state: Folded) -> None:
+    """ConfigError: the log was empty, and now it begins with another namespace's state."""
+    first = next(iter(driver.log.decisions()), None)
+    began = {place.position for place in driver.view.summaries[:1]}
+    if first is not None and first.position in began:
+        raise ConfigError(
+            f"{driver.log.where} was just made, and a driver of namespace {state.namespace}, which was there"
+            f" before, wrote its state first: stop that driver, run `tidegate drop --force` and start again"
+        )
 
 
 def refuse_other_history(driver: Driver, state: Folded, pointer: Pointer) -> None:

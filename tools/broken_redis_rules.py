@@ -213,4 +213,20 @@ RULES: list[Rule] = [
         "if header.floor < 0",
         "tests/services/test_redis_fill.py",
     ),
+    (
+        "redis-seal-ignores-the-attempt",
+        "a seal of an attempt that was discarded, or beside another one's, is refused",
+        "sinks/lua/group.lua",
+        "  local refusal = attempt and refuse_other_attempt(key, told, attempt)\n",
+        "  local refusal\n",
+        "tests/services/test_redis_attempts.py",
+    ),
+    (
+        "redis-rows-of-all-attempts-together",
+        "until its seal a version's rows have a name of their attempt",
+        "sinks/redis_store.py",
+        'under = b"%b:%b" % (uuid, stamp.attempt.encode()) if stamp.attempt else uuid',
+        'under = b"%b:all" % uuid if stamp.attempt else uuid',
+        "tests/services/test_redis_attempts.py",
+    ),
 ]

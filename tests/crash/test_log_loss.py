@@ -97,7 +97,7 @@ def world_of(log, store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("log", "store", "ahead_s"), [("memory", "memory", 0), ("memory", "memory", 60), ("file", "sqlite", 60)]
+    "log, store, ahead_s", [("memory", "memory", 0), ("memory", "memory", 60), ("file", "sqlite", 60)]
 )
 @pytest.mark.parametrize("records", [1, 2, 3])
 @pytest.mark.parametrize("step", STEPS)
