@@ -96,14 +96,16 @@ def plain(key: bytes, *parts: bytes) -> Call:
 
 
 def encoded(call: Call, server_id: bytes, *, functions: bool) -> bytes:
-    """The call's bytes on the wire. ``server_id``: the server that is meant; none, and it says who it is."""
+    """The call's bytes on the wire. ``server_id``: the server that is meant, with the origin of what moved
+    there; none, and it says who it is.
+    """
     if not call.name:
         return call.args[0]  # type: ignore[no-any-return]
     head = call_head(call.name, functions=functions)
     name = () if functions else (call.name.encode(),)
     args = call.args
     if call.at_server:
-        args = (args[0], call.server or server_id, *args[1:])
+        args = (args[0], server_id, *args[1:])
     if call.more:
         head = (*head[:-1], b"%d" % (1 + len(call.more)))
     return pack((*head, call.key, *call.more, *name, *args))
@@ -136,6 +138,12 @@ def answer_of(error: Exception, call: Call, where: str, address: object) -> Refu
     if isinstance(error, NOT_NOW) or message.startswith(BUSY) or NON_LOCAL in message:
         return Then.LOOK_AGAIN
     raise ConfigError(f"{where}: {address} answered: {message}")
+
+
+def origin_in(refused: Refused) -> bytes:
+    """The server where a key group was compared that was refused because it moved; b'': something else."""
+    _, moved, origin = refused.detail.partition(" moved from ")
+    return origin.encode() if moved and refused.code == "TGLOST" else b""
 
 
 def no_room(where: str, address: object, error: Exception) -> StoreUnavailableError | None:
