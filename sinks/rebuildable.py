@@ -1,6 +1,6 @@
 """An optional power of a store: it knows what its servers lost, and takes it back a key group at a time.
 
-The calls are made while ``Store.comparing`` lasts. ``committers/rebuild.py`` reads the log for them.
+All but ``note_moved`` are called while ``Store.comparing`` lasts. ``committers/rebuild.py`` reads the log.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ class Lost(msgspec.Struct, frozen=True):
 
 class RebuildableStore(Store):
     """A store with that power. Nothing is deleted before what replaces it is whole."""
+
+    @abc.abstractmethod
+    def note_moved(self) -> None:
+        """Note where key groups are now that moved and came whole: no repair is needed for them."""
 
     @abc.abstractmethod
     def lost(self) -> list[Lost]:

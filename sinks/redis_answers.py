@@ -100,14 +100,16 @@ def plain(key: bytes, *parts: bytes) -> Call:
 
 
 def encoded(call: Call, server_id: bytes, *, functions: bool) -> bytes:
-    """The call's bytes on the wire. ``server_id``: the server that is meant; none, and it says who it is."""
+    """The call's bytes on the wire. ``server_id``: the server that is meant, with the origin of what moved
+    there; none, and it says who it is.
+    """
     if not call.name:
         return call.args[0]  # type: ignore[no-any-return]
     head = call_head(call.name, functions=functions)
     name = () if functions else (call.name.encode(),)
     args = call.args
     if call.at_server:
-        args = (args[0], call.server or server_id, *args[1:])
+        args = (args[0], server_id, *args[1:])
     if call.more:
         head = (*head[:-1], b"%d" % (1 + len(call.more)))
     return pack((*head, call.key, *call.more, *name, *args))
@@ -146,6 +148,12 @@ def why_again(address: object, error: Exception) -> str:
     """Describe why a call is sent again."""
     moving = isinstance(error, exceptions.AskError | exceptions.TryAgainError) or NON_LOCAL in str(error)
     return f"{address}: {OPEN_SLOT if moving else error}"
+
+
+def origin_in(refused: Refused) -> bytes:
+    """The server where a key group was compared that was refused because it moved; b'': something else."""
+    _, moved, origin = refused.detail.partition(" moved from ")
+    return origin.encode() if moved and refused.code == "TGLOST" else b""
 
 
 def no_room(where: str, address: object, error: Exception) -> StoreUnavailableError | None:

@@ -52,6 +52,15 @@ class AsyncServers:
             return self.known
         return await in_time(self._looking.result(), self.settings, "the servers were not found in time")
 
+    async def view_from(self, node: AsyncNode) -> View:
+        """The primaries as this server sees them now. redis.RedisError, OSError: they cannot be looked up."""
+        if self.settings.kind != "cluster":
+            return await self.view()
+        view = await self._ask_cluster(node.address)
+        await self._keep({node.address for _, _, node in view.ranges})
+        self.known = view
+        return view
+
     def forget(self, view: View | None) -> None:
         """Look again when next needed, unless somebody has done so since."""
         if self.known is view:
@@ -110,10 +119,10 @@ class AsyncServers:
                 await client.aclose()
         raise no_primary(self.settings, failed)
 
-    async def _ask_cluster(self) -> View:
+    async def _ask_cluster(self, *first: Address) -> View:
         """Ask any server that answers; those known before the ones of the URL."""
         error: Exception | None = None
-        for address in dict.fromkeys([*self._nodes, *self.settings.seeds]):
+        for address in dict.fromkeys([*first, *self._nodes, *self.settings.seeds]):
             try:
                 (slots,) = await self._node(address).ask([pack((b"CLUSTER", b"SLOTS"))])
             except (redis.RedisError, OSError) as failed:

@@ -8,10 +8,11 @@ as ``Refused``.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import redis
 import tenacity
@@ -36,6 +37,7 @@ from tidegate.sinks.redis_answers import (
     encoded,
     no_answer,
     not_compared,
+    origin_in,
     takes_no_functions,
     why_again,
 )
@@ -73,11 +75,21 @@ class _Exchange:
         return (AHEAD + far) * self.flight
 
 
+class Moves(Protocol):
+    """Knows which key groups moved, and are whole where they are now."""
+
+    def meant(self, key: bytes, server_id: bytes) -> bytes:
+        """How a call for this key names the server."""
+
+    def moved(self, call: Call, node: Node, origin: bytes) -> bool:
+        """Whether the call's key group came whole from its origin to this server. It is remembered."""
+
+
 class Calls:
     """Sends calls, on connections that are reused. May be used by several threads.
 
     ``listed`` are the ids of servers whose data may be relied on; ``accept`` looks again whether
-    one of them is.
+    one of them is. ``moves`` knows of key groups that moved.
     """
 
     def __init__(
@@ -86,8 +98,10 @@ class Calls:
         where: str,
         accept: Callable[[bytes], bool],
         listed: Callable[[], frozenset[bytes]],
+        moves: Moves | None = None,
     ) -> None:
         self.servers, self.where, self._accept, self._listed = servers, where, accept, listed
+        self._moves = moves
         self._functions = servers.settings.functions
 
     def one(self, call: Call) -> Any:
@@ -174,6 +188,17 @@ class Calls:
                 except (*LOST, *NOT_NOW) as error:
                     self.servers.refresh()
                     raise Later(str(error) or type(error).__name__) from error
+        return replies
+
+    def each_primary_once(self, parts: tuple[bytes, ...]) -> list[Any]:
+        """The reply of every primary to one command that may be repeated; None: it does not answer now."""
+        replies: list[Any] = []
+        for node in self.servers.primaries():
+            replies.append(None)
+            for _ in range(2):  # an idle connection may have been closed
+                with contextlib.suppress(*LOST, *NOT_NOW):
+                    replies[-1] = self.at(node, parts)
+                    break
         return replies
 
     def each_primary_scan(self, pattern: str) -> list[Any]:
@@ -356,6 +381,8 @@ class Calls:
 
     def _encoded(self, call: Call, node: Node) -> bytes:
         known = node.server_id if call.at_server and node.server_id in self._listed() else b""
+        if call.at_server and self._moves is not None and (meant := call.server or known):
+            known = self._moves.meant(call.key, meant)
         return encoded(call, known, functions=self._functions)
 
     def _load(self, node: Node, connection: Any) -> bool:
@@ -382,16 +409,18 @@ class Calls:
         ``answered``: by which server. Who holds the key by now may be another one.
         """
         again: list[int] = []
-        why, asked = "", set[bytes]()
+        why, asked, proven = "", set[bytes](), dict[tuple[bytes, bytes], bool]()
         for at, node in answered.items():
             error = replies[at]
             if not isinstance(error, Exception):
                 continue
             answer = answer_of(error, calls[at], self.where, node.address)
             if isinstance(answer, Refused):
-                replies[at] = answer
-                continue
-            if isinstance(answer, ServerIs):
+                origin = origin_in(answer)
+                if not origin or not self._is_whole(calls[at], node, origin, proven):
+                    replies[at] = answer
+                    continue
+            elif isinstance(answer, ServerIs):
                 self._meet(node, answer.server_id, asked)
             elif answer is Then.LOAD_SCRIPT:
                 self._load_script(node, calls[at].name)
@@ -404,6 +433,20 @@ class Calls:
             again.append(at)
             why = why_again(node.address, error)
         return again, why
+
+    def _is_whole(
+        self, call: Call, node: Node, origin: bytes, proven: dict[tuple[bytes, bytes], bool]
+    ) -> bool:
+        """Whether a key group that moved is whole; asked once a round for all that came the same way."""
+        way = call.server or node.server_id, origin
+        if self._moves is None:
+            return False
+        if way not in proven or proven[way]:
+            try:
+                proven[way] = self._moves.moved(call, node, origin)
+            except (redis.RedisError, OSError):
+                proven[way] = False
+        return proven[way]
 
     def _meet(self, node: Node, server_id: bytes, asked: set[bytes]) -> None:
         """A server gave its id: remember it if it is listed."""

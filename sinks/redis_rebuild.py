@@ -19,6 +19,7 @@ from tidegate.sinks.redis_answers import Call, Refused, plain
 from tidegate.sinks.redis_fill import oldest_after_fill
 from tidegate.sinks.redis_header import Header, headers
 from tidegate.sinks.redis_keys import rebuilt_key
+from tidegate.sinks.redis_origins import listing
 from tidegate.sinks.redis_reads import AnotherServerError, catalog_in, catalog_range, number
 from tidegate.sinks.redis_resp import FIELDS_MAX, hset, rows_of
 from tidegate.sinks.redis_space import Space
@@ -86,12 +87,12 @@ class Rebuild:
         key groups had everything before it published, so sealed everywhere. On a Cluster a key group may
         have come from another server after that moment: there each speaks for itself only.
         """
-        unchanged = all(server in whole for server in self._began.values())
+        unchanged, first = all(server in whole for server in self._began.values()), self._space.origins.first
         newest = {}
         for group, header in found.items():
             server = self._began[group]
-            origins = {server, *whole} if unchanged else {server}
-            if server not in whole or header.server not in origins:
+            origins = {first(each) for each in ({server, *whole} if unchanged else {server})}
+            if server not in whole or first(header.server) not in origins:
                 newest[group] = header.newest
         if self._space.servers.settings.kind != "cluster":
             newest = dict.fromkeys(newest, max(newest.values(), default=0))
@@ -182,12 +183,14 @@ def changed_again(space: Space) -> StoreNotVerifiedError:
 def comparing(space: Space, epoch: int) -> Iterator[tuple[int, Rebuild]]:
     """``Store.comparing``: the ids are noted first, and listed when they are still the same at the end."""
     pointer = space.pointer()
-    ids = space.server_ids()
+    servers = space.survey()
+    ids = frozenset(servers)
+    space.learn(servers)
     with space.relying_on(ids):
         rebuild = Rebuild(space, pointer)
         rebuild.begin()
         found = headers(space)
-        rebuild.find(found, ids & space.listed)
+        rebuild.find(found, space.trusted_of(ids))
         try:
             yield max(pointer.horizon, 1, oldest_after_fill(space, pointer, found)), rebuild
         finally:
@@ -197,7 +200,7 @@ def comparing(space: Space, epoch: int) -> Iterator[tuple[int, Rebuild]]:
         rebuild.end()
         if space.server_ids() != ids:
             raise changed_again(space)
-        space.ask("list_servers", number(epoch), b",".join(sorted(ids)))
+        space.ask("list_servers", number(epoch), *listing(servers))
         floor = max(header.floor for header in found.values())
         space.lost, space.look_again_at = False, 0.0  # the marks of others may be left
         if floor > pointer.horizon:  # the pointer's server lost it: no lease holds what is merged already

@@ -157,6 +157,8 @@ class Servers(abc.ABC):
 
     def __init__(self, settings: RedisSettings) -> None:
         self.settings = settings
+        self.looks = 0
+        """Goes up whenever the primaries are found to be others, or to have other slots."""
         self._nodes: dict[Address, Node] = {}
         self._lock = forks.Lock()
 
@@ -171,6 +173,10 @@ class Servers(abc.ABC):
     @abc.abstractmethod
     def refresh(self) -> None:
         """Forget what was looked at: it is looked at again when next needed."""
+
+    def look_from(self, node: Node) -> None:
+        """Look at the primaries now, as this one sees them. redis.RedisError, OSError: they cannot be."""
+        self.refresh()
 
     def node_at(self, address: Address) -> Node:
         """The one node of this address."""
@@ -276,6 +282,7 @@ class ClusterServers(Servers):
     def __init__(self, settings: RedisSettings) -> None:
         super().__init__(settings)
         self._ranges: list[tuple[int, int, Node]] | None = None
+        self._last_seen: list[tuple[int, int, Node]] = []
 
     def node_of(self, key: bytes) -> Node:
         ranges = self._ranges or self._look()
@@ -288,11 +295,14 @@ class ClusterServers(Servers):
     def refresh(self) -> None:
         self._ranges = None
 
-    def _look(self) -> list[tuple[int, int, Node]]:
+    def look_from(self, node: Node) -> None:
+        self._look(node.address)
+
+    def _look(self, *first: Address) -> list[tuple[int, int, Node]]:
         """Ask any server that answers; those known before the ones of the URL."""
         error: Exception | None = None
         with self._lock:
-            known = [*self._nodes, *self.settings.seeds]
+            known = [*first, *self._nodes, *self.settings.seeds]
         for address in dict.fromkeys(known):
             node = self.node_at(address)
             try:
@@ -307,11 +317,13 @@ class ClusterServers(Servers):
                 error = failed
             else:
                 node.give(connection)
-                self._ranges = [
+                found = [
                     (last, first, self.node_at(primary))
                     for last, first, primary in slot_ranges(slots, address)
                 ]
-                return self._ranges
+                self.looks += found != self._last_seen
+                self._ranges = self._last_seen = found
+                return found
         raise redis.ConnectionError(f"no server of the Cluster answered: {error}")
 
 

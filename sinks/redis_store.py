@@ -370,6 +370,9 @@ class RedisStore(LookingStore, SealingStore, RebuildableStore):
             self._comparing.rebuild = rebuild  # of this thread: another one may repair, too
             yield oldest
 
+    def note_moved(self) -> None:
+        upkeep.note_moved(self._space)
+
     def lost(self) -> list[Lost]:
         return list(self._rebuild.lost)
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from tidegate import failpoints
 from tidegate.errors import StoreNotVerifiedError, StoreUnavailableError
 from tidegate.sinks.expired import Looked
-from tidegate.sinks.redis_answers import plain
+from tidegate.sinks.redis_answers import Refused, plain
 from tidegate.sinks.redis_header import headers
 from tidegate.sinks.redis_keys import base_key, changes_key, header_key, patterns
 from tidegate.sinks.redis_reads import number
+from tidegate.sinks.redis_servers import Node
 from tidegate.sinks.redis_space import Space
 from tidegate.sinks.store import Counts, Finding, Stamp, Stopped, never
 
@@ -185,22 +186,44 @@ def unsettled(space: Space) -> bool:
     """Whether something was lost and is not back, or a key group lies on another server than the one where it
     was last compared.
     """
-    moves = space.servers.settings.kind == "cluster"
-    if moves:
+    if space.servers.settings.kind == "cluster":
         space.servers.refresh()
-    groups = range(space.made.key_groups)
-    nodes = [space.calls.node_of(header_key(space.namespace, group)) for group in groups]
-    places = tuple(node.address for node in nodes)
+    places = tuple(node.address for node in _nodes(space))
     now = time.monotonic()
     if places == space.compared_at and now < space.look_again_at:
         return False
-    keys = [header_key(space.namespace, group) for group in groups]
-    calls = [plain(key, b"HMGET", key, b"u", b"s") for key in keys]
-    for node, (stands, server) in zip(nodes, space.calls.run(calls), strict=True):
-        if stands != space.uuid or (moves and server != node.server_id):
-            return True
+    moved, lost = _looked_at(space)
+    if moved or lost:
+        return True
     space.compared_at, space.look_again_at = places, now + LOOK_S
     return False
+
+
+def note_moved(space: Space) -> None:
+    """``RebuildableStore.note_moved``: what cannot be shown to be whole is left to repair."""
+    moved, _ = _looked_at(space)
+    calls = [space.of_group(group, "note_moved") for group in moved]
+    for reply in space.calls.run(calls):
+        if isinstance(reply, Refused) and reply.code != "TGLOST":
+            raise space.refused(reply)
+
+
+def _nodes(space: Space) -> list[Node]:
+    groups = range(space.made.key_groups)
+    return [space.calls.node_of(header_key(space.namespace, group)) for group in groups]
+
+
+def _looked_at(space: Space) -> tuple[list[int], bool]:
+    """Key groups that are not where they were compared, and whether one is marked, or lost its header."""
+    keys = [header_key(space.namespace, group) for group in range(space.made.key_groups)]
+    found = space.calls.run([plain(key, b"HMGET", key, b"u", b"s") for key in keys])
+    nodes, moves = _nodes(space), space.servers.settings.kind == "cluster"
+    moved = [
+        group
+        for group, (stands, server) in enumerate(found)
+        if moves and stands == space.uuid and server != nodes[group].server_id
+    ]
+    return moved, any(stands != space.uuid for stands, _ in found)
 
 
 def missing(space: Space, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:

@@ -15,7 +15,8 @@
 -- <table>:d:<version>:<uuid>:<attempt>; the seal gives them the shorter name. Metadata never lies in a data hash.
 -- A d: hash that is not listed is never looked at, nor one of another uuid: what a namespace that was
 -- dropped sent late.
--- ARGV[1] is the uuid, ARGV[2] the id of the server that the caller means.
+-- ARGV[1] is the uuid, ARGV[2] the id of the server that the caller means; behind a comma the id of the one where
+-- the key group was compared, if it moved here and the caller has found that it is whole (docs/decisions/0068).
 
 local REBUILDING = '!'
 
@@ -54,21 +55,26 @@ end
 
 local function refuse_server(args)
   local id = server_id()
-  if id ~= args[2] then
+  if id == args[2] then
+    return nil
+  end
+  local meant, origin = string.match(args[2], '^([^,]*),(.*)$')
+  if id ~= meant then
     return refuse('TGSERVER', id)
   end
+  args[2], args.origin = meant, origin
 end
 
 -- A key group that moved here counts when somebody has looked where it came from.
-local function refuse_unnoted(key, noted, id)
-  if noted ~= id then
-    return refuse('TGLOST', key)
+local function refuse_unnoted(key, noted, args)
+  if noted ~= args[2] and (not noted or noted ~= args.origin) then
+    return refuse('TGLOST', key .. ' moved from ' .. (noted or 'nowhere'))
   end
 end
 
 local function refuse_strange_header(key, args)
   local header = redis.call('HMGET', key, 'u', 's')
-  return refuse_uuid(key, header[1], args[1]) or refuse_unnoted(key, header[2], args[2])
+  return refuse_uuid(key, header[1], args[1]) or refuse_unnoted(key, header[2], args)
 end
 
 local function refuse_stranger(key, args)
@@ -171,7 +177,7 @@ reads.read = function(keys, args)
   end
   local name, version, start = args[3], tonumber(args[4]), tonumber(args[5])
   local header = redis.call('HMGET', keys[1], 'u', 'floor', 'l:' .. name, 'b:' .. name, 's')
-  refusal = refuse_uuid(keys[1], header[1], args[1]) or refuse_unnoted(keys[1], header[5], args[2])
+  refusal = refuse_uuid(keys[1], header[1], args[1]) or refuse_unnoted(keys[1], header[5], args)
   if refusal then
     return refusal
   end

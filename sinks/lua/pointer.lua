@@ -27,14 +27,14 @@ writes.create = function(keys, args)
   return redis.call('HMGET', keys[1], 'identity', 'ready')
 end
 
--- uuid, server ids. Every key group has its header: the namespace may be used.
+-- uuid, server ids, processes. Every key group has its header: the namespace may be used.
 writes.ready = function(keys, args)
   if redis.call('HGET', keys[1], 'uuid') ~= args[1] then
     return refuse('TGOTHER', args[1])
   end
   if redis.call('HSETNX', keys[1], 'ready', '1') == 1 then
     redis.call('HSET', keys[1], 'visible', '0', 'digest', '', 'epoch', '0', 'writer', '', 'horizon', '0',
-      'servers', args[2])
+      'servers', args[2], 'processes', args[3] or '')
   end
   return 1
 end
@@ -517,7 +517,8 @@ reads.leftovers = function(keys, args)
   return { entries, over and #over + #foreign or redis.call('HLEN', beside(keys[1], 'leases')) }
 end
 
--- uuid, epoch, server ids: the servers that were compared with the log, from now on.
+-- uuid, epoch, server ids, processes: the servers that were compared with the log, from now on. A process is
+-- "<server id>:<run id>:<bytes from a primary>": while the last two stay, it never lost anything (redis_origins.py).
 writes.list_servers = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
@@ -526,7 +527,7 @@ writes.list_servers = function(keys, args)
   if number_of(keys[1], 'epoch') > tonumber(args[2]) then
     return refuse('TGFENCED', text(number_of(keys[1], 'epoch')))
   end
-  redis.call('HSET', keys[1], 'servers', args[3])
+  redis.call('HSET', keys[1], 'servers', args[3], 'processes', args[4] or '')
   return 1
 end
 

@@ -265,6 +265,16 @@ writes.end_rebuild = function(keys, args)
   return 1
 end
 
+-- uuid, server with its origin: the key group moved here, and is whole.
+writes.note_moved = function(keys, args)
+  local refusal = refuse_stranger(keys[1], args)
+  if refusal then
+    return refusal
+  end
+  redis.call('HSET', keys[1], 's', args[2])
+  return 1
+end
+
 -- uuid, server, table, token, 1 to drop: rows of a base that a repair wrote beside and never put in its place.
 writes.sweep_rebuild = function(keys, args)
   local refusal = refuse_server(args)
