@@ -204,5 +204,5 @@ def comparing(space: Space, epoch: int) -> Iterator[tuple[int, Rebuild]]:
         floor = max(header.floor for header in found.values())
         space.lost, space.look_again_at = False, 0.0  # the marks of others may be left
         if floor > pointer.horizon:  # the pointer's server lost it: no lease holds what is merged already
-            space.ask("announce", number(floor), b"0", b"0", b"0", b"")
+            space.ask("announce", number(floor), b"0", b"0", b"0", b"", b"0")
         space.pointer()

@@ -18,6 +18,7 @@ def test_the_defaults_are_valid_and_pinned():
         "keep_versions": None,
         "max_layers": None,
         "max_lease_s": 600.0,
+        "max_leases": 4_000,
         "apply_deadline_s": 300.0,
         "decide_deadline_s": 60.0,
         "parallelism": None,
@@ -66,6 +67,7 @@ WHOLE = {
     "frame_bytes": (1, None),
     "key_bytes_max": (1, KEY_BYTES_MAX),
     "value_bytes_max": (1, VALUE_BYTES_MAX),
+    "max_leases": (1, 8_000),
 }
 SECONDS = [
     "apply_deadline_s",
