@@ -42,9 +42,9 @@ def install(url: str, options: dict[str, Any], *, remove_others: bool, dry_run: 
         for address, texts in found.items():
             if texts.get(library_name(), library()) != library():
                 raise ConfigError(
-                    f"{where}: {address} has a library {library_name()} with another text: a user with the"
-                    " right function|load put it there, and every client of this server runs it. Find"
-                    f" out who, take that right away, then FUNCTION DELETE {library_name()} and repeat this command"
+                    f"{where}: {address} has a library {library_name()} with another text, which every"
+                    " client runs: a user with the right function|load put it there. Check who has that"
+                    f" right, take it away, then run FUNCTION DELETE {library_name()}, and this command"
                 )
         if not dry_run:
             _on_each(calls, lambda ask: _change(ask, remove_others=remove_others))

@@ -58,6 +58,6 @@ def not_installed(where: str, address: object) -> ConfigError:
     """The error for a server without our functions, and a user that may not load them."""
     return ConfigError(
         f"{where}: {address} does not have the functions of this release ({library_name()}), and this user"
-        " may not load them: the administrator of the server runs `tidegate redis-functions --store URL`, once for"
-        " each release; nothing was written"
+        " may not load them: the administrator of the server runs `tidegate redis-functions --store URL`,"
+        " once for each release; nothing was written"
     )

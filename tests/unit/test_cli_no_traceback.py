@@ -49,8 +49,9 @@ NO_LOG = {
     "alias set",
     "alias list",
     "alias drop",
+    "redis-functions",
 }
-ANY_NAMESPACE = {"alias list", "alias drop"}
+ANY_NAMESPACE = {"alias list", "alias drop", "redis-functions"}
 """What is of a place takes no namespace."""
 NO_NAMESPACE = {"demo", "bench", "torture"}
 MAKES_ONE = {"init", "import", "doctor"}

@@ -38,7 +38,7 @@ def redis_functions(
     ats = stores_given(store, store_config)
     for at in ats:
         if not at.url.partition("://")[0].startswith("redis"):
-            raise ConfigError(f"{redact(at.url)} is not Redis, and functions exist in Redis only")
+            raise ConfigError(f"{redact(at.url)} is not Redis: only Redis has functions; give a redis:// URL")
     every = [_installed(at, remove_others=remove_others, dry_run=dry_run) for at in ats]
     if json:
         print_json(every[0] if len(every) == 1 else {"stores": every})
