@@ -21,7 +21,7 @@ from tidegate.committers.export_format import (
     encode,
     place_of,
 )
-from tidegate.committers.hold import HeldVersion
+from tidegate.committers.hold import EXPORT, HeldVersion
 from tidegate.errors import ConfigError
 from tidegate.sinks.layout import payloads
 from tidegate.sinks.store import CatalogEntry, Identity, Store
@@ -49,7 +49,7 @@ def export(
     not tell two tables apart.
     SnapshotExpiredError: the version was retired.
     """
-    held = HeldVersion(store, version, Clock(), "export")
+    held = HeldVersion(store, version, Clock(), EXPORT)
     try:
         entry = store.catalog(version, version)[0]
         names = sorted(entry.tables) if tables is None else sorted(set(tables))

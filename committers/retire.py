@@ -91,7 +91,13 @@ def retire_up_to(
             retired()
         fact = next(facts, None)
     while horizon < target and not stopped():
-        announced = store.announce(horizon + 1, max_lease_s=options.max_lease_s, max_layers=layers)
+        announced = store.announce(
+            horizon + 1,
+            max_lease_s=options.max_lease_s,
+            max_layers=layers,
+            keep_versions=kept,
+            max_leases=options.max_leases,
+        )
         if announced <= horizon:
             break
         failpoints.hit("retire.after_announce")

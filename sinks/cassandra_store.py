@@ -22,6 +22,7 @@ from tidegate.sinks.cassandra_checks import set_up
 from tidegate.sinks.cassandra_rows import Rows
 from tidegate.sinks.cassandra_space import NEVER_AGAIN_US, Space, milliseconds
 from tidegate.sinks.expired import Looked, Sweep
+from tidegate.sinks.leases import Limits
 from tidegate.sinks.reads import check_fillable, decode, dropped, encode
 from tidegate.sinks.store import (
     CatalogEntry,
@@ -169,9 +170,19 @@ class CassandraStore(Store):
         return leases.leases(self._space)
 
     def announce(
-        self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
+        self,
+        horizon: int,
+        *,
+        max_lease_s: float | None = None,
+        max_layers: int | None = None,
+        keep_versions: int | None = None,
+        max_leases: int | None = None,
     ) -> int:
-        return leases.announce(self._space, horizon, max_lease_s, max_layers)
+        limits = Limits(max_lease_s, max_layers, keep_versions)
+        return leases.announce(self._space, horizon, limits, self._published_us)
+
+    def _published_us(self, version: int) -> int | None:
+        return next((entry.published_at_us for entry in self._entries(version, version)), None)
 
     def retire(
         self, stamp: Stamp, counts: Counts, changes: Iterable[Chunk], stopped: Stopped = never
@@ -273,7 +284,7 @@ class CassandraStore(Store):
             for entry_version in [version for (version,) in self._space.rows("versions_below", horizon)]:
                 self._rows.drop_notes(entry_version, NEVER_AGAIN_US)
             self._forget(horizon)
-            leases.announce(self._space, 0, None, None)  # leases that ran out go
+            leases.announce(self._space, 0, Limits(), self._published_us)  # leases that ran out go
         return Vacuumed(rows, 0, ran_out, entries)
 
     def drop(self) -> bool:

@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from tidegate.sinks.layout import unpack
-from tidegate.sinks.store import LeaseInfo
 
 OfKeys = dict[bytes, dict[int, bytes]]
 """Rows of a key group of a table, by key and version."""
-
-
-class KeptLease(NamedTuple):
-    """A lease as it is kept: times are microseconds by the store's clock."""
-
-    version: int
-    taken_us: int
-    expires_us: int
-
-    def told(self, name: str, now_us: int) -> LeaseInfo:
-        """What the store says of it at a time."""
-        age_s, left_s = max(0.0, (now_us - self.taken_us) / 1e6), (self.expires_us - now_us) / 1e6
-        return LeaseInfo(name, self.version, age_s, left_s)
 
 
 def newest_of(versions: dict[int, bytes], version: int, start: int) -> bytes | None:

@@ -18,21 +18,15 @@ from tidegate.clock import Clock
 from tidegate.errors import IncompleteError
 from tidegate.key_groups import key_group
 from tidegate.names import check_name
+from tidegate.options import LEASES_MAX
+from tidegate.sinks import leases as rules
 from tidegate.sinks import memory_aliases
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.expired import Looked, Sweep, is_hidden
 from tidegate.sinks.looking_store import LookingStore
 from tidegate.sinks.memory_aliases import MemoryAliases
-from tidegate.sinks.memory_rows import KeptLease, drop_replaced, drop_up_to, newest_of, without_zeros
-from tidegate.sinks.reads import (
-    batch_of,
-    check_fillable,
-    check_kept,
-    check_leasable,
-    check_visible,
-    dropped,
-    nothing_here,
-)
+from tidegate.sinks.memory_rows import drop_replaced, drop_up_to, newest_of, without_zeros
+from tidegate.sinks.reads import batch_of, check_fillable, check_kept, check_visible, dropped, nothing_here
 from tidegate.sinks.store import (
     CatalogEntry,
     Counts,
@@ -67,11 +61,21 @@ class _Space:
         self.heartbeat_us: int | None = None
         self.catalog: dict[int, CatalogEntry] = {}
         self.schemas: dict[str, TableSchema] = {}
-        self.leases: dict[str, KeptLease] = {}
+        self.leases: dict[str, rules.KeptLease] = {}
+        self.max_leases = LEASES_MAX
         self.rows: dict[tuple[str, int], dict[bytes, dict[int, bytes]]] = defaultdict(dict)
         self.floors: dict[int, int] = {}
         self.applied: dict[tuple[int, int], dict[str, dict[int, int]]] = {}  # group, version -> counts
         self.sealed: set[tuple[int, int]] = set()
+
+    def holding(self, now_us: int) -> list[rules.KeptLease]:
+        """The leases that have not run out."""
+        return [held for held in self.leases.values() if held.expires_us > now_us]
+
+    def published_us(self, version: int) -> int | None:
+        """When a version became visible."""
+        entry = self.catalog.get(version)
+        return entry.published_at_us if entry else None
 
 
 _spaces: dict[tuple[str, str], _Space] = {}
@@ -261,12 +265,16 @@ class MemoryStore(LookingStore):
     def lease(self, lease: Lease, ttl_s: float) -> None:
         space = self._space
         with space.lock:
-            check_leasable(self.where, lease.version, space.pointer.horizon)
+            rules.check_leasable(self.where, lease, ttl_s, space.pointer.visible, space.pointer.horizon)
             now_us = self._clock.now_us()
             known = space.leases.get(lease.lease_id)
-            same = known is not None and known.version == lease.version
-            taken_us = known.taken_us if known is not None and same else now_us
-            space.leases[lease.lease_id] = KeptLease(lease.version, taken_us, now_us + int(ttl_s * 1e6))
+            if known is None and len(space.holding(now_us)) >= space.max_leases:
+                raise rules.too_many_leases(self.where, space.max_leases)
+            taken_us = known.taken_us if known is not None and known.version == lease.version else now_us
+            expires_us = now_us + int(ttl_s * 1e6)
+            space.leases[lease.lease_id] = rules.KeptLease(
+                lease.lease_id, lease.version, taken_us, expires_us
+            )
 
     def release(self, lease_id: str) -> None:
         space = self._space
@@ -276,30 +284,21 @@ class MemoryStore(LookingStore):
     def leases(self) -> list[LeaseInfo]:
         space, now_us = self._space, self._clock.now_us()
         with space.lock:
-            infos = [held.told(name, now_us) for name, held in space.leases.items()]
-        return sorted((info for info in infos if info.expires_in_s > 0), key=lambda info: info.version)
+            infos = [held.told(now_us) for held in space.holding(now_us)]
+        return sorted(infos, key=lambda info: info.version)
 
-    def announce(
-        self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
-    ) -> int:
+    def announce(self, horizon: int, *, max_leases: int | None = None, **limits: Any) -> int:
         space = self._space
         with space.lock:
             visible, now_us = space.pointer.visible, self._clock.now_us()
-            holding = [
-                held.version
-                for held in space.leases.values()
-                if held.expires_us > now_us
-                # Both ways: a time of taking far ahead is a clock that went back since (T41).
-                and (max_lease_s is None or abs(now_us - held.taken_us) < max_lease_s * 1e6)
-                and (max_layers is None or held.version >= visible - max_layers)
-            ]
-            moved = max(space.pointer.horizon, min([horizon, visible, *holding]))
+            holding, wanted, published_us = space.holding(now_us), min(horizon, visible), space.published_us
+            of_leases = rules.Limits(**limits)
+            allowed = rules.horizon_allowed(wanted, holding, of_leases, visible, now_us, published_us)
+            moved = max(space.pointer.horizon, allowed)
             space.pointer = msgspec.structs.replace(space.pointer, horizon=moved)
-            space.leases = {
-                name: held
-                for name, held in space.leases.items()
-                if held.expires_us > now_us and held.version >= moved  # revoked where the horizon passed
-            }
+            space.max_leases = space.max_leases if max_leases is None else max_leases
+            # Revoked where the horizon passed.
+            space.leases = {held.lease_id: held for held in holding if held.version >= moved}
             return moved
 
     def retire(

@@ -51,14 +51,6 @@ def check_kept(where: str, version: int, horizon: int) -> None:
         )
 
 
-def check_leasable(where: str, version: int, horizon: int) -> None:
-    """SnapshotExpiredError: no lease on a version below the horizon."""
-    if version < horizon:
-        raise SnapshotExpiredError(
-            f"{where}: no lease on version {version}, the oldest that can be read is {horizon}"
-        )
-
-
 def check_fillable(where: str, version: int) -> None:
     """ValueError: at this version nothing is filled."""
     if version < FILLED_FROM:

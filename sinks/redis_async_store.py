@@ -20,6 +20,7 @@ from tidegate.options import redact
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.async_store import AsyncLookingStore
 from tidegate.sinks.layout import payloads
+from tidegate.sinks.leases import check_lease
 from tidegate.sinks.reads import by_group, check_kept, check_visible, live_rows, nothing_here
 from tidegate.sinks.redis_aliases import alias_call, target_in
 from tidegate.sinks.redis_answers import Call, Refused, answer_of, encoded
@@ -98,6 +99,7 @@ class AsyncRedisStore(AsyncLookingStore):
         return schemas_in(self.where, await self._ask("schemas"))
 
     async def lease(self, lease: Lease, ttl_s: float) -> None:
+        check_lease(self.where, lease, ttl_s)
         await self._ask("lease", *lease_args(lease, ttl_s))
 
     async def release(self, lease_id: str) -> None:

@@ -15,7 +15,9 @@ from tidegate.errors import (
     StoreNotVerifiedError,
     StoreUnavailableError,
     TidegateError,
+    VersionRegressedError,
 )
+from tidegate.sinks.leases import too_many_leases
 from tidegate.sinks.reads import batch_of, decode, dropped, nothing_here
 from tidegate.sinks.redis_answers import Call, Refused, plain
 from tidegate.sinks.redis_keys import beside, header_key, meta_key
@@ -190,6 +192,10 @@ def refusal(where: str, refused: Refused, *, opened: bool) -> TidegateError:
             return SnapshotExpiredError(
                 f"{where}: that version was retired, the oldest that can be read is {refused.detail}"
             )
+        case "TGAHEAD":
+            return VersionRegressedError(f"{where}: no lease above the visible version, {refused.detail}")
+        case "TGLEASES":
+            return too_many_leases(where, int(refused.detail))
         case "TGFENCED":
             return FencedError(f"{where}: epoch {refused.detail} is claimed, above this driver's")
         case "TGLOST":

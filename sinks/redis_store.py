@@ -13,6 +13,7 @@ pointer. docs/storage-format.md has the layout, docs/decisions/0013 why it is ri
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -28,13 +29,14 @@ from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.expired import Looked, Sweep
 from tidegate.sinks.key_sets import KeySets
 from tidegate.sinks.layout import payload, payloads
+from tidegate.sinks.leases import KeptLease, check_lease
 from tidegate.sinks.looking_store import LookingStore
 from tidegate.sinks.reads import by_group, check_fillable, check_kept, check_visible, encode
 from tidegate.sinks.redis_aliases import RedisAliases
 from tidegate.sinks.redis_answers import Call, Refused
 from tidegate.sinks.redis_fill import Fill, refuse_half_filled
 from tidegate.sinks.redis_functions import library_name
-from tidegate.sinks.redis_keys import changes_key
+from tidegate.sinks.redis_keys import beside, changes_key
 from tidegate.sinks.redis_reads import (
     KEYS_AT_ONCE,
     AnotherServerError,
@@ -68,6 +70,8 @@ from tidegate.sinks.store import (
 from tidegate.wal.frame import Chunk
 from tidegate.wal.record import TableSchema
 
+logger = logging.getLogger("tidegate")
+
 Found = TypeVar("Found")
 LOOKS = 5
 """So often pointer and catalog are read when the horizon moves on between the two."""
@@ -89,6 +93,7 @@ class RedisStore(LookingStore, SealingStore):
         self._fill = Fill(self._space)
         self._sweep = Sweep()
         self._seals = Seals(self._space)
+        self._warned = False
         self.where = self._space.where
 
     # -- identity ------------------------------------------------------------------------------
@@ -243,26 +248,54 @@ class RedisStore(LookingStore, SealingStore):
     # -- leases and retirement -----------------------------------------------------------------------
 
     def lease(self, lease: Lease, ttl_s: float) -> None:
+        check_lease(self.where, lease, ttl_s)
         self._space.ask("lease", *lease_args(lease, ttl_s))
 
     def release(self, lease_id: str) -> None:
         self._space.ask("release", lease_id.encode())
 
     def leases(self) -> list[LeaseInfo]:
-        now_us, *found = self._space.ask("leases")
-        now, infos = int(now_us), []
-        for name, content in zip(found[::2], found[1::2], strict=True):
-            version, taken, expires = (int(part) for part in content.split())
-            age_s = max(0.0, (now - taken) / 1e6)
-            infos.append(LeaseInfo(name.decode(), version, age_s, (expires - now) / 1e6))
-        return sorted((info for info in infos if info.expires_in_s > 0), key=lambda info: info.version)
+        now_us, foreign, *found = self._space.ask("leases")
+        self._warn_of_foreign(int(foreign), "the next retirement removes")
+        held = [
+            KeptLease(name.decode(), *(int(part) for part in numbers))
+            for name, *numbers in zip(*(found[at::4] for at in range(4)), strict=True)
+        ]
+        return sorted((one.told(int(now_us)) for one in held), key=lambda info: info.version)
+
+    def _warn_of_foreign(self, entries: int, removed: str) -> None:
+        """Once: something other than ``lease`` wrote there. ``entries``: -1 for too many to look at."""
+        if entries and not self._warned:
+            self._warned = True
+            what = (
+                f"{entries} entries that are no leases"
+                if entries > 0
+                else "more leases than max_leases, or larger ones"
+            )
+            logger.warning(
+                "%s: %s holds %s: somebody with a reader's rights wrote there without tidegate; %s them",
+                self.where,
+                beside(self._space.namespace, "leases").decode(),
+                what,
+                removed,
+            )
 
     def announce(
-        self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
+        self,
+        horizon: int,
+        *,
+        max_lease_s: float | None = None,
+        max_layers: int | None = None,
+        keep_versions: int | None = None,
+        max_leases: int | None = None,
     ) -> int:
-        most = -1 if max_lease_s is None else int(max_lease_s * 1e6)
-        layers = -1 if max_layers is None else max_layers
-        stands = int(self._space.ask("announce", number(horizon), number(most), number(layers)))
+        longest = -1 if max_lease_s is None else int(max_lease_s * 1e6)
+        limits = (longest, -1 if max_layers is None else max_layers, keep_versions or 0)
+        most = b"" if max_leases is None else number(max_leases)
+        stands, foreign = (
+            int(one) for one in self._space.ask("announce", number(horizon), *map(number, limits), most)
+        )
+        self._warn_of_foreign(foreign, "this retirement removed")
         self._space.horizon = max(self._space.horizon, stands)
         return stands
 
@@ -401,7 +434,7 @@ class RedisStore(LookingStore, SealingStore):
         entries, leases = (int(found) for found in self._space.ask("leftovers"))
         if not dry_run:
             self._space.ask("forget", number(horizon))
-            self._space.ask("announce", number(0), number(-1), number(-1))  # leases that ran out go
+            self.announce(0)  # leases that ran out go
         return Vacuumed(rows, 0, leases, entries)
 
     def drop(self) -> bool:

@@ -27,6 +27,8 @@ from tidegate.errors import ConfigError
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.fillable import Fillable
 from tidegate.sinks.layout import payload, payloads
+from tidegate.sinks.leases import Lease as Lease  # noqa: PLC0414 - stores and their users find it here
+from tidegate.sinks.leases import LeaseInfo as LeaseInfo  # noqa: PLC0414
 from tidegate.sinks.reads import live_rows
 from tidegate.wal.frame import Chunk
 from tidegate.wal.record import Origin, TableAt, TableSchema
@@ -91,22 +93,6 @@ class Stamp(msgspec.Struct, frozen=True):
 
     version: int
     decided_at_us: int
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """A reader's pin on a version."""
-
-    lease_id: str
-    version: int
-
-
-class LeaseInfo(msgspec.Struct, frozen=True):
-    """A lease as it stands: seconds since it was first taken on this version, and until it runs out."""
-
-    lease_id: str
-    version: int
-    age_s: float
-    expires_in_s: float
 
 
 class Vacuumed(msgspec.Struct, frozen=True):
@@ -317,6 +303,8 @@ class Store(Fillable, abc.ABC):
         SnapshotExpiredError: the version is below the horizon. That is what a renewal meets
         after the lease was revoked, or when it ran out and the horizon has passed it; one that
         ran out and was not passed is good again. Atomic with ``announce``.
+        VersionRegressedError: the version is above the visible one. StoreUnavailableError: there are as many
+        leases as ``max_leases`` allows. ConfigError: it cannot be a lease.
         """
 
     @abc.abstractmethod
@@ -331,7 +319,13 @@ class Store(Fillable, abc.ABC):
 
     @abc.abstractmethod
     def announce(
-        self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
+        self,
+        horizon: int,
+        *,
+        max_lease_s: float | None = None,
+        max_layers: int | None = None,
+        keep_versions: int | None = None,
+        max_leases: int | None = None,
     ) -> int:
         """Move the horizon up to ``horizon``, but not past the visible version nor past a version
         that a lease holds; the horizon that stands. Durable on return, before anything is deleted;
@@ -340,10 +334,15 @@ class Store(Fillable, abc.ABC):
         A lease holds its version until it runs out by the store's clock, but no longer than
         ``max_lease_s`` since it was first taken (a lease that the clock says was taken so long
         from now does not hold either: the clock went back, T41), and only while it is at most
-        ``max_layers`` versions behind the visible one. None: no such limit. Leases that the
-        horizon passes are revoked in the same atomic step: from then on reads at their version
+        ``max_layers`` versions behind the visible one. Readers together hold a version no longer than
+        ``max_lease_s`` since the version ``keep_versions`` above it became visible, however many leases they
+        take. None: no such limit. ``max_layers`` alone limits a lease that ``of_writer`` named. Leases
+        that the horizon passes are revoked in the same atomic step: from then on reads at their version
         and their renewal raise SnapshotExpiredError (I8). Limits revoke nothing by themselves:
         a lease at or above the horizon stays good.
+
+        ``max_leases``: above it ``lease`` refuses, from then on, in a store that can note it. What others
+        put among the leases, and is none, holds nothing and is removed, with a warning.
 
         May be repeated, and may land late: the horizon never goes down, and never past what
         holds when the call takes effect.

@@ -6,6 +6,9 @@
 --   TGSERVER   this is not the server the caller took it for; its id follows
 --   TGEXPIRED  the version was retired; the oldest that can be read follows
 --   TGFENCED   a higher epoch is claimed; it follows
+--   TGAHEAD    no lease on a version above the visible one; that follows
+--   TGLEASES   as many leases as max_leases allows, which follows
+--   TGLEASE    an id or a length that no lease has
 
 local reads, writes = {}, {}
 

@@ -150,6 +150,8 @@ writes.publish_filled = function(keys, args)
   return flip(keys, args, true)
 end
 
+local CATALOG_MAX = 100000
+
 -- uuid, oldest, newest: the entries there are, ascending, each "<published, us> <entry>".
 reads.catalog = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
@@ -157,7 +159,8 @@ reads.catalog = function(keys, args)
     return refusal
   end
   local first = math.max(tonumber(args[2]), number_of(keys[1], 'horizon'), 1)
-  local last = math.min(tonumber(args[3]), number_of(keys[1], 'visible'))
+  -- A pointer that says more is none of ours: looking for its versions would not end.
+  local last = math.min(tonumber(args[3]), number_of(keys[1], 'visible'), first + CATALOG_MAX)
   local catalog, entries = beside(keys[1], 'catalog'), {}
   for from = first, last, 1000 do
     local versions = {}
@@ -187,22 +190,6 @@ writes.forget = function(keys, args)
   return gone
 end
 
--- uuid: how many catalog entries lie below the horizon, and how many leases ran out.
-reads.leftovers = function(keys, args)
-  local refusal = refuse_other(keys[1], args[1])
-  if refusal then
-    return refusal
-  end
-  local horizon, now, entries, leases = number_of(keys[1], 'horizon'), now_us(), 0, 0
-  for _, version in ipairs(redis.call('HKEYS', beside(keys[1], 'catalog'))) do
-    entries = entries + (tonumber(version) < horizon and 1 or 0)
-  end
-  for _, lease in ipairs(redis.call('HVALS', beside(keys[1], 'leases'))) do
-    leases = leases + (tonumber(string.match(lease, '(%d+)$')) <= now and 1 or 0)
-  end
-  return { entries, leases }
-end
-
 -- uuid, then schema id and schema, again and again.
 writes.put_schemas = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
@@ -220,11 +207,75 @@ reads.schemas = function(keys, args)
 end
 
 -- Leases: lease id -> "<version> <taken, us> <expires, us>". They and the horizon move in the same place,
--- so that neither can pass the other.
+-- so that neither can pass the other. Readers may write to that hash past these functions, for no right is narrower
+-- than HSET: what is not exactly a lease does not count, and the next announce removes it. The writer's own leases, whose
+-- ids begin so, are fields of the pointer, which readers cannot write.
 
-local function lease_of(content)
-  local version, taken, expires = string.match(content, '^(%d+) (%-?%d+) (%-?%d+)$')
-  return tonumber(version), tonumber(taken), tonumber(expires)
+local WRITERS, OF_WRITER = '^writer%-', 'lease:'
+local LEASES_MAX, LEASE_BYTES_MAX, LEASE_US_MAX = 4000, 512, 86400 * 1000000
+
+local function is_lease_id(id)
+  return #id <= 64 and string.find(id, '^[%w_.-]+$') ~= nil
+end
+
+-- Nil where the content cannot be a lease's: what `lease` would never have written.
+local function lease_of(content, horizon, visible, now)
+  if #content > 64 then
+    return nil
+  end
+  local version, taken, expires = string.match(content, '^(%d+) (%d+) (%d+)$')
+  local lease = { version = tonumber(version), taken = tonumber(taken), expires = tonumber(expires) }
+  local fits = version and lease.version >= horizon and lease.version <= visible
+  return fits and lease.expires <= now + LEASE_US_MAX and lease or nil
+end
+
+-- The leases that hold, by id; the ids of those that have run out; those of what is no lease. Nil for all: more
+-- entries than `lease` lets in, or larger ones. Their number and size are asked first: this takes milliseconds at most.
+local function leases_in(key, most, horizon, visible, now)
+  local leases, held, over, foreign = beside(key, 'leases'), {}, {}, {}
+  local count, size = redis.call('HLEN', leases), 0
+  if count > 0 and count <= most then
+    size = redis.call('MEMORY', 'USAGE', leases, 'SAMPLES', '0')
+  end
+  if count > most or size > (most + 1) * LEASE_BYTES_MAX then
+    return nil
+  end
+  local found = count > 0 and redis.call('HGETALL', leases) or {}
+  for at = 1, #found, 2 do
+    local id = found[at]
+    local lease = is_lease_id(id) and not string.find(id, WRITERS) and lease_of(found[at + 1], horizon, visible, now)
+    if not lease then
+      foreign[#foreign + 1] = id
+    elseif lease.expires <= now then
+      over[#over + 1] = id
+    else
+      held[id] = lease
+    end
+  end
+  return held, over, foreign
+end
+
+-- The writer's leases, as above.
+local function leases_of_writer(key, horizon, visible, now)
+  local found, held, over = redis.call('HGETALL', key), {}, {}
+  for at = 1, #found, 2 do
+    local id = string.match(found[at], '^' .. OF_WRITER .. '(.+)$')
+    if id then
+      local lease = lease_of(found[at + 1], horizon, visible, now)
+      if lease and lease.expires > now then
+        held[id] = lease
+      else
+        over[#over + 1] = found[at]
+      end
+    end
+  end
+  return held, over
+end
+
+local function remove_fields(key, fields)
+  for at = 1, #fields, 1000 do
+    redis.call('HDEL', key, unpack(fields, at, math.min(at + 999, #fields)))
+  end
 end
 
 -- uuid, lease id, version, microseconds.
@@ -233,65 +284,148 @@ writes.lease = function(keys, args)
   if refusal then
     return refusal
   end
-  local horizon, version, now = number_of(keys[1], 'horizon'), tonumber(args[3]), now_us()
+  local stands = redis.call('HMGET', keys[1], 'horizon', 'visible', 'max_leases')
+  local horizon, visible, most = tonumber(stands[1]), tonumber(stands[2]), tonumber(stands[3]) or LEASES_MAX
+  local id, version, now = args[2], tonumber(args[3]), now_us()
   if version < horizon then
     return refuse('TGEXPIRED', text(horizon))
   end
-  local leases, taken = beside(keys[1], 'leases'), now
-  local known = redis.call('HGET', leases, args[2])
-  if known then
-    local held, first = lease_of(known)
-    taken = held == version and first or now
+  if version > visible then
+    return refuse('TGAHEAD', text(visible))
   end
-  redis.call('HSET', leases, args[2], args[3] .. ' ' .. text(taken) .. ' ' .. text(now + tonumber(args[4])))
+  if not is_lease_id(id) or tonumber(args[4]) > LEASE_US_MAX then
+    return refuse('TGLEASE', 'no lease')
+  end
+  local leases, field = beside(keys[1], 'leases'), id
+  if string.find(id, WRITERS) then
+    leases, field = keys[1], OF_WRITER .. id
+  end
+  local known = redis.call('HGET', leases, field)
+  if not known and leases ~= keys[1] and redis.call('HLEN', leases) >= most then
+    local _, over, foreign = leases_in(keys[1], most, horizon, visible, now)
+    if not over or #over + #foreign == 0 then
+      return refuse('TGLEASES', text(most))
+    end
+    remove_fields(leases, over)
+    remove_fields(leases, foreign)
+  end
+  local lease = known and lease_of(known, horizon, visible, now)
+  local taken = lease and lease.version == version and lease.taken or now
+  redis.call('HSET', leases, field, text(version) .. ' ' .. text(taken) .. ' ' .. text(now + tonumber(args[4])))
   return 1
 end
 
 -- uuid, lease id.
 writes.release = function(keys, args)
-  return refuse_other(keys[1], args[1]) or redis.call('HDEL', beside(keys[1], 'leases'), args[2])
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  if string.find(args[2], WRITERS) then
+    return redis.call('HDEL', keys[1], OF_WRITER .. args[2])
+  end
+  return redis.call('HDEL', beside(keys[1], 'leases'), args[2])
 end
 
--- uuid: the time, then lease id and lease, again and again.
+-- uuid: the time, how many entries are none of them or -1 for too many to look at, then of each lease that holds its
+-- id, version, time of taking and end.
 reads.leases = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
     return refusal
   end
-  local found = redis.call('HGETALL', beside(keys[1], 'leases'))
-  table.insert(found, 1, text(now_us()))
+  local stands, now = redis.call('HMGET', keys[1], 'horizon', 'visible', 'max_leases'), now_us()
+  local horizon, visible = tonumber(stands[1]), tonumber(stands[2])
+  local held, _, foreign = leases_in(keys[1], tonumber(stands[3]) or LEASES_MAX, horizon, visible, now)
+  local found = { text(now), foreign and #foreign or -1 }
+  for _, some in ipairs({ held or {}, (leases_of_writer(keys[1], horizon, visible, now)) }) do
+    for id, lease in pairs(some) do
+      found[#found + 1], found[#found + 2] = id, text(lease.version)
+      found[#found + 1], found[#found + 2] = text(lease.taken), text(lease.expires)
+    end
+  end
   return found
 end
 
--- uuid, horizon, the longest a lease holds in microseconds or -1, versions behind the visible or -1:
--- the horizon that stands.
+-- The lowest version that a lease holds, or `wanted` where none is below it.
+local function held_below(wanted, held, holds)
+  for _, lease in pairs(held) do
+    if lease.version < wanted and holds(lease) then
+      wanted = lease.version
+    end
+  end
+  return wanted
+end
+
+-- uuid, horizon, the longest a lease holds in microseconds or -1, versions behind the visible or -1, keep_versions or 0,
+-- max_leases or '': the horizon that stands, and how many entries were no leases; -1: more than max_leases.
+-- Readers together hold a version no longer than one lease, counted from when it could first have been retired: when
+-- the version keep_versions above it became visible.
 writes.announce = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
     return refusal
   end
-  local visible, stands, now = number_of(keys[1], 'visible'), number_of(keys[1], 'horizon'), now_us()
-  local most, layers = tonumber(args[3]), tonumber(args[4])
-  local moved, leases = math.min(tonumber(args[2]), visible), beside(keys[1], 'leases')
-  local found = redis.call('HGETALL', leases)
-  for at = 1, #found, 2 do
-    local version, taken, expires = lease_of(found[at + 1])
-    -- Both ways from now: taken far ahead is a clock that went back since.
-    local young = most < 0 or math.abs(now - taken) < most
-    local near = layers < 0 or version >= visible - layers
-    if expires > now and young and near then
-      moved = math.min(moved, version)
-    end
+  local now, leases, catalog = now_us(), beside(keys[1], 'leases'), beside(keys[1], 'catalog')
+  local found = redis.call('HMGET', keys[1], 'visible', 'horizon', 'max_leases')
+  local visible, stands = tonumber(found[1]), tonumber(found[2])
+  local longest, layers, kept = tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
+  local most = tonumber(args[6]) or tonumber(found[3]) or LEASES_MAX
+  local held, over, foreign = leases_in(keys[1], most, stands, visible, now)
+  local of_writer, gone = leases_of_writer(keys[1], stands, visible, now)
+  local function near(lease)
+    return layers < 0 or lease.version >= visible - layers
   end
+  -- Both ways from now: a time far ahead is of a clock that went back since.
+  local function young(since)
+    return longest < 0 or math.abs(now - since) < longest
+  end
+  local function fresh(version)
+    local entry = longest >= 0 and kept > 0 and redis.call('HGET', catalog, text(version + kept))
+    local published = entry and tonumber(string.match(entry, '^(%d+) '))
+    return not published or young(published)
+  end
+  local moved = held_below(math.min(tonumber(args[2]), visible), of_writer, near)
+  moved = held_below(moved, held or {}, function(lease)
+    return near(lease) and young(lease.taken) and fresh(lease.version)
+  end)
   moved = math.max(moved, stands)
-  redis.call('HSET', keys[1], 'horizon', text(moved))
-  for at = 1, #found, 2 do
-    local version, _, expires = lease_of(found[at + 1])
-    if expires <= now or version < moved then
-      redis.call('HDEL', leases, found[at])
+  redis.call('HSET', keys[1], 'horizon', text(moved), 'max_leases', text(most))
+  for id, lease in pairs(of_writer) do
+    if lease.version < moved then
+      gone[#gone + 1] = OF_WRITER .. id
     end
   end
-  return moved
+  remove_fields(keys[1], gone)
+  if not held then
+    redis.call('UNLINK', leases)
+    return { moved, -1 }
+  end
+  for id, lease in pairs(held) do
+    if lease.version < moved then
+      over[#over + 1] = id
+    end
+  end
+  for _, id in ipairs(foreign) do
+    over[#over + 1] = id
+  end
+  remove_fields(leases, over)
+  return { moved, #foreign }
+end
+
+-- uuid: how many catalog entries lie below the horizon, and how many leases ran out.
+reads.leftovers = function(keys, args)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  local stands, now, entries = redis.call('HMGET', keys[1], 'horizon', 'visible', 'max_leases'), now_us(), 0
+  local horizon, visible = tonumber(stands[1]), tonumber(stands[2])
+  for _, version in ipairs(redis.call('HKEYS', beside(keys[1], 'catalog'))) do
+    entries = entries + (tonumber(version) < horizon and 1 or 0)
+  end
+  local _, over, foreign = leases_in(keys[1], tonumber(stands[3]) or LEASES_MAX, horizon, visible, now)
+  return { entries, over and #over + #foreign or redis.call('HLEN', beside(keys[1], 'leases')) }
 end
 
 -- uuid, epoch, server ids: the servers that were compared with the log, from now on.

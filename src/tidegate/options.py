@@ -17,6 +17,7 @@ from tidegate.names import DELETED, LOCAL, check_name, did_you_mean
 KEY_BYTES_MAX = 32 * 1024
 VALUE_BYTES_MAX = 16 * 1024 * 1024
 KEEP_VERSIONS_MAX = 1_000
+LEASES_MAX, MOST_LEASES = 4_000, 8_000
 """Versions are retired by the facts that the fold keeps, of so many versions."""
 DRIVER_ROWS_MAX = 100_000
 """More rows are not few: what they take in the driver's memory is bounded by their number."""
@@ -61,6 +62,7 @@ class Options:
     keep_versions: int | None = None
     max_layers: int | None = None
     max_lease_s: float = 600.0
+    max_leases: int = LEASES_MAX
     apply_deadline_s: float = 300.0
     decide_deadline_s: float = 60.0
     parallelism: int | str | None = None
@@ -97,6 +99,7 @@ class Options:
         self._check_parallelism()
         if self.keep_versions is not None:
             _whole("keep_versions", self.keep_versions, 1, KEEP_VERSIONS_MAX)
+        _whole("max_leases", self.max_leases, 1, MOST_LEASES)
         _whole("wait_replicas", self.wait_replicas, 0)
         _whole("state_cache_bytes", self.state_cache_bytes, 0)
         _whole("state_memory_bytes", self.state_memory_bytes, 0)

@@ -234,10 +234,22 @@ class FaultyStore(Store):
         return self._port.call(_reads_store("leases"), self._inner.leases)
 
     def announce(
-        self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
+        self,
+        horizon: int,
+        *,
+        max_lease_s: float | None = None,
+        max_layers: int | None = None,
+        keep_versions: int | None = None,
+        max_leases: int | None = None,
     ) -> int:
         def effect() -> int:
-            return self._inner.announce(horizon, max_lease_s=max_lease_s, max_layers=max_layers)
+            return self._inner.announce(
+                horizon,
+                max_lease_s=max_lease_s,
+                max_layers=max_layers,
+                keep_versions=keep_versions,
+                max_leases=max_leases,
+            )
 
         return self._port.call(_writes_store("announce"), effect)
 
