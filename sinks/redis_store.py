@@ -73,6 +73,9 @@ from tidegate.wal.record import TableSchema
 logger = logging.getLogger("tidegate")
 
 Found = TypeVar("Found")
+TOO_MANY = b"-1"
+LEASE_PAGES = 200
+"""The most pages of leases that one call looks at; some hundred leases are on a page."""
 LOOKS = 5
 """So often pointer and catalog are read when the horizon moves on between the two."""
 
@@ -93,7 +96,7 @@ class RedisStore(LookingStore, SealingStore):
         self._fill = Fill(self._space)
         self._sweep = Sweep()
         self._seals = Seals(self._space)
-        self._warned = False
+        self._warned, self._lease_cursor = False, b"0"
         self.where = self._space.where
 
     # -- identity ------------------------------------------------------------------------------
@@ -255,30 +258,36 @@ class RedisStore(LookingStore, SealingStore):
         self._space.ask("release", lease_id.encode())
 
     def leases(self) -> list[LeaseInfo]:
-        now_us, foreign, *found = self._space.ask("leases")
-        self._warn_of_foreign(int(foreign), "the next retirement removes")
-        held = [
-            KeptLease(name.decode(), *(int(part) for part in numbers))
-            for name, *numbers in zip(*(found[at::4] for at in range(4)), strict=True)
-        ]
-        return sorted((one.told(int(now_us)) for one in held), key=lambda info: info.version)
+        return sorted(self._all_leases()[0], key=lambda info: info.version)
 
-    def _warn_of_foreign(self, entries: int, removed: str) -> None:
-        """Once: something other than ``lease`` wrote there. ``entries``: -1 for too many to look at."""
-        if entries and not self._warned:
-            self._warned = True
-            what = (
-                f"{entries} entries that are no leases"
-                if entries > 0
-                else "more leases than max_leases, or larger ones"
-            )
-            logger.warning(
-                "%s: %s holds %s: somebody with a reader's rights wrote there without tidegate; %s them",
-                self.where,
-                beside(self._space.namespace, "leases").decode(),
-                what,
-                removed,
-            )
+    def _all_leases(self) -> tuple[list[LeaseInfo], int]:
+        """Those that hold, and how many entries do not; asked for page by page."""
+        held, others, cursor = dict[str, LeaseInfo](), 0, b""
+        for _ in range(LEASE_PAGES):
+            now_us, cursor, over, foreign, *found = self._space.ask("leases", cursor or b"0")
+            self._warn_of_foreign(int(foreign), cursor, "the next retirement removes")
+            others += int(over) + int(foreign)
+            for name, *numbers in zip(*(found[at::4] for at in range(4)), strict=True):
+                kept = KeptLease(name.decode(), *(int(part) for part in numbers))
+                held[kept.lease_id] = kept.told(int(now_us))
+            if cursor in (b"0", TOO_MANY):
+                break
+        return list(held.values()), others
+
+    def _warn_of_foreign(self, entries: int, cursor: bytes, removed: str) -> None:
+        """Once: something other than ``lease`` wrote among the leases."""
+        if self._warned or not (entries or cursor == TOO_MANY):
+            return
+        self._warned = True
+        logger.warning(
+            "%s: %s holds %s: somebody with a reader's rights wrote there without tidegate; %s them",
+            self.where,
+            beside(self._space.namespace, "leases").decode(),
+            f"{entries} entries that are no leases"
+            if entries
+            else "more leases than max_leases, or larger ones",
+            removed,
+        )
 
     def announce(
         self,
@@ -292,10 +301,13 @@ class RedisStore(LookingStore, SealingStore):
         longest = -1 if max_lease_s is None else int(max_lease_s * 1e6)
         limits = (longest, -1 if max_layers is None else max_layers, keep_versions or 0)
         most = b"" if max_leases is None else number(max_leases)
-        stands, foreign = (
-            int(one) for one in self._space.ask("announce", number(horizon), *map(number, limits), most)
-        )
-        self._warn_of_foreign(foreign, "this retirement removed")
+        for _ in range(LEASE_PAGES):
+            args = (number(horizon), *map(number, limits), most, self._lease_cursor)
+            found, cursor, foreign = self._space.ask("announce", *args)
+            self._warn_of_foreign(int(foreign), cursor, "this retirement removes")
+            self._lease_cursor, stands = b"0" if cursor == TOO_MANY else cursor, int(found)
+            if stands >= horizon or not int(foreign):
+                break  # else what was no lease may have held it
         self._space.horizon = max(self._space.horizon, stands)
         return stands
 
@@ -431,11 +443,19 @@ class RedisStore(LookingStore, SealingStore):
             starts, at_us = _starts(entry), entry.decided_at_us
             rows = upkeep.merge_all(self._space, starts, horizon, at_us, dry_run=dry_run)
         rows += upkeep.sweep(self._space, dry_run=dry_run)
-        entries, leases = (int(found) for found in self._space.ask("leftovers"))
+        entries, leases = int(self._space.ask("leftovers")), self._all_leases()[1]
         if not dry_run:
             self._space.ask("forget", number(horizon))
-            self.announce(0)  # leases that ran out go
+            self._drop_leases()
         return Vacuumed(rows, 0, leases, entries)
+
+    def _drop_leases(self) -> None:
+        """Those that hold nothing any more, a page in each call that moves the horizon nowhere."""
+        self._lease_cursor = b"0"
+        for _ in range(LEASE_PAGES):
+            self.announce(0)
+            if self._lease_cursor == b"0":
+                return
 
     def drop(self) -> bool:
         return self._space.drop()

@@ -187,7 +187,7 @@ def comparing(space: Space, epoch: int) -> Iterator[int]:
         floor = max(header.floor for header in found.values())
         space.lost = False
         if floor > horizon:  # the pointer's server lost it: no lease holds what is merged already
-            space.ask("announce", number(floor), b"0", b"0", b"0", b"")
+            space.ask("announce", number(floor), b"0", b"0", b"0", b"", b"0")
         space.pointer()
 
 

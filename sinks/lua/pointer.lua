@@ -212,70 +212,74 @@ end
 -- ids begin so, are fields of the pointer, which readers cannot write.
 
 local WRITERS, OF_WRITER = '^writer%-', 'lease:'
-local LEASES_MAX, LEASE_BYTES_MAX, LEASE_US_MAX = 4000, 512, 86400 * 1000000
+local LEASES_MAX, LEASE_BYTES_MAX, LEASE_US_MAX, PAGE = 4000, 512, 86400 * 1000000, '250'
 
 local function is_lease_id(id)
   return #id <= 64 and string.find(id, '^[%w_.-]+$') ~= nil
 end
 
 -- Nil where the content cannot be a lease's: what `lease` would never have written.
-local function lease_of(content, horizon, visible, now)
-  if #content > 64 then
+local function lease_of(content, visible, now)
+  local version, taken, expires = string.match(content, '^(%d+) (%d+) (%d+)$')
+  version, taken, expires = tonumber(version), tonumber(taken), tonumber(expires)
+  if #content > 64 or not version or version > visible or expires > now + LEASE_US_MAX then
     return nil
   end
-  local version, taken, expires = string.match(content, '^(%d+) (%d+) (%d+)$')
-  local lease = { version = tonumber(version), taken = tonumber(taken), expires = tonumber(expires) }
-  local fits = version and lease.version >= horizon and lease.version <= visible
-  return fits and lease.expires <= now + LEASE_US_MAX and lease or nil
+  return { version = version, taken = taken, expires = expires }
 end
 
--- The leases that hold, by id; the ids of those that have run out; those of what is no lease. Nil for all: more
--- entries than `lease` lets in, or larger ones. Their number and size are asked first: this takes milliseconds at most.
-local function leases_in(key, most, horizon, visible, now)
-  local leases, held, over, foreign = beside(key, 'leases'), {}, {}, {}
-  local count, size = redis.call('HLEN', leases), 0
-  if count > 0 and count <= most then
-    size = redis.call('MEMORY', 'USAGE', leases, 'SAMPLES', '0')
+-- Where the readers' leases are, unless there are more of them than `lease` lets in, or larger ones: then they are not
+-- looked at, for a call that walks them keeps the server from everybody else.
+local function leases_at(key, most)
+  local leases = beside(key, 'leases')
+  local count = redis.call('HLEN', leases)
+  local fit = count <= most
+  if count > 0 and fit then
+    fit = redis.call('MEMORY', 'USAGE', leases, 'SAMPLES', '0') <= (most + 1) * LEASE_BYTES_MAX
   end
-  if count > most or size > (most + 1) * LEASE_BYTES_MAX then
-    return nil
-  end
-  local found = count > 0 and redis.call('HGETALL', leases) or {}
+  return leases, count, fit
+end
+
+-- A page of the readers' leases: the next cursor, those that hold by id, the ids of those that do not any more, and of
+-- what is no lease.
+local function page_of_leases(leases, cursor, horizon, visible, now)
+  local scanned = redis.call('HSCAN', leases, cursor, 'COUNT', PAGE)
+  local found, held, over, foreign = scanned[2], {}, {}, {}
   for at = 1, #found, 2 do
     local id = found[at]
-    local lease = is_lease_id(id) and not string.find(id, WRITERS) and lease_of(found[at + 1], horizon, visible, now)
+    local lease = is_lease_id(id) and not string.find(id, WRITERS) and lease_of(found[at + 1], visible, now)
     if not lease then
       foreign[#foreign + 1] = id
-    elseif lease.expires <= now then
+    elseif lease.expires <= now or lease.version < horizon then
       over[#over + 1] = id
     else
       held[id] = lease
     end
   end
-  return held, over, foreign
+  return scanned[1], held, over, foreign
 end
 
--- The writer's leases, as above.
+local function remove_fields(key, ...)
+  for _, fields in ipairs({ ... }) do
+    for at = 1, #fields, 1000 do
+      redis.call('HDEL', key, unpack(fields, at, math.min(at + 999, #fields)))
+    end
+  end
+end
+
+-- The writer's leases that hold by id, and the fields of those that do not any more.
 local function leases_of_writer(key, horizon, visible, now)
   local found, held, over = redis.call('HGETALL', key), {}, {}
   for at = 1, #found, 2 do
     local id = string.match(found[at], '^' .. OF_WRITER .. '(.+)$')
-    if id then
-      local lease = lease_of(found[at + 1], horizon, visible, now)
-      if lease and lease.expires > now then
-        held[id] = lease
-      else
-        over[#over + 1] = found[at]
-      end
+    local lease = id and lease_of(found[at + 1], visible, now)
+    if lease and lease.expires > now and lease.version >= horizon then
+      held[id] = lease
+    elseif id then
+      over[#over + 1] = found[at]
     end
   end
   return held, over
-end
-
-local function remove_fields(key, fields)
-  for at = 1, #fields, 1000 do
-    redis.call('HDEL', key, unpack(fields, at, math.min(at + 999, #fields)))
-  end
 end
 
 -- uuid, lease id, version, microseconds.
@@ -302,14 +306,18 @@ writes.lease = function(keys, args)
   end
   local known = redis.call('HGET', leases, field)
   if not known and leases ~= keys[1] and redis.call('HLEN', leases) >= most then
-    local _, over, foreign = leases_in(keys[1], most, horizon, visible, now)
-    if not over or #over + #foreign == 0 then
+    -- Those that ran out while no writer was there: some page is likely to have one.
+    local _, count, fit = leases_at(keys[1], most)
+    local over, foreign = {}, {}
+    if fit then
+      _, _, over, foreign = page_of_leases(leases, text(now % 65536), horizon, visible, now)
+    end
+    if count - #over - #foreign >= most then
       return refuse('TGLEASES', text(most))
     end
-    remove_fields(leases, over)
-    remove_fields(leases, foreign)
+    remove_fields(leases, over, foreign)
   end
-  local lease = known and lease_of(known, horizon, visible, now)
+  local lease = known and lease_of(known, visible, now)
   local taken = lease and lease.version == version and lease.taken or now
   redis.call('HSET', leases, field, text(version) .. ' ' .. text(taken) .. ' ' .. text(now + tonumber(args[4])))
   return 1
@@ -327,8 +335,8 @@ writes.release = function(keys, args)
   return redis.call('HDEL', beside(keys[1], 'leases'), args[2])
 end
 
--- uuid: the time, how many entries are none of them or -1 for too many to look at, then of each lease that holds its
--- id, version, time of taking and end.
+-- uuid, cursor: the time, the next cursor or -1 for more than may be, how many that do not hold any more and how many
+-- that are none are on this page, then of each lease that holds its id, version, time of taking and end.
 reads.leases = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
@@ -336,10 +344,17 @@ reads.leases = function(keys, args)
   end
   local stands, now = redis.call('HMGET', keys[1], 'horizon', 'visible', 'max_leases'), now_us()
   local horizon, visible = tonumber(stands[1]), tonumber(stands[2])
-  local held, _, foreign = leases_in(keys[1], tonumber(stands[3]) or LEASES_MAX, horizon, visible, now)
-  local found = { text(now), foreign and #foreign or -1 }
-  for _, some in ipairs({ held or {}, (leases_of_writer(keys[1], horizon, visible, now)) }) do
-    for id, lease in pairs(some) do
+  local leases, _, fit = leases_at(keys[1], tonumber(stands[3]) or LEASES_MAX)
+  local cursor, held, over, foreign = '-1', {}, {}, {}
+  if fit then
+    cursor, held, over, foreign = page_of_leases(leases, args[2], horizon, visible, now)
+  end
+  local some, found = { held }, { text(now), cursor, #over, #foreign }
+  if args[2] == '0' then
+    some[2] = leases_of_writer(keys[1], horizon, visible, now)
+  end
+  for _, of_some in ipairs(some) do
+    for id, lease in pairs(of_some) do
       found[#found + 1], found[#found + 2] = id, text(lease.version)
       found[#found + 1], found[#found + 2] = text(lease.taken), text(lease.expires)
     end
@@ -347,18 +362,9 @@ reads.leases = function(keys, args)
   return found
 end
 
--- The lowest version that a lease holds, or `wanted` where none is below it.
-local function held_below(wanted, held, holds)
-  for _, lease in pairs(held) do
-    if lease.version < wanted and holds(lease) then
-      wanted = lease.version
-    end
-  end
-  return wanted
-end
-
 -- uuid, horizon, the longest a lease holds in microseconds or -1, versions behind the visible or -1, keep_versions or 0,
--- max_leases or '': the horizon that stands, and how many entries were no leases; -1: more than max_leases.
+-- max_leases or '', cursor: the horizon that stands; the next cursor, or -1: more leases than max_leases were there, and
+-- none held; how many entries were no leases and went, on the page of this cursor.
 -- Readers together hold a version no longer than one lease, counted from when it could first have been retired: when
 -- the version keep_versions above it became visible.
 writes.announce = function(keys, args)
@@ -366,16 +372,13 @@ writes.announce = function(keys, args)
   if refusal then
     return refusal
   end
-  local now, leases, catalog = now_us(), beside(keys[1], 'leases'), beside(keys[1], 'catalog')
+  local now, catalog = now_us(), beside(keys[1], 'catalog')
   local found = redis.call('HMGET', keys[1], 'visible', 'horizon', 'max_leases')
   local visible, stands = tonumber(found[1]), tonumber(found[2])
   local longest, layers, kept = tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
   local most = tonumber(args[6]) or tonumber(found[3]) or LEASES_MAX
-  local held, over, foreign = leases_in(keys[1], most, stands, visible, now)
-  local of_writer, gone = leases_of_writer(keys[1], stands, visible, now)
-  local function near(lease)
-    return layers < 0 or lease.version >= visible - layers
-  end
+  local leases, count, fit = leases_at(keys[1], most)
+  local moved = math.min(tonumber(args[2]), visible)
   -- Both ways from now: a time far ahead is of a clock that went back since.
   local function young(since)
     return longest < 0 or math.abs(now - since) < longest
@@ -385,47 +388,50 @@ writes.announce = function(keys, args)
     local published = entry and tonumber(string.match(entry, '^(%d+) '))
     return not published or young(published)
   end
-  local moved = held_below(math.min(tonumber(args[2]), visible), of_writer, near)
-  moved = held_below(moved, held or {}, function(lease)
-    return near(lease) and young(lease.taken) and fresh(lease.version)
-  end)
+  local function near(lease)
+    return layers < 0 or lease.version >= visible - layers
+  end
+  local of_writer, gone = leases_of_writer(keys[1], stands, visible, now)
+  for _, lease in pairs(of_writer) do
+    if lease.version < moved and near(lease) then
+      moved = lease.version
+    end
+  end
+  for _, content in ipairs(count > 0 and fit and redis.call('HVALS', leases) or {}) do
+    local version = tonumber(string.match(content, '^(%d+) '))
+    if version and version < moved and version >= stands then
+      local lease = lease_of(content, visible, now)
+      if lease and lease.expires > now and near(lease) and young(lease.taken) and fresh(version) then
+        moved = version
+      end
+    end
+  end
   moved = math.max(moved, stands)
   redis.call('HSET', keys[1], 'horizon', text(moved), 'max_leases', text(most))
-  for id, lease in pairs(of_writer) do
-    if lease.version < moved then
-      gone[#gone + 1] = OF_WRITER .. id
-    end
-  end
   remove_fields(keys[1], gone)
-  if not held then
+  if not fit then
     redis.call('UNLINK', leases)
-    return { moved, -1 }
+    return { moved, '-1', 0 }
   end
-  for id, lease in pairs(held) do
-    if lease.version < moved then
-      over[#over + 1] = id
-    end
+  if count == 0 then
+    return { moved, '0', 0 }
   end
-  for _, id in ipairs(foreign) do
-    over[#over + 1] = id
-  end
-  remove_fields(leases, over)
-  return { moved, #foreign }
+  local cursor, _, over, foreign = page_of_leases(leases, args[7], moved, visible, now)
+  remove_fields(leases, over, foreign)
+  return { moved, cursor, #foreign }
 end
 
--- uuid: how many catalog entries lie below the horizon, and how many leases ran out.
+-- uuid: how many catalog entries lie below the horizon.
 reads.leftovers = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
     return refusal
   end
-  local stands, now, entries = redis.call('HMGET', keys[1], 'horizon', 'visible', 'max_leases'), now_us(), 0
-  local horizon, visible = tonumber(stands[1]), tonumber(stands[2])
+  local horizon, entries = number_of(keys[1], 'horizon'), 0
   for _, version in ipairs(redis.call('HKEYS', beside(keys[1], 'catalog'))) do
     entries = entries + (tonumber(version) < horizon and 1 or 0)
   end
-  local _, over, foreign = leases_in(keys[1], tonumber(stands[3]) or LEASES_MAX, horizon, visible, now)
-  return { entries, over and #over + #foreign or redis.call('HLEN', beside(keys[1], 'leases')) }
+  return entries
 end
 
 -- uuid, epoch, server ids: the servers that were compared with the log, from now on.

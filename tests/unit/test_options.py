@@ -18,6 +18,7 @@ def test_the_defaults_are_valid_and_pinned():
         "keep_versions": None,
         "max_layers": None,
         "max_lease_s": 600.0,
+        "max_leases": 4_000,
         "apply_deadline_s": 300.0,
         "decide_deadline_s": 60.0,
         "parallelism": None,
