@@ -335,6 +335,14 @@ RULES: list[Rule] = [
         "tests/services/test_cassandra_late_applies.py",
     ),
     (
+        "held-as-long-as-leases-are-taken",
+        "all leases of a version together hold it no longer than max_lease_s",
+        "sinks/leases.py",
+        "        return since_us is None or young(since_us)\n",
+        "        return True\n",
+        "tests/conformance/test_stores.py::TestMemoryStore",
+    ),
+    (
         "cassandra-lease-leaves-no-mark",
         "I8: who moves the horizon sees every lease taken before it moves",
         "sinks/cql/leases.cql",

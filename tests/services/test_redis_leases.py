@@ -137,7 +137,7 @@ def test_more_than_max_leases_were_not_taken_and_hold_nothing(query, redis, capl
 
 @contextlib.contextmanager
 def kept_busy(redis: RedisServer):
-    """How long each function about leases kept the server from everybody else, in milliseconds by its own clock:
+    """How long each function about leases kept the server from others, in milliseconds by its own clock:
     the quickest call of each, since on a busy machine a call waits for its processor, too.
     """
     found: dict[bytes, float] = {}

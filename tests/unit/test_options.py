@@ -67,6 +67,7 @@ WHOLE = {
     "frame_bytes": (1, None),
     "key_bytes_max": (1, KEY_BYTES_MAX),
     "value_bytes_max": (1, VALUE_BYTES_MAX),
+    "max_leases": (1, 8_000),
 }
 SECONDS = [
     "apply_deadline_s",
