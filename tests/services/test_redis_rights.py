@@ -331,3 +331,15 @@ def test_a_stream_that_is_ahead_is_written_anew_with_the_writers_rights(users):
     users.server.ask("XADD", f"tg:{{{query.namespace}}}:versions", "5000-0", "visible", "5000")
     query.commit(driver, 2, 3)
     query.check(4)
+
+
+def test_a_reader_that_may_take_no_lease_reads_keys_of_the_newest_version(users):
+    query = users.query
+    query.run(2)
+    url = users.url("tidegate-reader")
+    users.server.ask("ACL", "SETUSER", "tidegate-reader", "clearselectors")
+    with tidegate.connect(url, query.namespace, query.options) as gate:
+        assert gate.version() == 2
+        assert gate.table(MARKER).get_many([b"m1"])
+        with pytest.raises(ConfigError), gate.snapshot():
+            pass
