@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 FORMAT = 1
 LIBRARY = f"tidegate{FORMAT}"
-RELEASE = 10
+RELEASE = 11
 """Raised with every change of the Lua; a server with an older one gets the newer."""
 
 FILES = ("common.lua", "pointer.lua", "group.lua", "alias.lua")

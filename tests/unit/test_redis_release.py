@@ -5,7 +5,7 @@ import re
 
 from tidegate.sinks.redis_functions import RELEASE, source
 
-PINNED = {10: "49d4dc1fdaad6f6b7f64ceaf2f49fb10"}
+PINNED = {11: "75e29fbce8e344cadd82a25dc634e629"}
 """The digest of the Lua of each release, the newest alone is needed."""
 
 
