@@ -149,6 +149,8 @@ def parse(values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
     if found is not None:
         return found
     lines = pc.fill_null(values, b"{}")
+    if not _is_framed(lines):
+        return _parse_slowly(lines, columns)
     joined = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), b"\n")[0].as_buffer()
     as_read = [(column.name, _read_type(column.type)) for column in columns]
     options = pj.ParseOptions(explicit_schema=pa.schema(as_read), unexpected_field_behavior="ignore")
@@ -206,6 +208,14 @@ def _parse_or_name(
         raise
 
 
+def _is_framed(lines: Any) -> bool:
+    """Whether each line is a row of its own when all are parsed together: with a brace at either end, and no
+    line break, none can end in the next one; and as many rows as lines then means one in each.
+    """
+    braces = pc.and_(pc.starts_with(lines, b"{"), pc.ends_with(lines, b"}"))
+    return bool(pc.all(pc.and_(braces, pc.invert(pc.match_substring(lines, b"\n")))).as_py())
+
+
 def _parse_numbers(values: Any, columns: Sequence[ReducedColumn]) -> list[Any] | None:
     """As ``parse``, several times as fast, for what is all numbers and spelt as we write it; else None."""
     if not all(column.type in INTEGERS or column.type in FLOATS for column in columns):
@@ -214,9 +224,10 @@ def _parse_numbers(values: Any, columns: Sequence[ReducedColumn]) -> list[Any] |
     if any(b"," in name for name in names):
         return None
     empty = b"{" + b",".join(name + b":null" for name in names) + b"}"
-    cells = pc.split_pattern(pc.fill_null(values, empty), b",").values
-    if len(cells) != len(values) * len(columns):
+    of_each = pc.split_pattern(pc.fill_null(values, empty), b",")
+    if not pc.all(pc.equal(pc.list_value_length(of_each), len(columns))).as_py():
         return None
+    cells = of_each.flatten()
     arrays, last = [], len(columns) - 1
     for place, (column, name) in enumerate(zip(columns, names, strict=True)):
         mine = cells.take(pa.array(range(place, len(cells), len(columns)))) if last else cells

@@ -485,9 +485,10 @@ writes.end_fill = function(keys, args)
 end
 
 -- Whether a stored value has expired at a time, given as it stands in values: 8 bytes, big-endian, signed.
+-- What is too short to have an expiry has not expired: readers report it, and retirement goes on.
 local function expired(value, at)
   local kind = string.sub(value, 1, 1)
-  if kind ~= 'e' and kind ~= 'x' then
+  if (kind ~= 'e' and kind ~= 'x') or #value < 9 then
     return false
   end
   for place = 1, 8 do

@@ -169,7 +169,7 @@ def _float_of(found: float | str) -> float:
 
 
 def _decimal_of(precision: int, scale: int) -> Mend:
-    """Refuse what the type does not have: Arrow ends the process at 1E-999999999."""
+    """Give all digits of the scale, and refuse other numbers: Arrow ends the process at 1E-999999999."""
     exactly = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
     unit = decimal.Decimal((0, (1,), -scale))
 
@@ -177,10 +177,9 @@ def _decimal_of(precision: int, scale: int) -> Mend:
         try:
             if not found.is_finite():
                 raise decimal.InvalidOperation
-            found.quantize(unit, context=exactly)
+            return found.quantize(unit, context=exactly)
         except decimal.DecimalException:
             raise ValueError(f"a number that is not exactly one of decimal({precision},{scale})") from None
-        return found
 
     return checked
 

@@ -5,6 +5,7 @@ import json
 import math
 import random
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -170,3 +171,27 @@ def test_a_sum_that_does_not_fit_is_told_with_its_key(value, why):
     held = pa.array([None, b'{"n":%d}' % (2**62)], pa.binary())
     with pytest.raises(BadRecordError, match=rf"table t, key \('b', 7\), field n: .*{why}"):
         reduced(held, table, 4, rows)
+
+
+@pytest.mark.parametrize(
+    "kind,contents",
+    [
+        ("string", [b'{"a":"1","b":"2"} {"a":"3","b":"4"}', b" "]),
+        ("string", [b'{"a":"1",', b'"b":"2"}', b'{"a":"3","b":"4"}{"a":"5","b":"6"}']),
+        ("int", [b'{"a":1,"b":2},{"a":3', b'"b":4}']),
+    ],
+)
+def test_values_that_cannot_be_read_do_not_become_rows_of_each_other(kind, contents):
+    """As many rows were found as there were values, and others than theirs."""
+    columns = [ReducedColumn(name, kind, "last") for name in "ab"]
+    with pytest.raises(msgspec.MsgspecError):
+        parse(pa.array(contents), columns)
+
+
+def test_a_value_that_is_written_in_another_way_is_still_read():
+    columns = [ReducedColumn("a", "string", "last"), ReducedColumn("b", "int", "last")]
+    contents = pa.array([b'{"a":"x",\n"b":1}', b' {"b":2} ', None, b'{"b":3,"a":"y"}'])
+    assert [column.to_pylist() for column in parse(contents, columns)] == [
+        ["x", None, None, "y"],
+        [1, 2, None, 3],
+    ]

@@ -190,5 +190,7 @@ def _warnings_said() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """A message for a person, on standard error."""
-    print(f"tidegate: {text}", file=sys.stderr)
+    """Print a message for a person on standard error; of what it quotes nothing steers the terminal."""
+    from tidegate.cli.output import message_of
+
+    print(f"tidegate: {message_of(text)}", file=sys.stderr)
