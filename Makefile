@@ -36,8 +36,8 @@ DEMO_STORE = $(if $(STORE),--store '$(STORE_URL)')
 help: ## Say what there is to run
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
 
-setup: ## Make .venv and find Java (every target below does it first; quick when nothing changed)
-	@tools/setup
+setup: ## Make .venv from requirements.lock and find Java (every target below does it first; FLOAT=1: the newest libraries)
+	@FLOAT='$(FLOAT)' tools/setup
 
 demo: setup ## Run the demo on real departures (WAL=kafka STORE=redis or cassandra start servers; or URLs)
 	$(RUN) $(ON_SERVERS) tidegate demo $(DEMO_WAL) $(DEMO_STORE)

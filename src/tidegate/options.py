@@ -253,7 +253,7 @@ def store_at(text: str, options: dict[str, Any] | None = None) -> StoreAt:
     named = _NAMED.fullmatch(text)
     if named and scheme_of(named[2]):
         if STORE_NAME.fullmatch(named[1]) is None:  # not shown: it may be a piece of a login
-            raise ConfigError(f"what precedes = in a store cannot be its name: {_NO_NAME}")
+            raise ConfigError(f"what precedes = cannot name a store: {_NO_NAME}")
         return StoreAt(named[1], named[2], options or {})
     kind = scheme_of(text).partition("+")[0].lower()
     derived = re.sub(r"[^a-z0-9_-]", "", "redis" if kind == "rediss" else kind)[:40].lstrip("_-")

@@ -413,6 +413,7 @@ def test_the_demo_takes_a_log_on_servers_with_its_options(demos, tmp_path, monke
     assert f"tidegate drop --store {Outcome.store} --wal kafka://***@broker:9092" in kept.stdout
     as_json = json.loads(run("demo", *given, "--json").stdout)
     assert (as_json["log_removed"], as_json["wal"]) == (True, "kafka://***@broker:9092")
+    assert (as_json["folder"], as_json["store"]) == ("/tmp/x", Outcome.store)
     assert "hunter" not in result.output + kept.output + json.dumps(as_json)
 
 

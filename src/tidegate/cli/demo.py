@@ -83,7 +83,8 @@ def demo(
             store_options=of_store,
             allow_unsafe=allow_unsafe,
         )
-    facts = {name: redact(v) if isinstance(v, str) else v for name, v in dataclasses.asdict(outcome).items()}
+    shown = {"wal": redact(outcome.wal), "store": redact(outcome.store)}
+    facts = dataclasses.asdict(outcome) | shown
     if json:
         print_json(facts | {"right": outcome.right})
     else:

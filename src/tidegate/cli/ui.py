@@ -21,7 +21,7 @@ EXAMPLES = examples(
 )
 
 
-def ui(
+def ui(  # noqa: PLR0913, PLR0917 - options of a command
     store: Stores,
     namespace: Namespace,
     store_config: StoreConfigs,
@@ -34,6 +34,12 @@ def ui(
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Listen here; the page has no password.")
     ] = "127.0.0.1",
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A further name in browsers' requests, as behind a proxy; several times."
+        ),
+    ] = None,
     port: Annotated[
         int, typer.Option(metavar="N", min=0, max=65_535, help="Listen there; 0: any that is free.")
     ] = 8765,
@@ -51,7 +57,7 @@ def ui(
     ats, options = stores_given(store, store_config), {} if wal is None else wal_options(wal_config)
     _look_once(Places(ats, namespace, wal, options))
     facts = Facts(namespace, ats, wal, options, metrics)
-    server = Server(facts, host, port)
+    server = Server(facts, host, port, name or ())
     say(f"{server.url} shows namespace {namespace}; Ctrl-C ends it")
     try:
         server.serve_forever()
