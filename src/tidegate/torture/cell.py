@@ -20,7 +20,7 @@ from tidegate.errors import LineageError
 from tidegate.testing.forked import NO_ROOM, Forked
 from tidegate.torture import driver, readers, works
 from tidegate.torture.besides import FOLLOWS, PIPELINES, TIDIES
-from tidegate.torture.driver import FAILED, Where
+from tidegate.torture.driver import AGED_BATCHES, FAILED, Where
 from tidegate.torture.events import Asked, Done, Fault, Raised
 from tidegate.torture.faults import CLOCK_STEPS_S, KILLS
 from tidegate.torture.history import Recorder
@@ -137,7 +137,8 @@ class CellRun:
         self._recorder = Recorder(self.folder, "run", role="run")
         self._processes: list[Forked] = []
         self._drivers = 0
-        self._batches = self._shape.batches
+        self._aged = AGED_BATCHES if self._shape.old else 0
+        self._batches = self._aged + self._shape.batches
 
     @property
     def _taken_over(self) -> bool:
@@ -172,6 +173,8 @@ class CellRun:
             workloads=self._workloads,
             seconds_max=self._setting.deadline_s,
         )
+        if self._shape.old:
+            self._must_end(self._drive(ages=True), 0)
         looking = self._start(readers.main, _json(plan), readers.NAME)
         first = self._drive(disturbed=True)
         if self._sleeps:
@@ -212,7 +215,7 @@ class CellRun:
         """`tidegate recover`: what was decided before it began is visible when it has ended well (I4)."""
         before, call = self._look(), self._recorder.number()
         self._recorder.note(Asked(call=call, namespace=self.where.namespace, command="recover"))
-        process = self._start(works.recover, _json(self.where), "recover", str(self.work))
+        process = self._start(works.recover, _json(self.where), "recover", str(self.folder), "recover")
         self._wait(process)
         # Without a namespace there is nothing to recover, and the command says so.
         if process.exit_code == 0:
@@ -226,7 +229,8 @@ class CellRun:
     def finish_at_last(self) -> None:
         """Who had no answer left something open, maybe: `recover` has to finish it now (I4)."""
         self._end = max(self._end, time.monotonic() + self._setting.deadline_s / 2)
-        self._must_end(self._start(works.recover, _json(self.where), "recover-last", str(self.work)), 0, 2)
+        last = "recover-last"
+        self._must_end(self._start(works.recover, _json(self.where), last, str(self.folder), last), 0, 2)
         seen = self._look()
         self.findings += unfinished(seen.decided, seen)
 
@@ -268,24 +272,27 @@ class CellRun:
         self,
         *,
         disturbed: bool = False,
+        ages: bool = False,
         checkpoint: Path | None = None,
         lineage: str = LINEAGE,
         dies_at: str = "",
     ) -> Forked:
-        """Start a driver: the one with the cell's fault, one that dies at a failpoint, or a plain one."""
+        """Start a driver: one that makes an old namespace, the one with the cell's fault, one that dies at
+        a failpoint, or a plain one.
+        """
         cell, shape = self._cell, self._shape
-        self._drivers += 1
+        self._drivers += 0 if ages else 1
         where = self.where
         if disturbed and cell.fault.startswith("net-"):
             where = msgspec.structs.replace(where, store_options={**where.store_options, "timeout_s": 1.0})
         plan = driver.Plan(
             where=where,
             folder=str(self.folder),
-            name=f"{DRIVER}-{self._drivers}",
+            name=f"{DRIVER}-{self._drivers}",  # 0: it ends before the fault
             checkpoint=str(checkpoint or self.checkpoint),
             seed=f"{self._setting.seed}-{cell}",
             workloads=self._workloads,
-            batches=self._batches,
+            batches=self._aged if ages else self._batches,
             lineage=lineage,
             key_groups=shape.key_groups,
             parallelism=shape.parallelism,
@@ -297,9 +304,10 @@ class CellRun:
             nth=1 if dies_at else shape.nth,
             taken_over=self._taken_over,
             goes_on=disturbed and not self._taken_over,
-            beside=cell.beside,
-            clocks_step=cell.fault in CLOCK_STEPS_S,
-            reopen_at=shape.reopen_at if disturbed else 0,
+            beside="" if ages else cell.beside,
+            clocks_step=cell.fault in CLOCK_STEPS_S and not ages,
+            reopen_at=self._aged + shape.reopen_at if disturbed and shape.reopen_at else 0,
+            ages=ages,
         )
         return self._start(driver.main, _json(plan), plan.name)
 

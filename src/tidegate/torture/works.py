@@ -25,7 +25,9 @@ from tidegate.torture.besides import SECOND
 from tidegate.torture.check import check
 from tidegate.torture.covered import gaps
 from tidegate.torture.driver import Where
+from tidegate.torture.history import Recorder
 from tidegate.torture.left_to_do import Seen
+from tidegate.torture.mending import mending_noted
 from tidegate.torture.outcome import Finding
 from tidegate.torture.verdict import Verdict
 from tidegate.wal.catch_up import catch_up
@@ -223,21 +225,27 @@ def look(where_json: str, result: str) -> int:
     return 0
 
 
-def recover(where_json: str, config_folder: str) -> int | None:
-    """The command line: ``tidegate recover``, with what it is given here and nothing of the environment."""
+def recover(where_json: str, folder: str, name: str) -> int | None:
+    """The command line: ``tidegate recover``, with what it is given here and nothing of the environment.
+    ``name``: of the history in the folder, which notes what it puts back.
+    """
+    return _command("recover", json_decoder(Where).decode(where_json), Path(folder), name, "--jobs", "1")
+
+
+def _command(command: str, where: Where, folder: Path, name: str, *more: str) -> int | None:
     from tidegate.cli import app
 
-    where = json_decoder(Where).decode(where_json)
-    for name in [name for name in os.environ if name.startswith("TIDEGATE_")]:
-        del os.environ[name]
-    wal_config, store_config = (Path(config_folder, f"{of}.properties") for of in ("wal", "store"))
-    argv = ["recover", "--force", "--jobs", "1", "--wal", where.wal, "--store", where.store]
+    for each in [each for each in os.environ if each.startswith("TIDEGATE_")]:
+        del os.environ[each]
+    wal_config, store_config = (folder / "work" / f"{of}.properties" for of in ("wal", "store"))
+    argv = [command, "--force", *more, "--wal", where.wal, "--store", where.store]
     argv += ["--store", f"{SECOND}={where.second}"] if where.second and listed(where) else []
     argv += ["--namespace", where.namespace, *(["--allow-unsafe"] if where.allow_unsafe else [])]
     argv += config_file("--wal-config", where.wal_options, wal_config)
     argv += config_file("--store-config", where.store_options, store_config)
     try:
-        app(argv, prog_name="tidegate")
+        with Recorder(folder, name, role="command") as recorder, mending_noted(recorder, where.namespace):
+            app(argv, prog_name="tidegate")
     finally:
         wal_config.unlink(missing_ok=True)
         store_config.unlink(missing_ok=True)
