@@ -7,6 +7,8 @@ Spark's do: offsets are noted in the checkpoint's folder before a batch runs, it
 from __future__ import annotations
 
 import contextlib
+import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from tidegate.committers.open import open_namespace
 from tidegate.committers.pipeline import Pipeline
 from tidegate.committers.retire import retire_up_to
 from tidegate.decoders import json_decoder
-from tidegate.errors import FencedError, LineageError, TidegateError
+from tidegate.errors import FencedError, LineageError, StoreNotVerifiedError, TidegateError
 from tidegate.failpoints import FailpointError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
@@ -65,6 +67,7 @@ from tidegate.torture.workloads import changes_of, keys_read
 from tidegate.wal.fold import replay_of
 from tidegate.wal.open_log import open_log
 
+AGAIN_S = 0.05
 LIVES_MAX = 5
 """A driver that fails opens anew, at most so often."""
 FAILED = 70
@@ -99,6 +102,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ``goes_on``: after an error it opens anew, in the same process. ``beside``: what it does besides
     committing, all along. ``clocks_step``: of some driver of the cell. ``reopen_at``: it opens anew
     before that batch. ``salt``: which rows. ``ages``: it makes an old namespace of a new one.
+    ``keeps``: so many versions, where it retires. ``servers_change``: told so, it opens anew, as a query that
+    is restarted.
     """
 
     where: Where
@@ -123,6 +128,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     clocks_step: bool = False
     reopen_at: int = 0
     ages: bool = False
+    keeps: int = 1
+    servers_change: bool = False
 
     @property
     def retires(self) -> bool:
@@ -162,8 +169,8 @@ class Torture:
         plan = self._plan
         if plan.fault:
             failpoints.listen(self._disturber.hit)
-        code = 0
-        for life in range(1, LIVES_MAX + 1):
+        code, end = 0, time.monotonic() + plan.deadline_s
+        for life in itertools.count(1):
             try:
                 with self._driver() as driver:
                     self._live(driver, f"{plan.name}.{life}")
@@ -173,8 +180,11 @@ class Torture:
             except (FailpointError, TidegateError) as error:
                 print(f"{type(error).__name__}: {error}", flush=True)  # noqa: T201 - to the cell's folder
                 code = exit_code_of(error)
-                if not plan.goes_on or isinstance(error, FencedError | LineageError):
+                changed = plan.servers_change and code == StoreNotVerifiedError.exit_code
+                again = time.monotonic() < end if changed else plan.goes_on and life < LIVES_MAX
+                if not again or isinstance(error, FencedError | LineageError):
                     break
+                time.sleep(AGAIN_S if changed else 0)
         return code
 
     # -- what it works with -----------------------------------------------------------------------------
@@ -187,7 +197,7 @@ class Torture:
             parallelism=plan.parallelism,
             frame_bytes=plan.frame_bytes,
             driver_apply_max_changes=0,
-            keep_versions=1 if plan.retires else None,
+            keep_versions=plan.keeps if plan.retires else None,
             max_layers=MOST_LAYERS if plan.retires else None,  # so that readers hold nothing back for long
             summary_every=1 if plan.retires else 500,
             commit_in_flight=IN_FLIGHT,

@@ -14,7 +14,7 @@ import msgspec
 from tidegate.committers.drop import drop_namespace
 from tidegate.committers.verify import verify
 from tidegate.decoders import json_decoder
-from tidegate.errors import CorruptError, TidegateError
+from tidegate.errors import CorruptError, StoreNotVerifiedError, TidegateError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import Pointer
@@ -42,6 +42,7 @@ PRELOADED = (
     "tidegate.cli",
     "typer._adapters",  # else imported by each command, which takes longer than the command
 )
+NOBODY_ASKED = "no reader asked for the rows that are lost: whether it would have been refused is not known"
 CLIENTS = {
     "file": "tidegate.wal.file_log",
     "kafka": "tidegate.wal.kafka_log",
@@ -80,10 +81,11 @@ def ends_with_its_code(work: Work) -> Work:
     return cast("Work", run)
 
 
-def judge(where_json: str, folder: str, result: str, *ended: str) -> int:
+def judge(where_json: str, folder: str, result: str, lost: str = "", *ended: str) -> int:
     """Judge the history, then log and store as they are now; the verdict goes to the file ``result``, that of
     the history alone at once: it stands, whether log and store answer or not. ``ended``: the processes that
-    wrote of it and ended by themselves.
+    wrote of it and ended by themselves. ``lost``: not empty when rows are gone for good: then who asks for
+    them has to be refused, and the store cannot be verified.
     """
     where = json_decoder(Where).decode(where_json)
     verdict = check(Path(folder))
@@ -104,6 +106,11 @@ def judge(where_json: str, folder: str, result: str, *ended: str) -> int:
         errors=verdict.errors,
     )
     Path(result).write_bytes(msgspec.json.encode(told))
+    if lost:
+        unproven = [] if verdict.errors.get(StoreNotVerifiedError.__name__) else [NOBODY_ASKED]
+        told = msgspec.structs.replace(told, unproven=(*unproven, *told.unproven))
+        Path(result).write_bytes(msgspec.json.encode(told))
+        return 0
     findings, unproven, counts = _verified(where)
     if not findings and not unproven:
         findings, unproven, sent = _strays_refused(where)
@@ -230,6 +237,21 @@ def recover(where_json: str, folder: str, name: str) -> int | None:
     ``name``: of the history in the folder, which notes what it puts back.
     """
     return _command("recover", json_decoder(Where).decode(where_json), Path(folder), name, "--jobs", "1")
+
+
+def repair(where_json: str, folder: str, name: str) -> int | None:
+    """The command line: ``tidegate repair``, as ``recover``."""
+    return _command("repair", json_decoder(Where).decode(where_json), Path(folder), name)
+
+
+@ends_with_its_code
+def keys(where_json: str, result: str) -> int:
+    """The hashes of rows that are there, into the file ``result``."""
+    from tidegate.torture.store_faults import ROWS, keys_of
+
+    found = [key.decode() for key in keys_of(json_decoder(Where).decode(where_json)) if ROWS.match(key)]
+    Path(result).write_bytes(msgspec.json.encode(found))
+    return 0
 
 
 def _command(command: str, where: Where, folder: Path, name: str, *more: str) -> int | None:
