@@ -23,9 +23,6 @@ from tidegate.wal.record import VersionFact
 
 logger = logging.getLogger("tidegate")
 
-PUT_BACK = "version %s was put back in %s key groups"
-"""The warning that reports a version that was put back."""
-
 
 class Mended(NamedTuple):
     """A version, and in how many key groups it was put back."""
@@ -48,7 +45,7 @@ def repair(driver: Driver) -> list[Mended]:
         for fact in facts_from(driver, oldest):
             if put_back := _put_back(driver, fact):
                 mended.append(Mended(fact.version, put_back))
-                logger.warning(PUT_BACK, fact.version, put_back)
+                logger.warning("version %s was put back in %s key groups", fact.version, put_back)
         failpoints.hit("repair.before_listing")
     return mended
 

@@ -143,7 +143,7 @@ class Done(Event, tag="done"):
 
 
 class PutBack(Event, tag="put_back"):
-    """A repair put a version back in so many key groups. ``began``: before the repair did."""
+    """A repair put a version back in so many key groups; 0: the base. ``began``: a time before that."""
 
     namespace: str
     version: int

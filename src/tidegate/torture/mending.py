@@ -7,11 +7,21 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from tidegate.committers.repair import PUT_BACK
 from tidegate.torture.events import PutBack
 from tidegate.torture.history import Recorder
 
 LOGGER = "tidegate"
+PUT_BACK = "put back in %s key groups"
+"""How a message ends that reports what was put back; its arguments end with the version and this number."""
+
+
+def put_back_in(record: logging.LogRecord) -> tuple[int, int] | None:
+    """The version, 0 for merged ones, and in how many key groups it was put back; None: another message."""
+    if not str(record.msg).endswith(PUT_BACK):
+        return None
+    args: Any = record.args
+    *what, version, key_groups = args
+    return 0 if what == ["all versions up to"] else version, key_groups
 
 
 class MendingNotes(logging.StreamHandler):  # type: ignore[type-arg] # not generic when it runs
@@ -27,10 +37,9 @@ class MendingNotes(logging.StreamHandler):  # type: ignore[type-arg] # not gener
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
-        if record.msg == PUT_BACK:
-            args: Any = record.args
-            version, key_groups = args
+        if (found := put_back_in(record)) is not None:
             namespace, began = self._namespace, self.began
+            version, key_groups = found
             self._recorder.note(
                 PutBack(namespace=namespace, version=version, key_groups=key_groups, began=began)
             )
