@@ -648,6 +648,19 @@ def offer_command(made, number):
 
 
 @mutator
+def a_repair_of_what_no_fault_destroyed(made):
+    line = pick(made, (line for line, _ in returned(made)))
+    if line is None:
+        return None
+    make_room(made, line)
+    version = made.random.randrange(line[1].version) + 1
+    mended = events.PutBack(namespace=NAMESPACE, version=version, key_groups=1, began=line[1].at + 1)
+    insert(made, line, line[0], mended)
+    mended.at += 2
+    return {"mended"}
+
+
+@mutator
 def an_error_that_is_not_documented(made):
     client = made.clients[0]
     event = events.Failed(client=client.number, what="get", error="TypeError", began=made.now)

@@ -62,6 +62,12 @@ RETIRED_ONCE = ("sinks/sqlite_store.py", "min(:horizon, visible, coalesce", "min
 RETIRES = "        if not self._shards.retire(version, changes, stopped):\n"
 NEVER_RETIRED = ("sinks/sqlite_store.py", RETIRES, f"        self._decode('', CatalogEntry)\n{RETIRES}")
 
+NOT_DESTROYED = (
+    "src/tidegate/torture/driver.py",
+    "destroys=rows",
+    "destroys=[]",
+)
+
 WRONG_ROWS = {"atomic", "lost", "resurrected", "doubled"}
 """What rows that are not there, or are too old, are called: it depends on who read which of them when."""
 
@@ -89,6 +95,7 @@ BROKEN = [
     ("a seal counts nothing", NOT_COUNTED, "apply.before_chunk:forgotten:same", WRONG_ROWS),
     ("a horizon stays where it is", RETIRED_ONCE, "retire.after_announce:twice:same", {"finish"}),
     ("retirement fails for ever", NEVER_RETIRED, "retire.after_announce:kill:second", {"error", "finish"}),
+    ("a repair mends what nobody destroyed", NOT_DESTROYED, "repair.before_listing:lost:same", {"mended"}),
     (
         "what is retired is read",
         (*NO_HORIZON, *NO_FLOOR),

@@ -112,6 +112,42 @@ def test_a_look_that_began_before_the_return_may_be_older(tmp_path):
     assert check(folder).ok
 
 
+# -- repairs ------------------------------------------------------------------------------------------------
+
+
+def mended(version, key_groups=1, began=0):
+    return events.PutBack(namespace="made", version=version, key_groups=key_groups, began=began)
+
+
+def gone(version, *key_groups):
+    rows = [events.Destroyed(version=version, key_group=group) for group in key_groups]
+    return events.Fault(kind="evict", destroys=rows)
+
+
+def test_a_repair_puts_back_what_a_fault_destroyed_and_nothing_else(tmp_path):
+    begin = [offered(1, 0, rows(a=1)), returned(1, 1), offered(2, 1, rows(a=2)), returned(2, 2)]
+    assert broken(tmp_path, *begin, gone(2, 0), mended(2)) == set()
+    assert broken(tmp_path, *begin, gone(2, 0, 3), mended(2, key_groups=2)) == set()
+    assert broken(tmp_path, *begin, mended(2)) == {"mended"}
+    assert broken(tmp_path, *begin, mended(2), gone(2, 0)) == {"mended"}
+    assert broken(tmp_path, *begin, gone(2, 0), mended(1)) == {"mended"}
+    assert broken(tmp_path, *begin, gone(2, 0), mended(2, key_groups=2)) == {"mended"}
+    assert broken(tmp_path, *begin, gone(2, 0), gone(2, 0), mended(2, key_groups=2)) == {"mended"}
+
+
+def test_a_version_that_was_not_visible_yet_may_never_have_been_whole(tmp_path):
+    begin = [offered(1, 0, rows(a=1)), returned(1, 1), offered(2, 1, rows(a=2))]
+    assert broken(tmp_path, *begin, mended(2)) == set()
+    returned_at = 60
+    assert broken(tmp_path, *begin, returned(2, 2), mended(2, began=returned_at - 1)) == set()
+    assert broken(tmp_path, *begin, returned(2, 2), mended(2, began=returned_at + 1)) == {"mended"}
+
+
+def test_after_a_server_was_killed_anything_may_have_been_lost(tmp_path):
+    begin = [offered(1, 0, rows(a=1)), returned(1, 1)]
+    assert broken(tmp_path, *begin, events.Fault(kind="server", forgets=True), mended(1)) == set()
+
+
 def test_a_store_that_forgets_by_our_doing_may_show_less(tmp_path):
     begin = [offered(1, 0, rows(a=1)), returned(1, 1), looked(1)]
     fault = events.Fault(kind="restored", forgets=True)

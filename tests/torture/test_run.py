@@ -17,7 +17,9 @@ from tidegate.cli import app
 from tidegate.durations import duration_us
 from tidegate.errors import ConfigError
 from tidegate.torture import run
-from tidegate.torture.faults import FAULTS
+from tidegate.torture.besides import REPAIRS
+from tidegate.torture.driver import AGED_BATCHES
+from tidegate.torture.faults import FAULTS, OUTSIDE
 from tidegate.torture.report import facts_of, page_of, verdict_of, write
 from tidegate.torture.run import torture
 from tidegate.torture.schedule import FINISHES, cell_of
@@ -83,7 +85,8 @@ def report(urls, tmp_path_factory):
 
 def test_the_part_has_every_fault_and_way_that_files_have():
     cells = [cell_of(text) for text in PART]
-    assert {cell.fault for cell in cells} == {f for f in FAULTS if not f.startswith("net-")} - {"server"}
+    elsewhere = {"server", "net-lost", "net-late", *OUTSIDE}
+    assert {cell.fault for cell in cells} == FAULTS.keys() - elsewhere
     assert {cell.finish for cell in cells} == set(FINISHES)
 
 
@@ -113,6 +116,21 @@ def test_readers_of_all_kinds_were_there(report):
     for path in report.folder.glob("cells/*/readers.jsonl"):
         kinds |= set(re.findall(r'"kind":"(\w+)"', path.read_text()))
     assert kinds == {"latest", "pinned", "scan", "aio", "behind", "second"}
+
+
+def test_what_repairs_put_back_is_noted(report):
+    repairing = [outcome for outcome in report.totals.outcomes if outcome.cell.beside == REPAIRS]
+    assert repairing
+    for outcome in repairing:
+        told = [path.read_text() for path in (report.folder / outcome.history).glob("*.jsonl")]
+        assert '"event":"put_back"' in "".join(told), outcome.cell
+
+
+def test_the_log_of_every_cell_was_trimmed_before_the_fault(report):
+    """All of these; a cell at the first open of a namespace may have nothing to trim."""
+    for outcome in report.totals.outcomes:
+        told = (report.folder / outcome.history / "driver-0.jsonl").read_text()
+        assert told.count('"event":"returned"') == AGED_BATCHES, outcome.cell
 
 
 def test_nothing_is_left_behind(report, urls):

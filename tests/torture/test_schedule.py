@@ -6,16 +6,25 @@ import pytest
 
 from tidegate import failpoints
 from tidegate.errors import ConfigError
-from tidegate.torture.faults import FAULTS, TABLE
-from tidegate.torture.schedule import FINISHES, cell_of, cells, check_faults, round_size, shape_of, skipped
+from tidegate.torture.faults import FAULTS, OUTSIDE, TABLE
+from tidegate.torture.schedule import (
+    FINISHES,
+    Here,
+    Skipped,
+    cell_of,
+    cells,
+    check_faults,
+    round_size,
+    shape_of,
+    skipped,
+)
 
 SQLITE, REDIS, CLUSTER = "sqlite:///s", "redis://h:1", "redis+cluster://h:1"
 
 
 def first_round(seed, store=REDIS, faults=FAULTS, server_kill=""):
-    return list(
-        itertools.islice(cells(seed, faults, store, server_kill), round_size(faults, store, server_kill))
-    )
+    here = Here(store, server_kill)
+    return list(itertools.islice(cells(seed, faults, here), round_size(faults, here)))
 
 
 @pytest.mark.parametrize("store", [SQLITE, REDIS, CLUSTER])
@@ -23,13 +32,13 @@ def first_round(seed, store=REDIS, faults=FAULTS, server_kill=""):
 def test_every_failpoint_fault_and_way_is_run_or_told_as_not_run(store, server_kill):
     run = first_round(3, store, server_kill=server_kill)
     assert len({str(cell) for cell in run}) == len(run)
-    left_out = sum(skip.cells for skip in skipped(FAULTS, store, server_kill))
+    left_out = sum(skip.cells for skip in skipped(FAULTS, Here(store, server_kill)))
     assert len(run) + left_out == len(failpoints.NAMES) * len(FAULTS) * len(FINISHES)
     assert {cell.round for cell in run} == {1}
 
 
 def test_the_crash_table_comes_first():
-    size = round_size(TABLE, REDIS)
+    size = round_size(TABLE, Here(REDIS))
     run = first_round(3)
     assert {cell.fault for cell in run[:size]} == set(TABLE)
     assert not {cell.fault for cell in run[size:]} & set(TABLE)
@@ -40,8 +49,8 @@ def test_the_crash_table_has_every_failpoint():
 
 
 def test_the_second_round_has_the_same_cells_in_another_order():
-    faults, size = ("kill", "io"), round_size(("kill", "io"), SQLITE)
-    both = list(itertools.islice(cells(5, faults, SQLITE), 2 * size))
+    faults, size = ("kill", "io"), round_size(("kill", "io"), Here(SQLITE))
+    both = list(itertools.islice(cells(5, faults, Here(SQLITE)), 2 * size))
     one, two = both[:size], both[size:]
     assert {cell[:3] for cell in one} == {cell[:3] for cell in two}
     assert [cell[:3] for cell in one] != [cell[:3] for cell in two]
@@ -57,25 +66,48 @@ def test_a_seed_gives_one_schedule():
 
 
 def test_nothing_that_is_possible_is_no_endless_search():
-    assert list(cells(1, ["server"], SQLITE)) == []
+    assert list(cells(1, ["server"], Here(SQLITE))) == []
 
 
 def test_a_proxy_needs_a_plain_server():
     for url in (SQLITE, CLUSTER, "rediss://h:1", "redis://:secret@h:1", "redis://h:1/3", "cassandra://h/k"):
-        (skip,) = skipped(["net-lost"], url, "")
+        (skip,) = skipped(["net-lost"], Here(url))
         assert "redis://host:port" in skip.reason
-    assert [skip for skip in skipped(["net-lost"], "redis://h:1/0", "") if not skip.failpoint] == []
-    (skip,) = skipped(["net-lost"], "redis://h:1/0", "", logs_in=True)
+    assert [skip for skip in skipped(["net-lost"], Here("redis://h:1/0")) if not skip.failpoint] == []
+    logs_in = Here("redis://h:1/0", logs_in=True)
+    (skip,) = skipped(["net-lost"], logs_in)
     assert "does not log in" in skip.reason
-    assert round_size(["net-lost"], "redis://h:1/0", logs_in=True) == 0
-    assert list(cells(1, ["net-lost"], "redis://h:1/0", logs_in=True)) == []
+    assert round_size(["net-lost"], logs_in) == 0
+    assert list(cells(1, ["net-lost"], logs_in)) == []
 
 
 def test_a_disk_is_filled_where_it_is_ours():
-    assert [skip for skip in skipped(["full"], SQLITE, "") if not skip.failpoint] == []
+    assert [skip for skip in skipped(["full"], Here(SQLITE)) if not skip.failpoint] == []
     for url in (CLUSTER, "redis://h:1", "cassandra://h/k"):
-        (skip,) = skipped(["full"], url, "")
+        (skip,) = skipped(["full"], Here(url))
         assert "only that of sqlite://" in skip.reason
+
+
+@pytest.mark.parametrize("fault", OUTSIDE)
+def test_what_is_done_to_redis_from_outside_needs_redis(fault):
+    for url in (SQLITE, "cassandra://h/k"):
+        (skip,) = skipped([fault], Here(url))
+        assert "only Redis" in skip.reason
+    for url in (REDIS, CLUSTER, "rediss+sentinel://h:1/m"):
+        assert skipped([fault], Here(url)) == []
+
+
+def test_what_the_topology_lacks_is_told_and_counted():
+    here = Here(CLUSTER, lacking={"reshard": "one primary"})
+    (skip,) = skipped(["reshard", "evict-base"], here)
+    assert skip == Skipped("", "reshard", len(failpoints.NAMES) * len(FINISHES), "one primary")
+
+
+def test_a_namespace_is_old_but_where_its_making_is_disturbed():
+    shapes = [(cell, shape_of(cell, seed)) for seed in range(20) for cell in first_round(seed)]
+    young = [cell for cell, shape in shapes if not shape.old]
+    assert young
+    assert all(cell.failpoint.startswith("open.") and cell.fault not in OUTSIDE for cell in young)
 
 
 def test_cells_are_named():

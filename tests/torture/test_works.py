@@ -27,10 +27,11 @@ def test_recover_leaves_no_password_behind_and_asks_nothing_of_the_environment(t
     elsewhere = {"TIDEGATE_STORE_CONFIG": str(tmp_path / "of another cluster")}
     monkeypatch.setattr(os, "environ", {**os.environ, **elsewhere})
     where = Where(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", "torture-x", {}, {"timeout_s": 3.0})
+    (tmp_path / "work").mkdir()
     with pytest.raises(SystemExit) as ended:
-        works.recover(msgspec.json.encode(where).decode(), str(tmp_path))
+        works.recover(msgspec.json.encode(where).decode(), str(tmp_path), "recover")
     assert ended.value.code == 2  # there is no such namespace
-    assert list(tmp_path.glob("*.properties")) == []
+    assert list((tmp_path / "work").iterdir()) == []
 
 
 def test_only_the_clients_that_are_needed_are_imported():

@@ -8,7 +8,7 @@ NAMESPACE = "made"
 
 
 def write(folder, *lines, name="p"):
-    """Begins with the process and a client 1 of the primary; what has ``began`` began five moments before."""
+    """Begins with the process and a client 1 of the primary; ``began`` 0: five moments before."""
     lines = [
         events.Started(name=name, role="driver", pid=1, boot="b", wall_us=0),
         events.Connected(client=1, namespace=NAMESPACE),
@@ -16,7 +16,7 @@ def write(folder, *lines, name="p"):
     ]
     for at, line in enumerate(lines, 1):
         line.at = at * 10
-        if hasattr(line, "began"):
+        if getattr(line, "began", None) == 0:
             line.began = line.at - 5
     (folder / f"{name}.jsonl").write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     return folder

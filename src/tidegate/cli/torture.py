@@ -75,6 +75,13 @@ Resume = Annotated[
 ServerKill = Annotated[
     str, typer.Option(metavar="CMD", help="A command that kills a server and starts it again; may be used.")
 ]
+Topology = Annotated[
+    bool,
+    typer.Option(
+        "--allow-topology-changes",
+        help="Redis: slots may be moved, replicas attached and promoted; all is put back.",
+    ),
+]
 Jobs = Annotated[int, typer.Option(metavar="N", help="Cells at a time.")]
 CellDeadline = Annotated[
     str, typer.Option(metavar="TIME", help="A cell that takes longer is ended, and not proven.")
@@ -93,6 +100,7 @@ def torture(  # noqa: PLR0913, PLR0917 - its options
     report: ReportAt = None,
     resume: Resume = None,
     allow_server_kill: ServerKill = "",
+    allow_topology_changes: Topology = False,
     jobs: Jobs = 2,
     cell_deadline: CellDeadline = "60s",
     wal_config: WalConfig = None,
@@ -134,6 +142,7 @@ def torture(  # noqa: PLR0913, PLR0917 - its options
             cell_s=_seconds("--cell-deadline", cell_deadline),
             keep=keep,
             server_kill=allow_server_kill,
+            topology=allow_topology_changes,
             wal_options=of_wal,
             store_options=of_store,
             allow_unsafe=allow_unsafe,

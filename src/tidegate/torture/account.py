@@ -91,6 +91,8 @@ class Account:
         self.looks: dict[str, Looks] = {}
         self.forgot_at = -1
         """When the store may last have lost what was seen in it."""
+        self.destroyed: dict[int, set[int]] = {}
+        """By version, the key groups whose rows of it faults have removed."""
         self._epochs: dict[str, int] = {}
         self._owners: list[tuple[int, int, str, str]] = [(-1, 0, "", "")]
         """Who opened the namespace, with rising epochs: when, epoch, driver, line."""
@@ -163,6 +165,25 @@ class Account:
                 before[1],
                 line,
             )
+
+    def mended(self, event: events.PutBack, line: str) -> None:
+        """A version that was visible before was whole: what is put back of it, a fault had destroyed.
+
+        A version that was not visible yet may never have been applied.
+        """
+        self._last_write = event.at
+        visible, seen = self.registers.setdefault("", Steps()).before(event.began)
+        destroyed = len(self.destroyed.get(event.version, ()))
+        if event.version > visible or self.forgot_at >= 0 or event.key_groups <= destroyed:
+            return
+        self.find(
+            "mended",
+            f"a repair put version {event.version} back, which was visible and which no fault had destroyed",
+            f"version {event.version} put back in at most {destroyed} key groups",
+            f"in {event.key_groups}",
+            seen,
+            line,
+        )
 
     def wrote(self, at: int) -> None:
         """Something other than a recovery was begun, or ended, that may write."""

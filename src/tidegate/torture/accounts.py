@@ -40,6 +40,7 @@ class Accounts:
             events.Raised: self._raised,
             events.Asked: self._asked,
             events.Done: self._done,
+            events.PutBack: self._mended,
             events.Connected: self._connected,
             events.Looked: self._looked,
             events.Listed: self._listed,
@@ -71,6 +72,9 @@ class Accounts:
 
     def _fault(self, event: events.Fault, line: Line, file: int) -> None:
         self._verdict.count("faults")
+        for account in self.by_name.values():
+            for rows in event.destroys:
+                account.destroyed.setdefault(rows.version, set()).add(rows.key_group)
         if event.forgets:
             for account in self.by_name.values():
                 account.forget(event.at)
@@ -114,6 +118,10 @@ class Accounts:
         if not isinstance(call, Asked):
             raise CorruptError(f"{line.where}: a commit ends with 'returned', not with 'done'")
         call.account.done(call, event, line.where)
+
+    def _mended(self, event: events.PutBack, line: Line, file: int) -> None:
+        self._verdict.count("repairs")
+        self._account(event.namespace).mended(event, line.where)
 
     def _call(self, file: int, number: int, line: Line) -> tuple[Account, Offer] | Asked:
         call = self._calls.pop((file, number), None)

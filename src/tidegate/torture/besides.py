@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tidegate.committers.apply import read_manifest
 from tidegate.committers.change_stores import add_store
 from tidegate.committers.driver import Driver
 from tidegate.committers.follower import Follower, follower_for
 from tidegate.committers.repair import repair
-from tidegate.errors import StoreUnavailableError
+from tidegate.committers.retire import retire_up_to
+from tidegate.committers.trim import Trimmer
+from tidegate.errors import StoreUnavailableError, WalGapError, WalUnavailableError
 from tidegate.options import StoreAt
 from tidegate.sinks.store import Counts, Stamp, Store
+from tidegate.wal.file_log import FileLog
 
 TIDIES, PIPELINES, FOLLOWS, REPAIRS = "tidies", "pipelines", "follows", "repairs"
 BESIDES = {
@@ -93,6 +98,28 @@ class Second:
                 )
             patience.pause()
             self.step(ADDED_AT, lambda: None)
+
+
+# -- an old namespace ---------------------------------------------------------------------------------------
+
+
+def age(driver: Driver, trimmer: Trimmer) -> None:
+    """Retire and trim, as time does: of the versions below the visible one the store alone has the rows.
+
+    WalUnavailableError: the log still holds the first version.
+    """
+    retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
+    if isinstance(driver.log, FileLog):  # trusts no file's time to the second
+        for segment in driver.log.folder.rglob("*.seg"):
+            os.utime(segment, (0, 0))
+    trimmer.trim(driver.view, driver.clock.now_us())
+    first = driver.folded.recent[0]
+    with contextlib.suppress(WalGapError):
+        read_manifest(driver.log, first)
+        raise WalUnavailableError(
+            f"{driver.log.where}: version {first.version} was trimmed and is still there, so the namespace is"
+            " not as an old one is: compare the clocks of the log's servers and of this machine"
+        )
 
 
 # -- repair -------------------------------------------------------------------------------------------------

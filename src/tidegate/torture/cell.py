@@ -20,14 +20,15 @@ from tidegate.errors import LineageError
 from tidegate.testing.forked import NO_ROOM, Forked
 from tidegate.torture import driver, readers, works
 from tidegate.torture.besides import FOLLOWS, PIPELINES, TIDIES
-from tidegate.torture.driver import FAILED, Where
+from tidegate.torture.driver import AGED_BATCHES, FAILED, Where
 from tidegate.torture.events import Asked, Done, Fault, Raised
-from tidegate.torture.faults import CLOCK_STEPS_S, KILLS
+from tidegate.torture.faults import CLOCK_STEPS_S, EVICTIONS, KILLS, OUTSIDE, TOPOLOGY
 from tidegate.torture.history import Recorder
 from tidegate.torture.left_to_do import Seen, moved_by_a_zombie, unfinished, unretired
 from tidegate.torture.outcome import MISSED, PROVEN, UNPROVEN, VIOLATED, Finding, Outcome
+from tidegate.torture.outside import Outside
 from tidegate.torture.schedule import Cell, shape_of
-from tidegate.torture.unanswered import MORE_TIME, NAMES, reason
+from tidegate.torture.unanswered import ERRORS, MORE_TIME, NAMES, reason
 from tidegate.torture.workloads import READ_STATE
 from tidegate.torture.works import Judged
 
@@ -137,7 +138,11 @@ class CellRun:
         self._recorder = Recorder(self.folder, "run", role="run")
         self._processes: list[Forked] = []
         self._drivers = 0
-        self._batches = self._shape.batches
+        self._aged = AGED_BATCHES if self._shape.old else 0
+        self._batches = self._aged + self._shape.batches
+        seed = f"{setting.seed}-{cell}"
+        self._outside = Outside(self, cell.fault, seed) if cell.fault in OUTSIDE else None
+        self.where_json = _json(self.where)
 
     @property
     def _taken_over(self) -> bool:
@@ -147,7 +152,8 @@ class CellRun:
     def _sleeps(self) -> bool:
         """Whether the disturbed driver stops itself, to be woken from here."""
         fault = self._cell.fault
-        return fault in ("stop", "server") or (self._taken_over and fault in ("late", "net-late", "net-lost"))
+        held = self._taken_over and fault in ("late", "net-late", "net-lost")
+        return held or fault in ("stop", "server", *OUTSIDE)
 
     @contextlib.contextmanager
     def ends_open(self) -> Iterator[None]:
@@ -172,29 +178,35 @@ class CellRun:
             workloads=self._workloads,
             seconds_max=self._setting.deadline_s,
         )
-        looking = self._start(readers.main, _json(plan), readers.NAME)
+        if self._shape.old:
+            self.must_end(self._drive(ages=True), 0)
+        looking = self.start(readers.main, _json(plan), readers.NAME)
         first = self._drive(disturbed=True)
         if self._sleeps:
             self._until_struck(first)
             if self._cell.fault == "server":
                 self._kill_server()
+            elif self._outside is not None:
+                self._outside.begin()
             self._finish()
             before = self._look()
-            self._until_it_ends(first, signal.SIGCONT)
+            self.until_it_ends(first, signal.SIGCONT)
             if self._cell.finish == "claimed":
                 self.findings += moved_by_a_zombie(before, self._look())
         else:
             self._wait(first)
             self._finish()
         self._check_first(first)
+        if self._outside is not None:
+            self._outside.end()
         self._batches += 1
-        self._must_end(self._drive(), 0)
+        self.must_end(self._drive(), 0)
         if self._cell.fault.endswith("-checkpoint"):
             self._with_a_wrong_checkpoint()
             self._batches += 1
-            self._must_end(self._drive(), 0)
-        self._until_it_ends(looking, signal.SIGTERM)
-        self._must_end(looking, 0)
+            self.must_end(self._drive(), 0)
+        self.until_it_ends(looking, signal.SIGTERM)
+        self.must_end(looking, 0)
         if self._cell.beside == TIDIES:
             self.findings += unretired(self._look())
 
@@ -202,52 +214,54 @@ class CellRun:
         match self._cell.finish:
             case "second":
                 shutil.rmtree(self.checkpoint / "commits", ignore_errors=True)
-                self._must_end(self._drive(), 0)
+                self.must_end(self._drive(), 0)
             case "recover":
                 self._recover()
             case "claimed":
-                self._must_end(self._drive(dies_at="open.after_claim"), -signal.SIGKILL)
+                self.must_end(self._drive(dies_at="open.after_claim"), -signal.SIGKILL)
 
     def _recover(self) -> None:
         """`tidegate recover`: what was decided before it began is visible when it has ended well (I4)."""
         before, call = self._look(), self._recorder.number()
         self._recorder.note(Asked(call=call, namespace=self.where.namespace, command="recover"))
-        process = self._start(works.recover, _json(self.where), "recover", str(self.work))
+        process = self.start(works.recover, _json(self.where), "recover", str(self.folder), "recover")
         self._wait(process)
         # Without a namespace there is nothing to recover, and the command says so.
-        if process.exit_code == 0:
+        code = process.exit_code or 0
+        if not code:
             self._recorder.note(Done(call=call))
         else:
-            error = NAMES.get(process.exit_code or 0, "ConfigError")
-            self._recorder.note(Raised(call=call, error=error, text=self._told(process)))
-        self._must_end(process, 0, 2)
-        self.findings += unfinished(before.decided, self._look())
+            self._recorder.note(Raised(call=call, error=ERRORS.get(code, ""), text=self._told(process)))
+        self.must_end(process, 0, 2)
+        if code in (0, 2):
+            self.findings += unfinished(before.decided, self._look())
 
     def finish_at_last(self) -> None:
         """Who had no answer left something open, maybe: `recover` has to finish it now (I4)."""
         self._end = max(self._end, time.monotonic() + self._setting.deadline_s / 2)
-        self._must_end(self._start(works.recover, _json(self.where), "recover-last", str(self.work)), 0, 2)
+        last = "recover-last"
+        self.must_end(self.start(works.recover, _json(self.where), last, str(self.folder), last), 0, 2)
         seen = self._look()
         self.findings += unfinished(seen.decided, seen)
 
     def _look(self) -> Seen:
         result = self.work / "look.json"
-        self._must_end(self._start(works.look, _json(self.where), "look", str(result)), 0)
+        self.must_end(self.start(works.look, _json(self.where), "look", str(result)), 0)
         return json_decoder(Seen).decode(result.read_bytes())
 
     def _check_first(self, first: Forked) -> None:
         """The disturbed driver came to one of the ends that its fault allows."""
         if not self.struck():  # it is told as missed; then it must have got through
-            self._must_end(first, 0)
+            self.must_end(first, 0)
         elif self._sleeps and self._taken_over:
             # Without an error when nothing was left for it to do; the judge tells whether that is true.
-            self._must_end(first, *ENDS_WITH_ERROR, 0)
+            self.must_end(first, *ENDS_WITH_ERROR, 0)
         elif self._cell.fault in KILLS or (self._taken_over and self._cell.fault != "raise"):
-            self._must_end(first, -signal.SIGKILL)
+            self.must_end(first, -signal.SIGKILL)
         elif self._cell.fault == "raise" and self._taken_over:
-            self._must_end(first, FAILED)
+            self.must_end(first, FAILED)
         else:
-            self._must_end(first, 0)
+            self.must_end(first, 0)
 
     def _with_a_wrong_checkpoint(self) -> None:
         """Batch ids go back, or start anew: LineageError is the right answer, and nothing changes."""
@@ -260,7 +274,7 @@ class CellRun:
             (wrong / "commits").mkdir()
             (wrong / "commits" / "0").write_text("")
         self._recorder.note(Fault(kind=self._cell.fault, target="checkpoint"))
-        self._must_end(self._drive(checkpoint=wrong, lineage=lineage), LineageError.exit_code)
+        self.must_end(self._drive(checkpoint=wrong, lineage=lineage), LineageError.exit_code)
 
     # -- processes ------------------------------------------------------------------------------------
 
@@ -268,24 +282,27 @@ class CellRun:
         self,
         *,
         disturbed: bool = False,
+        ages: bool = False,
         checkpoint: Path | None = None,
         lineage: str = LINEAGE,
         dies_at: str = "",
     ) -> Forked:
-        """Start a driver: the one with the cell's fault, one that dies at a failpoint, or a plain one."""
+        """Start a driver: one that makes an old namespace, the one with the cell's fault, one that dies at
+        a failpoint, or a plain one.
+        """
         cell, shape = self._cell, self._shape
-        self._drivers += 1
+        self._drivers += 0 if ages else 1
         where = self.where
         if disturbed and cell.fault.startswith("net-"):
             where = msgspec.structs.replace(where, store_options={**where.store_options, "timeout_s": 1.0})
         plan = driver.Plan(
             where=where,
             folder=str(self.folder),
-            name=f"{DRIVER}-{self._drivers}",
+            name=f"{DRIVER}-{self._drivers}",  # 0: it ends before the fault
             checkpoint=str(checkpoint or self.checkpoint),
             seed=f"{self._setting.seed}-{cell}",
             workloads=self._workloads,
-            batches=self._batches,
+            batches=self._aged if ages else self._batches,
             lineage=lineage,
             key_groups=shape.key_groups,
             parallelism=shape.parallelism,
@@ -297,13 +314,16 @@ class CellRun:
             nth=1 if dies_at else shape.nth,
             taken_over=self._taken_over,
             goes_on=disturbed and not self._taken_over,
-            beside=cell.beside,
-            clocks_step=cell.fault in CLOCK_STEPS_S,
-            reopen_at=shape.reopen_at if disturbed else 0,
+            beside="" if ages else cell.beside,
+            keeps=2 if cell.fault in EVICTIONS else 1,
+            servers_change=cell.fault in TOPOLOGY,
+            clocks_step=cell.fault in CLOCK_STEPS_S and not ages,
+            reopen_at=self._aged + shape.reopen_at if disturbed and shape.reopen_at else 0,
+            ages=ages,
         )
-        return self._start(driver.main, _json(plan), plan.name)
+        return self.start(driver.main, _json(plan), plan.name)
 
-    def _start(self, work: Callable[..., int | None], plan: str, name: str, *more: str) -> Forked:
+    def start(self, work: Callable[..., int | None], plan: str, name: str, *more: str) -> Forked:
         if self._ending.is_set():
             raise Stopped
         process = Forked(work, (plan, *more), self.work / f"{name}.txt")
@@ -324,12 +344,13 @@ class CellRun:
                     f" {MORE_TIME}"
                 )
 
-    def _must_end(self, process: Forked, *codes: int) -> None:
+    def must_end(self, process: Forked, *codes: int) -> None:
         """Wait for its end; another exit code than these ends the cell, and is a finding, unless it says
         that there was no answer (Unanswered).
         """
         self._wait(process)
-        if process.exit_code in codes:
+        refusals = self._outside.refusals if self._outside is not None else ()
+        if process.exit_code in (*codes, *refusals):
             return
         if process.exit_code in NAMES:
             raise Unanswered(reason(process.output.stem, process.exit_code, self._told(process)))
@@ -350,11 +371,21 @@ class CellRun:
 
     def _until_struck(self, process: Forked) -> None:
         """Until the fault stands in its history, or it has ended without."""
-        while not self.struck() and not process.wait(LOOK_S):
-            if not self._left_s():
-                raise Unfinished(f"{process.output.stem} did not come to its fault in time; {MORE_TIME}")
+        self.until(process, self.struck, "did not come to its fault in time")
 
-    def _until_it_ends(self, process: Forked, number: int) -> None:
+    def until(self, process: Forked, true: Callable[[], bool], problem: str) -> None:
+        """Until something is true of a process, or it has ended without. Unfinished: neither in time."""
+        while not true() and not process.wait(LOOK_S):
+            if not self._left_s():
+                raise Unfinished(f"{process.output.stem} {problem}; {MORE_TIME}")
+
+    def could_be_done(self, process: Forked, fault: str) -> None:
+        """Wait for the end of a process that does a fault. Unfinished: it could not."""
+        self._wait(process)
+        if process.exit_code:
+            raise Unfinished(f"{fault} could not be done to the store: {self._told(process)}")
+
+    def until_it_ends(self, process: Forked, number: int) -> None:
         """Send a signal until it has ended: it may stop itself a moment after the first SIGCONT."""
         while not process.wait(0):
             process.send(number)
@@ -389,6 +420,8 @@ class CellRun:
 
     def end_all(self) -> None:
         """No process of the cell lives on."""
+        if self._outside is not None:
+            self._outside.stop()
         for process in self._processes:
             if not process.wait(0):
                 process.kill()
@@ -400,9 +433,13 @@ class CellRun:
         result = self.work / "verdict.json"
         ended = [one.output.stem for one in self._processes if 0 <= (one.exit_code or 0) != NO_ROOM]
         told = [name for name in ended if name == readers.NAME or name.startswith(f"{DRIVER}-")]
-        process = self._start(works.judge, _json(self.where), "judge", str(self.folder), str(result), *told)
+        lost = self._outside is not None and self._outside.lost
+        if lost:
+            told.remove(readers.NAME)
+        plan = _json(self.where), "judge", str(self.folder), str(result), "lost" if lost else ""
+        process = self.start(works.judge, *plan, *told)
         with self.ends_open():
-            self._must_end(process, 0)
+            self.must_end(process, 0)
         # The history is judged first: what it says stands, whether log and store answered after it or not.
         return json_decoder(Judged).decode(result.read_bytes()) if result.exists() else Judged()
 

@@ -7,6 +7,8 @@ Spark's do: offsets are noted in the checkpoint's folder before a batch runs, it
 from __future__ import annotations
 
 import contextlib
+import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from tidegate.committers.open import open_namespace
 from tidegate.committers.pipeline import Pipeline
 from tidegate.committers.retire import retire_up_to
 from tidegate.decoders import json_decoder
-from tidegate.errors import FencedError, LineageError, TidegateError
+from tidegate.errors import FencedError, LineageError, StoreNotVerifiedError, TidegateError
 from tidegate.failpoints import FailpointError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
@@ -40,18 +42,32 @@ from tidegate.torture.besides import (
     REPAIRS,
     TIDIES,
     Second,
+    age,
     put_back_everything,
     with_second,
 )
-from tidegate.torture.events import Asked, Connected, Done, Looked, Offered, Opened, Raised, Returned
+from tidegate.torture.events import (
+    Asked,
+    Connected,
+    Destroyed,
+    Done,
+    Fault,
+    Looked,
+    Offered,
+    Opened,
+    Raised,
+    Returned,
+)
 from tidegate.torture.faults import Disturber, Strike, stop
 from tidegate.torture.full_disk import folder_of
 from tidegate.torture.history import Recorder
+from tidegate.torture.mending import MendingNotes, mending_noted
 from tidegate.torture.tcp_proxy import TcpProxy, proxied, server_of
 from tidegate.torture.workloads import changes_of, keys_read
 from tidegate.wal.fold import replay_of
 from tidegate.wal.open_log import open_log
 
+AGAIN_S = 0.05
 LIVES_MAX = 5
 """A driver that fails opens anew, at most so often."""
 FAILED = 70
@@ -62,6 +78,8 @@ MOST_LAYERS = 2
 """So many versions behind the visible one a lease may hold, where old ones are retired."""
 KEEP_LOG_S, KEEP_LOG_CLOCK_S = 0.001, 7_200.0
 """How long the log is kept where it is cut; where a clock steps, longer than it may be off."""
+AGED_BATCHES = 4
+"""So many batches an old namespace has. All but the last are retired, and trimmed from the log."""
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -83,7 +101,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ``folder`` is the history's, ``name`` the process's in it. It runs until ``batches`` batches are done.
     ``goes_on``: after an error it opens anew, in the same process. ``beside``: what it does besides
     committing, all along. ``clocks_step``: of some driver of the cell. ``reopen_at``: it opens anew
-    before that batch. ``salt``: which rows.
+    before that batch. ``salt``: which rows. ``ages``: it makes an old namespace of a new one.
+    ``keeps``: so many versions, where it retires. ``servers_change``: told so, it opens anew, as a query that
+    is restarted.
     """
 
     where: Where
@@ -107,13 +127,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     beside: str = ""
     clocks_step: bool = False
     reopen_at: int = 0
+    ages: bool = False
+    keeps: int = 1
+    servers_change: bool = False
+
+    @property
+    def retires(self) -> bool:
+        return self.ages or self.beside == TIDIES
 
 
 def main(plan_json: str) -> int:
     """Run; 0, or the exit code of the error that ended it."""
     plan = json_decoder(Plan).decode(plan_json)
-    with Recorder(Path(plan.folder), plan.name, role="driver") as recorder:
-        return Torture(plan, recorder).run()
+    with (
+        Recorder(Path(plan.folder), plan.name, role="driver") as recorder,
+        mending_noted(recorder, plan.where.namespace) as mending,
+    ):
+        return Torture(plan, recorder, mending).run()
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -126,8 +156,8 @@ def exit_code_of(error: BaseException) -> int:
 class Torture:
     """One process's life, or several lives of a driver in it."""
 
-    def __init__(self, plan: Plan, recorder: Recorder) -> None:
-        self._plan, self._recorder = plan, recorder
+    def __init__(self, plan: Plan, recorder: Recorder, mending: MendingNotes) -> None:
+        self._plan, self._recorder, self._mending = plan, recorder, mending
         self._proxy: TcpProxy | None = None
         strike = Strike(plan.fault, plan.failpoint, plan.nth, plan.taken_over)
         self._disturber = Disturber(strike, recorder, self._cut_network)
@@ -139,8 +169,8 @@ class Torture:
         plan = self._plan
         if plan.fault:
             failpoints.listen(self._disturber.hit)
-        code = 0
-        for life in range(1, LIVES_MAX + 1):
+        code, end = 0, time.monotonic() + plan.deadline_s
+        for life in itertools.count(1):
             try:
                 with self._driver() as driver:
                     self._live(driver, f"{plan.name}.{life}")
@@ -150,8 +180,11 @@ class Torture:
             except (FailpointError, TidegateError) as error:
                 print(f"{type(error).__name__}: {error}", flush=True)  # noqa: T201 - to the cell's folder
                 code = exit_code_of(error)
-                if not plan.goes_on or isinstance(error, FencedError | LineageError):
+                changed = plan.servers_change and code == StoreNotVerifiedError.exit_code
+                again = time.monotonic() < end if changed else plan.goes_on and life < LIVES_MAX
+                if not again or isinstance(error, FencedError | LineageError):
                     break
+                time.sleep(AGAIN_S if changed else 0)
         return code
 
     # -- what it works with -----------------------------------------------------------------------------
@@ -159,15 +192,14 @@ class Torture:
     @contextlib.contextmanager
     def _driver(self) -> Iterator[Driver]:
         plan, where = self._plan, self._plan.where
-        tidies = plan.beside == TIDIES
         options = Options(
             key_groups=plan.key_groups,
             parallelism=plan.parallelism,
             frame_bytes=plan.frame_bytes,
             driver_apply_max_changes=0,
-            keep_versions=1 if tidies else None,
-            max_layers=MOST_LAYERS if tidies else None,  # so that readers hold nothing back for long
-            summary_every=1 if tidies else 500,
+            keep_versions=plan.keeps if plan.retires else None,
+            max_layers=MOST_LAYERS if plan.retires else None,  # so that readers hold nothing back for long
+            summary_every=1 if plan.retires else 500,
             commit_in_flight=IN_FLIGHT,
             decide_deadline_s=plan.deadline_s,
             apply_deadline_s=plan.deadline_s,
@@ -223,7 +255,9 @@ class Torture:
         keep_s = KEEP_LOG_CLOCK_S if plan.clocks_step else KEEP_LOG_S
         checkpoint, trimmer = Checkpoint(Path(plan.checkpoint)), make_trimmer(driver, keep_s)
         pipeline = self._pipeline(driver) if plan.beside == PIPELINES else None
-        for batch_id in range(checkpoint.next_batch(), plan.batches):
+        first = checkpoint.next_batch()
+        for batch_id in range(first, plan.batches):
+            self._mending.began = self._recorder.now()
             if batch_id and batch_id == plan.reopen_at:
                 self._open(driver, name)
             self._one_batch(driver, name, batch_id, checkpoint.plan(batch_id), pipeline)
@@ -231,10 +265,12 @@ class Torture:
                 with self._in_the_background("retire"):
                     retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
             elif plan.beside == FOLLOWS:
-                self._second.step(batch_id + 1, lambda: self._opened(driver, name))
+                self._second.step(batch_id + 1 - first, lambda: self._opened(driver, name))
             elif plan.beside == REPAIRS:
                 with self._in_the_background("repair", FencedError):
-                    put_back_everything(driver)
+                    self._put_back_everything(driver)
+            elif plan.ages and batch_id == plan.batches - 2:
+                age(driver, trimmer)
             checkpoint.done(batch_id)
             if plan.beside == TIDIES:
                 with self._in_the_background("trim"):
@@ -243,6 +279,13 @@ class Torture:
             pipeline.drain(plan.deadline_s)
         if plan.beside == FOLLOWS:
             self._second.finish(plan.deadline_s)
+
+    def _put_back_everything(self, driver: Driver) -> None:
+        """As if all rows were lost; the history notes them as destroyed."""
+        last, groups = driver.folded.last_version, range(driver.folded.key_groups)
+        rows = [Destroyed(version=at, key_group=group) for at in range(1, last + 1) for group in groups]
+        self._recorder.note(Fault(kind="as if lost", target="all rows", destroys=rows))
+        put_back_everything(driver)
 
     @contextlib.contextmanager
     def _in_the_background(self, command: str, *passing: type[TidegateError]) -> Iterator[None]:
@@ -275,6 +318,7 @@ class Torture:
             self._look()
 
     def _open(self, driver: Driver, name: str) -> None:
+        self._mending.began = self._recorder.now()
         open_namespace(driver, self._plan.lineage)
         self._opened(driver, name)
 

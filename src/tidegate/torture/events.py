@@ -39,17 +39,26 @@ class Ended(Event, tag="ended"):
     code: int = 0
 
 
+class Destroyed(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Rows of a key group that a fault removes from the store. ``version`` 0: the base."""
+
+    version: int
+    key_group: int
+
+
 class Fault(Event, tag="fault"):
     """What is about to be done to the system, such as SIGKILL to a process.
 
     ``forgets``: from here on the store may have lost what it acknowledged (a restore from an older copy),
-    so what was seen visible before no longer bounds what is seen afterwards.
+    so what was seen visible before no longer bounds what is seen afterwards. ``destroys``: exactly these rows
+    go, and no others.
     """
 
     kind: str
     target: str = ""
     detail: str = ""
     forgets: bool = False
+    destroys: list[Destroyed] = []
 
 
 # -- writers -----------------------------------------------------------------------------------------
@@ -131,6 +140,15 @@ class Done(Event, tag="done"):
     visible: int | None = None
     published: int | None = None
     horizon: int | None = None
+
+
+class PutBack(Event, tag="put_back"):
+    """A repair put a version back in so many key groups; 0: the base. ``began``: a time before that."""
+
+    namespace: str
+    version: int
+    key_groups: int
+    began: int
 
 
 # -- readers -----------------------------------------------------------------------------------------
@@ -225,6 +243,7 @@ AnyEvent = (
     | Raised
     | Asked
     | Done
+    | PutBack
     | Connected
     | Looked
     | Listed

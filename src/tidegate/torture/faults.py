@@ -36,6 +36,10 @@ FAULTS = {
     "net-late": "through a TCP proxy: the request reaches the server after its caller gave up",
     "clock-back": "the driver's clock goes back by half an hour",
     "clock-ahead": "the driver's clock goes ahead by half an hour",
+    "evict-layer": "a hash of a visible version is removed from Redis",
+    "evict-base": "a hash of merged versions is removed from Redis, and the log no longer has its rows",
+    "reshard": "slots of the namespace move between primaries, every second move is cancelled half-way",
+    "replica": "replicas are attached, detached and promoted",
     "server": "a server is killed and started again by the command given for it",
     "other-rows": "SIGKILL; the replay of the batch has other rows",
     "attempts": "SIGKILL; every task is tried twice, with other rows the first time",
@@ -46,6 +50,12 @@ FAULTS = {
 
 TABLE = ("raise", "kill", "stop", "twice", "lost", "late")
 """The faults of the crash table."""
+
+EVICTIONS = ("evict-layer", "evict-base")
+TOPOLOGY = ("reshard", "replica")
+"""Those of all servers together: no other cell runs meanwhile."""
+OUTSIDE = (*EVICTIONS, *TOPOLOGY)
+"""Done to the store by another process, while the driver stands still at the failpoint."""
 
 KILLS = ("kill", "other-rows", "attempts", "old-checkpoint", "new-checkpoint")
 ROWS = ("apply", "apply_and_seal")
@@ -142,7 +152,7 @@ class Disturber:
             case "raise":
                 self.note(name)
                 raise FailpointError(f"failpoint {name}")
-            case "stop" | "server":
+            case fault if fault in ("stop", "server", *OUTSIDE):
                 self.note(name)
                 stop()
             case fault if fault in AT_A_CALL:

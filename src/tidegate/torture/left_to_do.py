@@ -48,6 +48,22 @@ def unretired(seen: Seen) -> list[Finding]:
     ]
 
 
+def wiped(before: set[str], after: set[str]) -> list[Finding]:
+    """`tidegate repair` removes no hash of rows, whether it could put back what was lost or not."""
+    gone = sorted(before - after)
+    if not gone:
+        return []
+    return [
+        Finding(
+            rule="wiped",
+            invariant="I3",
+            what=f"`tidegate repair` removed {len(gone)} hashes of rows, {gone[0]} among them",
+            expected=f"{len(before)} hashes",
+            seen=f"{len(before & after)} of them",
+        )
+    ]
+
+
 def moved_by_a_zombie(before: Seen, after: Seen) -> list[Finding]:
     """From a claim on nothing that an older driver does becomes visible, until somebody claims anew (I6)."""
     if after.visible == before.visible or after.epoch > before.epoch:

@@ -40,9 +40,9 @@ from tidegate.torture.cell import (
     run_cell,
 )
 from tidegate.torture.driver import Where
-from tidegate.torture.faults import FAULTS
+from tidegate.torture.faults import FAULTS, TOPOLOGY
 from tidegate.torture.outcome import PROVEN, Outcome, Totals
-from tidegate.torture.schedule import Cell, Skipped
+from tidegate.torture.schedule import Cell, Here, Skipped
 from tidegate.torture.workloads import WORKLOADS, check_workloads
 from tidegate.urls import redact
 from tidegate.wal.open_log import open_log
@@ -107,6 +107,7 @@ def torture(  # noqa: PLR0913 - its options
     cell_s: float = CELL_S,
     keep: bool = False,
     server_kill: str = "",
+    topology: bool = False,
     wal_options: Mapping[str, Any] | None = None,
     store_options: Mapping[str, Any] | None = None,
     allow_unsafe: bool = False,
@@ -119,7 +120,8 @@ def torture(  # noqa: PLR0913 - its options
     them at the end, however it ends. It runs for ``duration_s`` (60 s unless another limit is given), for
     so many ``cells``, for the ``whole`` table of cells once, or for ``only`` these. ``folder`` takes
     the histories and outcomes; ``resume`` is such a folder, whose cells are not run again. The same ``seed``
-    gives the same schedule. ``begun`` is told what is run and where, before the first cell.
+    gives the same schedule. ``topology``: slots may be moved, and replicas promoted.
+    ``begun`` is told what is run and where, before the first cell.
 
     Processes are forked from a server that imports the main module: a script that calls this has to do so
     under ``if __name__ == "__main__"``.
@@ -134,7 +136,8 @@ def torture(  # noqa: PLR0913 - its options
     asked = before or _asked_anew(wal, store, seed, workloads, FAULTS if faults is None else faults, only)
     _check_limits(duration_s, cells, jobs, cell_s)
     where = Where(wal, store, "", dict(wal_options or {}), dict(store_options or {}), allow_unsafe)
-    _check_possible(asked.only, where, server_kill)
+    here = _here(where, asked, server_kill, topology=topology)
+    _check_possible(asked.only, here)
     _check_reachable(where, asked)
     place = resume or _folder(folder)
     setting = Setting(
@@ -157,7 +160,7 @@ def torture(  # noqa: PLR0913 - its options
         done = _outcomes(place)
         begun(asked, place)
         limits = _Limits(duration_s, cells, whole=whole or bool(asked.only))
-        run = _Run(setting, asked, limits, jobs, progress, done)
+        run = _Run(setting, asked, limits, jobs, progress, done, here, topology=topology)
         return run.run()
 
 
@@ -204,13 +207,22 @@ def _logs_in(store_options: Mapping[str, object]) -> bool:
     return any(name in store_options for name in schedule.LOGINS)
 
 
-def _check_possible(only: Iterable[str], where: Where, server_kill: str) -> None:
+def _here(where: Where, asked: Asked, server_kill: str, *, topology: bool) -> Here:
+    """What can be had here; of its topology only what was asked for is tried."""
+    lacking: Mapping[str, str] = {}
+    faults = {*asked.faults, *(schedule.cell_of(text).fault for text in asked.only)}
+    if faults & {*TOPOLOGY} and "redis" in where.store.partition("+")[0].partition(":")[0]:
+        from tidegate.torture.store_faults import lacking as found
+
+        lacking = found(where, allowed=topology)
+    return Here(where.store, server_kill, _logs_in(where.store_options), lacking)
+
+
+def _check_possible(only: Iterable[str], here: Here) -> None:
     """ConfigError: a cell was asked for by name that cannot be had here."""
     for text in only:
         cell = schedule.cell_of(text)
-        why = schedule.unreached(cell.failpoint, cell.fault) or schedule.impossible(
-            cell.fault, where.store, server_kill, logs_in=_logs_in(where.store_options)
-        )
+        why = schedule.unreached(cell.failpoint, cell.fault) or schedule.impossible(cell.fault, here)
         if why:
             raise ConfigError(f"{text} cannot be run: {why}")
 
@@ -320,6 +332,9 @@ class _Run:
         jobs: int,
         progress: Progress,
         done: list[Outcome],
+        here: Here,
+        *,
+        topology: bool,
     ) -> None:
         self._setting, self._asked, self._limits = setting, asked, limits
         self._jobs, self._progress = jobs, progress
@@ -329,10 +344,9 @@ class _Run:
         self._bytes = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
         self._ending = threading.Event()
         self._lock = threading.Lock()
-        here = asked.faults, setting.store, setting.server_kill
-        self._logs_in = _logs_in(setting.store_options)
-        self._size = schedule.round_size(*here, logs_in=self._logs_in)
-        self._skipped = schedule.skipped(*here, logs_in=self._logs_in)
+        self._here, self._topology = here, topology
+        self._size = schedule.round_size(asked.faults, here)
+        self._skipped = schedule.skipped(asked.faults, here)
 
     def run(self) -> Report:
         """Run; Ctrl-C ends the cells that are under way, and cleans up behind them."""
@@ -353,6 +367,7 @@ class _Run:
         faults = "" if asked.faults == tuple(FAULTS) else f" --faults {','.join(asked.faults)}"
         loads = "" if asked.workloads == tuple(WORKLOADS) else f" --workloads {','.join(asked.workloads)}"
         unsafe = " --allow-unsafe" if setting.allow_unsafe else ""
+        unsafe += " --allow-topology-changes" if self._topology else ""
         where = f"--wal {asked.wal} --store {asked.store}"
         command = f"tidegate torture {where} --seed {asked.seed}{loads}{faults}{unsafe}"
         seconds = time.monotonic() - began
@@ -360,11 +375,15 @@ class _Run:
 
     def _all(self, pool: concurrent.futures.Executor, began: float) -> None:
         chosen, running = self._chosen(), set[concurrent.futures.Future[None]]()
-        limit_s = self._limits.seconds
+        limit_s, cell, alone = self._limits.seconds, next(chosen, None), False
         while True:
             over = limit_s is not None and time.monotonic() - began >= limit_s
-            while not over and len(running) < self._jobs and (cell := next(chosen, None)) is not None:
+            while not over and cell is not None and len(running) < self._jobs:
+                if running and (alone or cell.alone):
+                    break
+                alone = cell.alone
                 running.add(pool.submit(self._one, cell))
+                cell = next(chosen, None)
             if not running:
                 return
             finished, running = concurrent.futures.wait(
@@ -375,12 +394,11 @@ class _Run:
 
     def _chosen(self) -> Iterator[Cell]:
         """The cells to run, those that are done left out."""
-        asked, setting = self._asked, self._setting
+        asked = self._asked
         if asked.only:
             every: Iterator[Cell] = map(schedule.cell_of, asked.only)
         else:
-            here = asked.faults, setting.store, setting.server_kill
-            every = schedule.cells(asked.seed, *here, logs_in=self._logs_in)
+            every = schedule.cells(asked.seed, asked.faults, self._here)
         if self._limits.whole and not asked.only:
             every = itertools.islice(every, self._size)
         left = (cell for cell in every if str(cell) not in self._done)

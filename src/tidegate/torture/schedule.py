@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from tidegate import failpoints
 from tidegate.errors import ConfigError
 from tidegate.torture.besides import TIDIES, beside_at
-from tidegate.torture.faults import CLOCK_STEPS_S, FAULTS, TABLE
+from tidegate.torture.faults import CLOCK_STEPS_S, FAULTS, OUTSIDE, TABLE, TOPOLOGY
 from tidegate.torture.full_disk import folder_of
 from tidegate.torture.tcp_proxy import server_of
 
@@ -46,6 +47,11 @@ class Cell(NamedTuple):
         return f"{self.failpoint}:{self.fault}:{self.finish}:{self.round}"
 
     @property
+    def alone(self) -> bool:
+        """Whether it disturbs all that runs on the same servers."""
+        return self.fault in TOPOLOGY
+
+    @property
     def beside(self) -> str:
         """What its drivers do besides committing, as ``besides`` names it."""
         return beside_at(self.failpoint)
@@ -61,9 +67,12 @@ class Skipped(NamedTuple):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What the seed chooses for a cell: when it strikes, and how its batches are cut."""
+    """What the seed chooses for a cell: when it strikes, and how its batches are cut. ``old``: the namespace
+    has versions before the fault, whose rows the log no longer has.
+    """
 
     nth: int
+    old: bool
     batches: int
     reopen_at: int
     key_groups: int
@@ -95,8 +104,20 @@ def check_faults(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in FAULTS if name in given)
 
 
-def impossible(fault: str, store: str, server_kill: str, *, logs_in: bool = False) -> str:
-    """Why a kind of fault cannot be had here; '' when it can. ``logs_in``: by the store's options."""
+class Here(NamedTuple):
+    """What decides which faults can be had: the store's URL, the command that kills a server, whether the
+    store's options log in, and which faults of its topology cannot be had, and why.
+    """
+
+    store: str
+    server_kill: str = ""
+    logs_in: bool = False
+    lacking: Mapping[str, str] = MappingProxyType({})
+
+
+def impossible(fault: str, here: Here) -> str:
+    """Why a kind of fault cannot be had here; '' when it can."""
+    store, server_kill, logs_in, lacking = here
     if fault.startswith("net-") and logs_in:
         return "the connection that brings a disturbed request does not log in, and the store asks for it"
     if fault.startswith("net-") and server_of(store) is None:
@@ -105,6 +126,11 @@ def impossible(fault: str, store: str, server_kill: str, *, logs_in: bool = Fals
     if fault == "full" and folder_of(store) is None:
         kind = store.partition(":")[0]
         return f"the disk of a store at {kind}:// is its server's (only that of sqlite:// can be had here)"
+    if fault in OUTSIDE and store.partition("+")[0].partition(":")[0] not in ("redis", "rediss"):
+        kind = store.partition(":")[0]
+        return f"a store at {kind}:// has neither slots nor replicas nor hashes (only Redis has)"
+    if fault in lacking:
+        return lacking[fault]
     if fault == "server" and not server_kill:
         return "no command that kills and restarts a server was given (--allow-server-kill)"
     return ""
@@ -119,11 +145,11 @@ def unreached(failpoint: str, fault: str) -> str:
     return ""
 
 
-def skipped(faults: Iterable[str], store: str, server_kill: str, *, logs_in: bool = False) -> list[Skipped]:
+def skipped(faults: Iterable[str], here: Here) -> list[Skipped]:
     """What of the whole table is not run, and why: nothing is left out silently."""
     found = []
     for fault in faults:
-        reason = impossible(fault, store, server_kill, logs_in=logs_in)
+        reason = impossible(fault, here)
         if reason:
             found.append(Skipped("", fault, len(failpoints.NAMES) * len(FINISHES), reason))
             continue
@@ -134,21 +160,19 @@ def skipped(faults: Iterable[str], store: str, server_kill: str, *, logs_in: boo
     return found
 
 
-def _pairs(faults: Iterable[str], store: str, server_kill: str, *, logs_in: bool) -> list[tuple[str, str]]:
+def _pairs(faults: Iterable[str], here: Here) -> list[tuple[str, str]]:
     """Every failpoint with every fault that can be had at it."""
-    possible = [fault for fault in faults if not impossible(fault, store, server_kill, logs_in=logs_in)]
+    possible = [fault for fault in faults if not impossible(fault, here)]
     every = itertools.product(failpoints.NAMES, possible)
     return [(name, fault) for name, fault in every if not unreached(name, fault)]
 
 
-def cells(
-    seed: int, faults: Iterable[str], store: str, server_kill: str = "", *, logs_in: bool = False
-) -> Iterator[Cell]:
+def cells(seed: int, faults: Iterable[str], here: Here) -> Iterator[Cell]:
     """Round after round, without end, every cell once in each, in an order that the seed gives.
 
     The first round begins with the faults of the crash table.
     """
-    pairs = _pairs(faults, store, server_kill, logs_in=logs_in)
+    pairs = _pairs(faults, here)
     table = [pair for pair in pairs if pair[1] in TABLE]
     beside = [pair for pair in pairs if pair[1] not in TABLE]
     for number in itertools.count(1):
@@ -161,9 +185,9 @@ def cells(
             return
 
 
-def round_size(faults: Iterable[str], store: str, server_kill: str = "", *, logs_in: bool = False) -> int:
+def round_size(faults: Iterable[str], here: Here) -> int:
     """How many cells a round has."""
-    return len(_pairs(faults, store, server_kill, logs_in=logs_in)) * len(FINISHES)
+    return len(_pairs(faults, here)) * len(FINISHES)
 
 
 def shape_of(cell: Cell, seed: int) -> Shape:
@@ -172,8 +196,11 @@ def shape_of(cell: Cell, seed: int) -> Shape:
     opens, tidies = cell.failpoint.startswith("open."), cell.beside == TIDIES
     # The second open is of a driver that opens anew, after two batches; a store is added once.
     most = 1 if cell.failpoint in ONCE else 2 if opens or tidies else 3
+    nth = chance.randrange(1, most + 1)
     return Shape(
-        nth=chance.randrange(1, most + 1),
+        nth=nth,
+        # One in four cells of an open disturbs how a namespace is made: it has nothing that could be lost.
+        old=not (opens and nth == 1 and chance.random() < 0.5) or cell.fault in OUTSIDE,
         batches=6 if tidies else 4,  # readers may hold the oldest versions for a while
         reopen_at=2 if opens else 0,
         key_groups=chance.choice((4, 8, 16)),

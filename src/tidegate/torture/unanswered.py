@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidegate.errors import (
+    BY_NAME,
     OutcomeUnknownError,
     StoreUnavailableError,
     TidegateError,
@@ -22,6 +23,8 @@ HUNG = 71
 NO_ANSWER = (OutcomeUnknownError, WalUnavailableError, StoreUnavailableError, WaitTimeoutError)
 NAMES = {each.exit_code: each.__name__ for each in NO_ANSWER} | {HUNG: "a round of reads did not end"}
 """By exit code: what the process was told, or did not live to be told."""
+ERRORS = {each.exit_code: name for name, each in BY_NAME.items()}
+"""Names of all errors, by exit code."""
 MORE_TIME = (
     "it breaks no promise and proves none: run the cell again with more time (a larger timeout_s in"
     " --store-config or --wal-config, a longer --cell-deadline) or with less to do (--jobs 1)"

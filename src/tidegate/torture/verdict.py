@@ -14,6 +14,7 @@ RULES: dict[str, tuple[str, str]] = {
     "shared": ("I2", "a version is of one batch"),
     "replanned": ("I2", "one batch is not committed from two sets of offsets"),
     "stale": ("I3", "who begins to look after a commit returned sees its version, or a later one"),
+    "mended": ("I3", "what a repair puts back of a visible version, a fault had destroyed before"),
     "recover": ("I4", "recovering again finds nothing to do"),
     "ghost": ("I5", "nobody sees what was not offered, or was refused"),
     "early": ("I5", "no version is seen before its batch was offered"),

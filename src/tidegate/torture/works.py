@@ -14,7 +14,7 @@ import msgspec
 from tidegate.committers.drop import drop_namespace
 from tidegate.committers.verify import verify
 from tidegate.decoders import json_decoder
-from tidegate.errors import CorruptError, TidegateError
+from tidegate.errors import CorruptError, StoreNotVerifiedError, TidegateError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import Pointer
@@ -25,7 +25,9 @@ from tidegate.torture.besides import SECOND
 from tidegate.torture.check import check
 from tidegate.torture.covered import gaps
 from tidegate.torture.driver import Where
+from tidegate.torture.history import Recorder
 from tidegate.torture.left_to_do import Seen
+from tidegate.torture.mending import mending_noted
 from tidegate.torture.outcome import Finding
 from tidegate.torture.verdict import Verdict
 from tidegate.wal.catch_up import catch_up
@@ -40,6 +42,7 @@ PRELOADED = (
     "tidegate.cli",
     "typer._adapters",  # else imported by each command, which takes longer than the command
 )
+NOBODY_ASKED = "no reader asked for the rows that are lost: whether it would have been refused is not known"
 CLIENTS = {
     "file": "tidegate.wal.file_log",
     "kafka": "tidegate.wal.kafka_log",
@@ -78,10 +81,11 @@ def ends_with_its_code(work: Work) -> Work:
     return cast("Work", run)
 
 
-def judge(where_json: str, folder: str, result: str, *ended: str) -> int:
+def judge(where_json: str, folder: str, result: str, lost: str = "", *ended: str) -> int:
     """Judge the history, then log and store as they are now; the verdict goes to the file ``result``, that of
     the history alone at once: it stands, whether log and store answer or not. ``ended``: the processes that
-    wrote of it and ended by themselves.
+    wrote of it and ended by themselves. ``lost``: not empty when rows are gone for good: then who asks for
+    them has to be refused, and the store cannot be verified.
     """
     where = json_decoder(Where).decode(where_json)
     verdict = check(Path(folder))
@@ -102,6 +106,11 @@ def judge(where_json: str, folder: str, result: str, *ended: str) -> int:
         errors=verdict.errors,
     )
     Path(result).write_bytes(msgspec.json.encode(told))
+    if lost:
+        unproven = [] if verdict.errors.get(StoreNotVerifiedError.__name__) else [NOBODY_ASKED]
+        told = msgspec.structs.replace(told, unproven=(*unproven, *told.unproven))
+        Path(result).write_bytes(msgspec.json.encode(told))
+        return 0
     findings, unproven, counts = _verified(where)
     if not findings and not unproven:
         findings, unproven, sent = _strays_refused(where)
@@ -223,21 +232,42 @@ def look(where_json: str, result: str) -> int:
     return 0
 
 
-def recover(where_json: str, config_folder: str) -> int | None:
-    """The command line: ``tidegate recover``, with what it is given here and nothing of the environment."""
+def recover(where_json: str, folder: str, name: str) -> int | None:
+    """The command line: ``tidegate recover``, with what it is given here and nothing of the environment.
+    ``name``: of the history in the folder, which notes what it puts back.
+    """
+    return _command("recover", json_decoder(Where).decode(where_json), Path(folder), name, "--jobs", "1")
+
+
+def repair(where_json: str, folder: str, name: str) -> int | None:
+    """The command line: ``tidegate repair``, as ``recover``."""
+    return _command("repair", json_decoder(Where).decode(where_json), Path(folder), name)
+
+
+@ends_with_its_code
+def keys(where_json: str, result: str) -> int:
+    """The hashes of rows that are there, into the file ``result``."""
+    from tidegate.torture.store_faults import ROWS, keys_of
+
+    found = [key.decode() for key in keys_of(json_decoder(Where).decode(where_json)) if ROWS.match(key)]
+    Path(result).write_bytes(msgspec.json.encode(found))
+    return 0
+
+
+def _command(command: str, where: Where, folder: Path, name: str, *more: str) -> int | None:
     from tidegate.cli import app
 
-    where = json_decoder(Where).decode(where_json)
-    for name in [name for name in os.environ if name.startswith("TIDEGATE_")]:
-        del os.environ[name]
-    wal_config, store_config = (Path(config_folder, f"{of}.properties") for of in ("wal", "store"))
-    argv = ["recover", "--force", "--jobs", "1", "--wal", where.wal, "--store", where.store]
+    for each in [each for each in os.environ if each.startswith("TIDEGATE_")]:
+        del os.environ[each]
+    wal_config, store_config = (folder / "work" / f"{of}.properties" for of in ("wal", "store"))
+    argv = [command, "--force", *more, "--wal", where.wal, "--store", where.store]
     argv += ["--store", f"{SECOND}={where.second}"] if where.second and listed(where) else []
     argv += ["--namespace", where.namespace, *(["--allow-unsafe"] if where.allow_unsafe else [])]
     argv += config_file("--wal-config", where.wal_options, wal_config)
     argv += config_file("--store-config", where.store_options, store_config)
     try:
-        app(argv, prog_name="tidegate")
+        with Recorder(folder, name, role="command") as recorder, mending_noted(recorder, where.namespace):
+            app(argv, prog_name="tidegate")
     finally:
         wal_config.unlink(missing_ok=True)
         store_config.unlink(missing_ok=True)

@@ -1,0 +1,83 @@
+"""A fault that another process does to the store, as the cell plays it: begin, end, and what is true then."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidegate.decoders import json_decoder
+from tidegate.errors import StoreNotVerifiedError, WalGapError
+from tidegate.torture import store_faults, works
+from tidegate.torture.faults import EVICTIONS
+from tidegate.torture.left_to_do import wiped
+
+if TYPE_CHECKING:
+    from tidegate.testing.forked import Forked
+    from tidegate.torture.cell import CellRun
+
+REFUSED, GONE = StoreNotVerifiedError.exit_code, WalGapError.exit_code
+REPAIR = "repair"
+PUT_BACK_S = 30.0
+
+
+class Outside:
+    """The fault of one cell. ``refusals``: exit codes by which its drivers may end now. ``lost``: rows are
+    gone that nobody can put back.
+    """
+
+    def __init__(self, run: CellRun, fault: str, seed: str) -> None:
+        self.refusals: tuple[int, ...] = ()
+        self.lost = False
+        self._run, self._fault, self._seed = run, fault, seed
+        self._name = f"fault-{fault}"
+        self._process: Forked | None = None
+
+    def begin(self) -> None:
+        """Rows are gone on return; or the first slot is on the move, the first replica attached."""
+        run, plan, folder = self._run, self._run.where_json, str(self._run.folder)
+        if self._fault in EVICTIONS:
+            how = folder, self._name, self._fault, self._seed
+            self._process = run.start(store_faults.evict, plan, self._name, *how)
+            self._must_be_done()
+            self.refusals, self.lost = (REFUSED,), self._fault == "evict-base"
+            if self.lost:
+                self.refusals = (REFUSED, GONE)
+            return
+        begun = run.work / "begun"
+        work = store_faults.move_slots if self._fault == "reshard" else store_faults.change_replicas
+        self._process = run.start(work, plan, self._name, folder, self._name, self._seed, str(begun))
+        run.until(self._process, begun.exists, "did not begin")
+        self.refusals = (REFUSED,)
+
+    def end(self) -> None:
+        """The topology is as it was; then `tidegate repair` puts back what the fault destroyed, or refuses to
+        when the log does not reach back to it. It removes nothing that it cannot put back.
+        """
+        run = self._run
+        if self._fault not in EVICTIONS:
+            assert self._process is not None
+            run.until_it_ends(self._process, signal.SIGTERM)
+            self._must_be_done()
+        before = self._keys("before")
+        repair = run.start(works.repair, run.where_json, REPAIR, str(run.folder), REPAIR)
+        run.must_end(repair, GONE if self.lost else 0)
+        run.findings += wiped(before, self._keys("after"))
+        if not self.lost:
+            self.refusals = ()
+
+    def stop(self) -> None:
+        """The topology is put back, however the cell ends."""
+        if self._process is not None and not self._process.wait(0):
+            self._process.send(signal.SIGTERM)
+            self._process.wait(PUT_BACK_S)
+
+    def _must_be_done(self) -> None:
+        assert self._process is not None
+        self._run.could_be_done(self._process, self._fault)
+
+    def _keys(self, when: str) -> set[str]:
+        """The keys of the namespace that hold rows."""
+        result: Path = self._run.work / f"keys-{when}.json"
+        self._run.must_end(self._run.start(works.keys, self._run.where_json, f"keys-{when}", str(result)), 0)
+        return set(json_decoder(list[str]).decode(result.read_bytes()))
