@@ -354,36 +354,53 @@ MOVES: dict[str, Callable[[RedisCluster, int, RedisServer], contextlib.AbstractC
 }
 
 
-@pytest.mark.parametrize("how", MOVES)
-def test_a_query_goes_on_while_its_slots_move(
-    how: str, cluster: RedisCluster, tmp_path, meanwhile: Meanwhile, caplog
-):
-    """The query commits and retires while each slot of its namespace moves. Its log no longer reaches back
-    to version 1, so that no repair can hide a loss.
+def goes_on(cluster: RedisCluster, query: Query, meanwhile: Meanwhile, ways: Sequence[str]) -> set[int]:
+    """Commit and retire while each slot of the namespace moves in these ways, alternately, then check all.
+    The versions that were in flight meanwhile.
     """
+    driver = query.run(4, keep_versions=1)
+    tags = [*(query.keys_of(group) for group in range(KEY_GROUPS)), query.meta]
+    batches, in_flight = itertools.count(4), set()
+    with Reader(query) as reader:
+        for tag, way in zip(itertools.cycle(tags), ways, strict=False):
+            query.tidy(driver)
+            query.commit(driver, batch_id := next(batches))  # there is a version to merge
+            in_flight.add(batch_id + 2)
+            old = cluster.primary_of(tag)
+            to = next(each for each in cluster.primaries() if each is not old)
+            before = refused_calls(old)
+            with MOVES[way](cluster, slot_of(tag), to):
+                retiring = meanwhile.start(retire, query, driver)
+                committing = meanwhile.start(query.commit, driver, next(batches))
+                met = lambda: refused_calls(old) > before or retiring.done()  # noqa: B023, E731
+                wait_until(met, "a merge met the slot")
+            retiring.result(60)
+            committing.result(60)
+            if driver.store.unverified():
+                assert repair(driver) == []
+        reader.wait_whole(last := next(batches))
+    query.check(last)
+    return in_flight
+
+
+@pytest.mark.parametrize("way", MOVES)
+def test_a_query_goes_on_while_its_slots_move(
+    way: str, cluster: RedisCluster, tmp_path, meanwhile: Meanwhile, caplog
+):
+    """The log no longer reaches back to version 1, so that no repair can hide a loss."""
     with query_on(cluster.url, tmp_path) as query:
-        driver = query.run(4, keep_versions=1)
-        batches, in_flight = itertools.count(4), set()
-        with Reader(query) as reader:
-            for tag in (*(query.keys_of(group) for group in range(KEY_GROUPS)), query.meta):
-                query.tidy(driver)
-                query.commit(driver, batch_id := next(batches))  # there is a version to merge
-                in_flight.add(batch_id + 2)
-                old = cluster.primary_of(tag)
-                to = next(each for each in cluster.primaries() if each is not old)
-                before = refused_calls(old)
-                with MOVES[how](cluster, slot_of(tag), to):
-                    retiring = meanwhile.start(retire, query, driver)
-                    committing = meanwhile.start(query.commit, driver, next(batches))
-                    met = lambda: refused_calls(old) > before or retiring.done()  # noqa: B023, E731
-                    wait_until(met, "a merge met the slot")
-                retiring.result(60)
-                committing.result(60)
-                if driver.store.unverified():
-                    assert repair(driver) == []
-            reader.wait_whole(last := next(batches))
-        assert put_back(caplog) <= in_flight, "a version that was visible"
-        query.check(last)
+        in_flight = goes_on(cluster, query, meanwhile, [way] * (KEY_GROUPS + 1))
+    assert put_back(caplog) <= in_flight, "a version that was visible"
+
+
+@pytest.mark.slow
+def test_a_query_goes_on_while_its_slots_move_to_and_fro(
+    cluster: RedisCluster, tmp_path, meanwhile: Meanwhile, caplog
+):
+    ways = ["none of its keys yet", "cancelled", "half of its keys", "cancelled"] * 30
+    with query_on(cluster.url, tmp_path) as query:
+        in_flight = goes_on(cluster, query, meanwhile, ways)
+    assert put_back(caplog) <= in_flight, "a version that was visible"
 
 
 def test_a_slot_that_was_left_open_is_named(cluster: RedisCluster, tmp_path):
