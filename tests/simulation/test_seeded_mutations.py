@@ -350,8 +350,8 @@ OF_A_PART = [
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_seeded_mutation_is_found(monkeypatch, mutation):
     mutation(monkeypatch)
+    first = FIRST.get(mutation, 0)
     with pytest.raises(Violation) as found:
-        first = FIRST.get(mutation, 0)
         run_schedules(SEED, range(first, first + SCHEDULES))
     print(str(found.value)[:1_500])
 
