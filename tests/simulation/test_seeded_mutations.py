@@ -334,13 +334,13 @@ FIRST = {trimming_goes_by_age_alone: 3_690}
 
 
 OF_A_PART = [
-    ("second", 1_420, version_1_is_filled),
-    ("second", 1_050, a_fill_leaves_what_lies_there),
-    ("second", 887, a_fill_ends_whatever_version_is_marked),
+    ("second", 2_670, version_1_is_filled),
+    ("second", 1_160, a_fill_leaves_what_lies_there),
+    ("second", 1_225, a_fill_ends_whatever_version_is_marked),
     ("second", 1_175, a_follower_claims_nothing),
-    ("second", 0, a_follower_reads_the_pointer_after_the_log),
+    ("second", 5_800, a_follower_reads_the_pointer_after_the_log),
     ("expiry", 0, rows_expire_by_the_clock),
-    ("expiry", 663, decided_before_its_attempt),
+    ("expiry", 4_850, decided_before_its_attempt),
     ("expiry", 0, attempts_go_by_the_clock),
     ("expiry", 0, rows_are_dropped_before_they_have_expired),
 ]
