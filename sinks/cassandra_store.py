@@ -22,7 +22,7 @@ from tidegate.sinks.cassandra_checks import set_up
 from tidegate.sinks.cassandra_rows import Rows
 from tidegate.sinks.cassandra_space import NEVER_AGAIN_US, Space, milliseconds
 from tidegate.sinks.expired import Looked, Sweep
-from tidegate.sinks.reads import check_fillable, decode, dropped, encode
+from tidegate.sinks.reads import check_fillable, check_leasable, decode, dropped, encode
 from tidegate.sinks.store import (
     CatalogEntry,
     Counts,
@@ -163,10 +163,14 @@ class CassandraStore(Store):
     # -- leases and retirement -----------------------------------------------------------------------
 
     def lease(self, lease: Lease, ttl_s: float) -> None:
-        leases.lease(self._space, lease, ttl_s)
+        if self._space.settings.leases:
+            leases.lease(self._space, lease, ttl_s)
+        else:  # nothing holds the version: a read of what was retired finds that out by itself (0014)
+            check_leasable(self.where, lease.version, self.pointer().horizon)
 
     def release(self, lease_id: str) -> None:
-        leases.release(self._space, lease_id)
+        if self._space.settings.leases:
+            leases.release(self._space, lease_id)
 
     def leases(self) -> list[LeaseInfo]:
         return leases.leases(self._space)
