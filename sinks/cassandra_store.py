@@ -7,7 +7,7 @@ docs/storage-format.md has the layout, docs/decisions/0014 why it is right.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -243,12 +243,6 @@ class CassandraStore(Store):
 
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
         return list(self._rows.verify(stamp, counts))
-
-    def missing(self, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:
-        """None of a version at or below the horizon: its delete markers are dropped, and what had expired, so
-        that no count of its rows says anything. ``committers/repair_base.py`` compares it by keys.
-        """
-        return {} if stamp.version <= self.pointer().horizon else super().missing(stamp, counts)
 
     def size(self) -> int:
         return self._space.session.size()
