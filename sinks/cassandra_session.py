@@ -81,6 +81,10 @@ NO_ANSWER = (
 ``ServerError``: something went wrong in a node, and nobody says how far it had come.
 """
 SIZES = "SELECT partitions_count, mean_partition_size FROM system.size_estimates WHERE keyspace_name = %s"
+GRANT = (
+    "grant it (docs/operations.md lists the rights of each role), or, for a reader that may not write, set"
+    " store_options={'leases': False}"
+)
 NOT_LEFT_THERE = ("unconfigured table", "does not exist", "Keyspace")
 
 Found = TypeVar("Found")
@@ -371,7 +375,9 @@ def as_ours(error: Exception, where: str, tls: dict[str, Any] | None = None) -> 
         if renew:
             return ConfigError(f"{where}: {_in_short(error)}; {renew}")
         return StoreUnavailableError(f"{where}: {_in_short(error)}")
-    if isinstance(error, cassandra.AuthenticationFailed | cassandra.Unauthorized):
+    if isinstance(error, cassandra.Unauthorized):
+        return ConfigError(f"{where}: {error}; {GRANT}")
+    if isinstance(error, cassandra.AuthenticationFailed):
         return ConfigError(f"{where}: {error}")
     if isinstance(error, cassandra.InvalidRequest) and any(words in str(error) for words in NOT_LEFT_THERE):
         return ConfigError(f"{where}: {error}; make the tables with `tidegate init`")

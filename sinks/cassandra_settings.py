@@ -35,7 +35,7 @@ READ_AT = {
 """Written at: read at, the default first."""
 CONSISTENCY = "LOCAL_QUORUM"
 
-OURS = ("create", "replication", "consistency", "read_consistency", "local_dc", "timeout_s", "tls")
+OURS = ("create", "replication", "consistency", "read_consistency", "local_dc", "timeout_s", "tls", "leases")
 TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_check_hostname")
 PASSED = ("username", "password", "connect_timeout", "protocol_version", "idle_heartbeat_interval")
 KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
@@ -43,7 +43,9 @@ KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CassandraSettings:
-    """Plain data. ``replication``: copies per data centre; ``""`` stands for the local one."""
+    """Plain data. ``replication``: copies per data centre; ``""`` stands for the local one. ``leases`` False:
+    a reader without the right to write; its snapshots hold no version.
+    """
 
     url: str = dataclasses.field(repr=False)
     hosts: tuple[str, ...]
@@ -58,6 +60,7 @@ class CassandraSettings:
     read_consistency: str = ""
     local_dc: str = ""
     timeout_s: float = TIMEOUT_S
+    leases: bool = True
     passed: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -98,7 +101,7 @@ def _with_options(settings: CassandraSettings, options: dict[str, Any], shown: s
     known = (*OURS, *TLS, *PASSED)
     if unknown := sorted(set(options) - set(known)):
         raise ConfigError(f"{shown}: unknown option {', '.join(unknown)}; there are {', '.join(known)}")
-    for name in ("create", "tls"):
+    for name in ("create", "tls", "leases"):
         if not isinstance(options.get(name, False), bool):
             raise ConfigError(f"{shown}: {name} is {options[name]!r}; it must be True or False")
     timeout_s = options.get("timeout_s", TIMEOUT_S)
@@ -118,6 +121,7 @@ def _with_options(settings: CassandraSettings, options: dict[str, Any], shown: s
         read_consistency=_read_level(options, shown),
         local_dc=str(options.get("local_dc", "")),
         timeout_s=float(timeout_s),
+        leases=options.get("leases", True),
         passed={n: options[n] for n in PASSED if n in options and n not in ("username", "password")},
     )
 

@@ -7,7 +7,7 @@ docs/storage-format.md has the layout, docs/decisions/0014 why it is right.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from tidegate.sinks.cassandra_checks import set_up
 from tidegate.sinks.cassandra_rows import Rows
 from tidegate.sinks.cassandra_space import NEVER_AGAIN_US, Space, milliseconds
 from tidegate.sinks.expired import Looked, Sweep
-from tidegate.sinks.leases import Limits
+from tidegate.sinks.leases import Limits, check_leasable
 from tidegate.sinks.reads import check_fillable, decode, dropped, encode
 from tidegate.sinks.store import (
     CatalogEntry,
@@ -176,10 +176,15 @@ class CassandraStore(Store):
     # -- leases and retirement -----------------------------------------------------------------------
 
     def lease(self, lease: Lease, ttl_s: float) -> None:
-        leases.lease(self._space, lease, ttl_s)
+        if self._space.settings.leases:
+            leases.lease(self._space, lease, ttl_s)
+        else:  # nothing holds the version: a read of what was retired finds that out by itself (0014)
+            pointer = self.pointer()
+            check_leasable(self.where, lease, ttl_s, pointer.visible, pointer.horizon)
 
     def release(self, lease_id: str) -> None:
-        leases.release(self._space, lease_id)
+        if self._space.settings.leases:
+            leases.release(self._space, lease_id)
 
     def leases(self) -> list[LeaseInfo]:
         return leases.leases(self._space)
@@ -263,12 +268,6 @@ class CassandraStore(Store):
 
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
         return list(self._rows.verify(stamp, counts))
-
-    def missing(self, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:
-        """None of a version at or below the horizon: its delete markers are dropped, and what had expired, so
-        that no count of its rows says anything. ``committers/repair_base.py`` compares it by keys.
-        """
-        return {} if stamp.version <= self.pointer().horizon else super().missing(stamp, counts)
 
     def size(self) -> int:
         return self._space.session.size()

@@ -85,6 +85,13 @@ def test_copies_are_guessed_on_one_machine_only(hosts, given, copies):
     assert settings_of(f"cassandra://{hosts}/k", options).replication == copies
 
 
+def test_leases_are_taken_unless_told_otherwise():
+    assert settings_of(URL, {}).leases is True
+    assert settings_of(URL, {"leases": False}).leases is False
+    with pytest.raises(ConfigError, match="leases is 'no'; it must be True or False"):
+        settings_of(URL, {"leases": "no"})
+
+
 def test_tls_is_on_with_any_of_its_options():
     assert settings_of(URL, {}).tls is None
     assert settings_of(URL, {"tls": True}).tls == {}

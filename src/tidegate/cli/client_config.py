@@ -61,7 +61,7 @@ NUMBERS = (
     *("timeout_s", "socket_timeout", "socket_connect_timeout"),
     *("connect_timeout", "protocol_version", "idle_heartbeat_interval"),
 )
-SWITCHES = ("functions", "socket_keepalive", "ssl_check_hostname", "create", "tls")
+SWITCHES = ("functions", "socket_keepalive", "ssl_check_hostname", "create", "tls", "leases")
 """Options of a store that are numbers, or true or false; all others are text: a password may be digits."""
 BYTES_MAX = 1024 * 1024
 

@@ -193,6 +193,19 @@ class RepairTests(StoreHarness):
             whole.retire()
         self._check(whole, whole.driver.store)
 
+    def test_a_repair_before_the_horizon_was_dropped_may_be_repeated(self, whole: Written) -> None:
+        """The horizon's version then has more rows than its manifest counts: those written again."""
+        whole.write()
+        whole.store.announce(HORIZON + 1)
+        self._lose(whole, 1, HORIZON - 1)
+        reopened = self.reopen(whole.store)
+        assert self._repaired(whole, reopened).put_back
+        assert repair_all(whole.driver).put_back == []
+        self._check(whole, reopened)
+        whole.retire()
+        assert repair_all(whole.driver).put_back == []
+        self._check(whole, reopened)
+
     def test_of_an_old_log_what_it_has_is_put_back(self, trimmed: Written) -> None:
         """Retirement still needs the versions from the horizon on, so no log is trimmed further."""
         if self.lost_keys_need_the_whole_log:
