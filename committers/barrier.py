@@ -79,7 +79,14 @@ def stage_spec(driver: Driver, barrier: Barrier, attempt: str) -> StageSpec:
         max(driver.clock.now_us(), driver.folded.decided_at_us + 1, driver.begun_us + 1),
         tuple(map(driver.options.ttl_us, barrier.tables)),
         called(barrier.origin),
+        tuple(tuple(column.name for column in barrier.schemas[name].key) for name in barrier.tables),
+        tuple(_time_columns(barrier.schemas[name]) for name in barrier.tables),
     )
+
+
+def _time_columns(schema: TableSchema) -> tuple[str, ...]:
+    """The value columns whose type has a date or a timestamp in it, or a field that is called so."""
+    return tuple(c.name for c in schema.value if "date" in c.type or "timestamp" in c.type)
 
 
 def called(origin: Origin) -> str:

@@ -30,6 +30,8 @@ TYPES = {**INTEGERS, **FLOATS, **TEXTS, "boolean": pa.bool_()}
 """Types that reducers work on, as they are in Arrow."""
 
 
+FIRST_DAY = pa.scalar("0001-01-01").cast(pa.date32())
+
 OVERFLOW = b"!"
 """Spark hands this and the column's name over, instead of a value, where the batch's own sum overflows."""
 
@@ -162,7 +164,16 @@ def parse(values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
     if table.num_rows != len(lines):
         msg = f"{len(lines)} values of state were parsed as {table.num_rows} rows"
         raise CorruptError(msg)
-    return [table[column.name].combine_chunks().cast(TYPES[column.type]) for column in columns]
+    return [_of_python(table[column.name].combine_chunks().cast(TYPES[column.type])) for column in columns]
+
+
+def _of_python(array: Any) -> Any:
+    """The array itself. ArrowInvalid: it has a time of the year 0, which Arrow has, and Python has not."""
+    if pa.types.is_temporal(array.type) and array.null_count < len(array):
+        earliest = pc.min(array)
+        if earliest.value < FIRST_DAY.cast(array.type).value:
+            raise pa.ArrowInvalid(f"{earliest.cast(pa.string())} is of the year 0")
+    return array
 
 
 class Keyed(Protocol):
@@ -202,7 +213,7 @@ def _parse_or_name(
                 mend = "; delete that row, or write it anew" * bool(what)
                 msg = (
                     f"table {table.name}, key {shown}: {what}{value}: {error}; nothing was decided; dates and"
-                    f" timestamps have to be of the years 0 to 9999{mend}"
+                    f" timestamps have to be of the years 1 to 9999{mend}"
                 )
                 raise BadRecordError(msg) from error
         raise
@@ -256,7 +267,7 @@ def _parse_slowly(lines: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
         cells = [row.get(column.name) for row in rows]
         if column.type in FLOATS:
             cells = [None if cell is None else float(cell) for cell in cells]
-        arrays.append(pa.array(cells, _read_type(column.type)).cast(TYPES[column.type]))
+        arrays.append(_of_python(pa.array(cells, _read_type(column.type)).cast(TYPES[column.type])))
     return arrays
 
 

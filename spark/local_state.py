@@ -35,7 +35,7 @@ from tidegate.spark.redistribution import (
 from tidegate.spark.user_calls import ADVICE, Emit, Source, UserCalls, check_size
 from tidegate.value_encoding import encoder_of
 from tidegate.values import values_of
-from tidegate.wal.bad_rows import NOT_TEXT, StageSpec
+from tidegate.wal.bad_rows import NO_TIME, NOT_TEXT, StageSpec
 from tidegate.wal.record import TableSchema
 
 ITEMS_MAX = 100_000
@@ -212,7 +212,7 @@ def _rows(work: LocalWork, first: Any, batches: Iterator[Any]) -> Iterator[dict[
             lost = f"text that is not valid UTF-8: {content[1:121].decode(errors='replace')}"
             raise BadRecordError(f"{shown()}: a row has a {lost}; nothing was decided")
         try:
-            row = decode(content)
+            row = decode(content.removeprefix(NO_TIME))  # which cannot be read: the error says the column
         except CorruptError as error:
             msg = f"{shown()}: a row has a value that Python has not: {error}; nothing was decided"
             raise BadRecordError(msg) from None

@@ -6,14 +6,13 @@ No Python runs per row. Pure functions only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.key_groups import decimal_parts, decimal_pattern
-from tidegate.wal.record import Column
 
 LENGTH_DIGITS_MAX = 6
 """A part of a key takes at most 32 KiB: a netstring's length has few digits."""
@@ -27,12 +26,21 @@ CASTS = {
 }
 
 
-def key_columns(keys: Any, columns: Sequence[Column]) -> list[tuple[str, Any]]:
+class KeyColumn(Protocol):
+    """A column of a key: its name and its type."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+
+
+def key_columns(keys: Any, columns: Sequence[KeyColumn]) -> list[tuple[str, Any]]:
     """The key columns of an Arrow binary array of keys, by name.
 
     ValueError (Arrow's errors are some): a key is none that ``encode_key`` makes of values of these types.
     """
-    parts = [keys] if len(columns) == 1 else _netstrings(keys, len(columns))
+    parts = parts_of(keys, len(columns))
     found = [(column.name, _values(part, column.type)) for column, part in zip(columns, parts, strict=True)]
     if len(columns) > 1 and not pc.all(pc.equal(_joined(parts), keys), min_count=0).as_py():
         raise ValueError("the length of a part is not written as a number is")
@@ -61,6 +69,11 @@ def _values(part: Any, kind: str) -> Any:
 
 
 # -- keys of several columns --------------------------------------------------------------------------
+
+
+def parts_of(keys: Any, count: int) -> list[Any]:
+    """The text of each key column. ValueError: some key is not made of so many."""
+    return [keys] if count == 1 else _netstrings(keys, count)
 
 
 def _netstrings(keys: Any, count: int) -> list[Any]:

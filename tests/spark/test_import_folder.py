@@ -131,7 +131,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_staged(spark, exported,
 
 
 def test_rows_that_somebody_made_up_are_refused_before_anything_is_staged_t61(spark, tmp_path):
-    """Their checksums fit. The checks are those of `tidegate import` (tests/unit/test_untrusted_exports.py)."""
+    """Their checksums fit. The checks are those of `tidegate import` (``test_untrusted_exports.py``)."""
     schema = TableSchema((Column("name", "string"),), (Column("age", "int"),))
     fit, unfit = b'+{"age":7}', b"e\0"
 

@@ -141,7 +141,7 @@ def test_a_time_that_python_has_not_is_a_bad_record_with_its_key(kind, text):
     columns = (ReducedColumn("at", kind, "max"),)
     values = pa.array([b'+{"at":null}', b'+{"at":"%s"}' % text.encode()], pa.binary())
     rows = pa.record_batch([pa.array([b"k1", b"k2"], pa.binary()), values], ["k", "v"])
-    with pytest.raises(BadRecordError, match=r"table t, key 'k2': .*years 0 to 9999"):
+    with pytest.raises(BadRecordError, match=r"table t, key 'k2': .*years 1 to 9999"):
         reduced(pa.nulls(2, pa.binary()), ReducedTable(0, "t", 0, columns, ("string",)), 1, rows)
 
 
@@ -153,7 +153,7 @@ def test_a_time_that_python_has_not_in_what_is_held_is_told_with_its_key(kind, t
         [pa.array([b"k1", b"k2"], pa.binary()), pa.array([b'+{"at":null}'] * 2, pa.binary())], ["k", "v"]
     )
     held = pa.array([None, b'{"at":"%s"}' % text.encode()], pa.binary())
-    with pytest.raises(BadRecordError, match=r"table t, key 'k2': its row is .*years 0 to 9999; delete that"):
+    with pytest.raises(BadRecordError, match=r"table t, key 'k2': its row is .*years 1 to 9999; delete that"):
         reduced(held, ReducedTable(0, "t", 0, columns, ("string",)), 1, rows)
 
 
