@@ -234,16 +234,15 @@ class AsyncCalls:
 
     async def _load(self, node: AsyncNode) -> bool:
         steps, found = loading(self.where, node.address), None
-        while True:
-            try:
-                command = steps.send(found)
-            except StopIteration as end:
-                return bool(end.value)
-            except (*DENIED, *LOST, *NOT_NOW):
-                raise
-            except redis.ResponseError as error:
-                raise takes_no_functions(self.where, node.address, error) from error
-            (found,) = await node.ask((command,))
+        try:
+            while True:
+                (found,) = await node.ask((steps.send(found),))
+        except StopIteration as end:
+            return bool(end.value)
+        except (*DENIED, *LOST, *NOT_NOW):
+            raise
+        except redis.ResponseError as error:
+            raise takes_no_functions(self.where, node.address, error) from error
 
     # -- replies -----------------------------------------------------------------------------------
 
