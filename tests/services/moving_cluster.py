@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import dataclasses
 import logging
+import os
 import random
 import sys
 import tempfile
@@ -30,7 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
 import tidegate
-from query import KEY_GROUPS, LINEAGE, Content, _plain
+from query import KEEP_NOTHING_S, KEY_GROUPS, LINEAGE, Content, _plain
 from redis_cluster import RedisCluster
 from redis_query import Query
 from tidegate.committers.background import Background
@@ -42,9 +43,10 @@ from tidegate.errors import TidegateError
 from tidegate.sinks.redis_keys import header_key, meta_key, slot_of
 from tidegate.sinks.redis_settings import settings_of
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.driver_process import rows_of
+from tidegate.testing.driver_process import make_trimmer, rows_of
 from tidegate.torture.mending import put_back_in
 from tidegate.torture.redis_topology import Cluster
+from tidegate.wal.file_log import FileLog
 
 SEED = 7
 KEPT_TRUTHS = 200
@@ -52,7 +54,7 @@ KEPT_TRUTHS = 200
 HELD_S, BETWEEN_S, POLL_S = 0.1, 0.1, 0.005
 RESTARTS_MAX = 5
 """A query that had to be started again so often is lost for good."""
-JOIN_S = 120.0
+JOIN_S, AGED_S = 120.0, 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,11 +213,21 @@ class Run:
                         self._commit(driver)
                         background.published()
                         with contextlib.suppress(TidegateError):  # as in the background: tried again
-                            self._query.tidy(driver)
+                            self._trim(driver)
                     return
                 except TidegateError as error:
                     self._note_restart(error)
             driver = self._started_again(driver)
+
+    def _trim(self, driver: Driver) -> None:
+        """Trim all that the readable versions do not need. Files are made as old as their times are exact, and
+        no older: the background trims too, by an older view of the log.
+        """
+        folded_at_us, old = driver.clock.now_us(), time.time() - AGED_S
+        assert isinstance(driver.log, FileLog)
+        for segment in driver.log.folder.rglob("*.seg"):
+            os.utime(segment, (old, old))
+        make_trimmer(driver, KEEP_NOTHING_S).trim(driver.view, folded_at_us)
 
     def _note_restart(self, error: TidegateError) -> None:
         self.seen.restarts.append(f"version {self.seen.versions}: {type(error).__name__}: {error}"[:600])
