@@ -220,8 +220,8 @@ class Run:
             driver = self._started_again(driver)
 
     def _trim(self, driver: Driver) -> None:
-        """Trim all that the readable versions do not need. Files are made as old as their times are exact, and
-        no older: the background trims too, by an older view of the log.
+        """Trim all that the readable versions do not need. Files are made some seconds old, and no older: the
+        background trims too, by an older view of the log.
         """
         folded_at_us, old = driver.clock.now_us(), time.time() - AGED_S
         assert isinstance(driver.log, FileLog)
