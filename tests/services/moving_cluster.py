@@ -111,6 +111,9 @@ class Seen:
     slowest_read_s: float = 0.0
     restarts: list[str] = dataclasses.field(default_factory=list)
     put_back: list[int] = dataclasses.field(default_factory=list)
+    put_back_visible: list[int] = dataclasses.field(default_factory=list)
+    """Of versions whose commit had returned."""
+    returned: int = 0
     violations: list[str] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
 
@@ -135,7 +138,8 @@ class Seen:
                 f"refused for           {len(times):,} times: median {times[len(times) // 2]:.2f} s,"
                 f" p99 {p99:.2f} s, longest {times[-1]:.2f} s, {sum(times):.1f} s together"
             )
-        yield f"put back by repairs   {len(self.put_back):,} versions {sorted(set(self.put_back))[:10]}"
+        visible = f"{len(self.put_back_visible)} of versions that were visible {self.put_back_visible[:20]}"
+        yield f"put back by repairs   {len(self.put_back):,} times a version, {visible}"
         yield f"query started again   {len(self.restarts)} times"
         yield from (f"  {text}" for text in self.restarts)
         yield f"violations            {len(self.violations)}"
@@ -152,6 +156,8 @@ class Notes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if (found := put_back_in(record)) is not None:
             self._seen.put_back.append(found[0])
+            if found[0] <= self._seen.returned:
+                self._seen.put_back_visible.append(found[0])
 
 
 class Run:
@@ -203,6 +209,7 @@ class Run:
             self._rows = self._truth.put(batch_id)
             self.seen.versions = batch_id + 1
         commit(driver, ArrowBarrier(driver.log, self._rows, batch(LINEAGE, batch_id), KEY_GROUPS))
+        self.seen.returned = batch_id + 1
 
     def _write(self, driver: Driver) -> None:
         """Batch after batch; a query that fails is started again, and that is a finding."""
