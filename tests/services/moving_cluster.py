@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import dataclasses
 import logging
+import os
 import random
 import sys
 import tempfile
@@ -30,7 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
 import tidegate
-from query import KEY_GROUPS, LINEAGE, Content, _plain
+from query import KEEP_NOTHING_S, KEY_GROUPS, LINEAGE, Content, _plain
 from redis_cluster import RedisCluster
 from redis_query import Query
 from tidegate.committers.background import Background
@@ -42,9 +43,10 @@ from tidegate.errors import TidegateError
 from tidegate.sinks.redis_keys import header_key, meta_key, slot_of
 from tidegate.sinks.redis_settings import settings_of
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.driver_process import rows_of
+from tidegate.testing.driver_process import make_trimmer, rows_of
 from tidegate.torture.mending import put_back_in
 from tidegate.torture.redis_topology import Cluster
+from tidegate.wal.file_log import FileLog
 
 SEED = 7
 KEPT_TRUTHS = 200
@@ -52,7 +54,7 @@ KEPT_TRUTHS = 200
 HELD_S, BETWEEN_S, POLL_S = 0.1, 0.1, 0.005
 RESTARTS_MAX = 5
 """A query that had to be started again so often is lost for good."""
-JOIN_S = 120.0
+JOIN_S, AGED_S = 120.0, 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +111,9 @@ class Seen:
     slowest_read_s: float = 0.0
     restarts: list[str] = dataclasses.field(default_factory=list)
     put_back: list[int] = dataclasses.field(default_factory=list)
+    put_back_visible: list[int] = dataclasses.field(default_factory=list)
+    """Of versions whose commit had returned."""
+    returned: int = 0
     violations: list[str] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
 
@@ -133,7 +138,8 @@ class Seen:
                 f"refused for           {len(times):,} times: median {times[len(times) // 2]:.2f} s,"
                 f" p99 {p99:.2f} s, longest {times[-1]:.2f} s, {sum(times):.1f} s together"
             )
-        yield f"put back by repairs   {len(self.put_back):,} versions {sorted(set(self.put_back))[:10]}"
+        visible = f"{len(self.put_back_visible)} of versions that were visible {self.put_back_visible[:20]}"
+        yield f"put back by repairs   {len(self.put_back):,} times a version, {visible}"
         yield f"query started again   {len(self.restarts)} times"
         yield from (f"  {text}" for text in self.restarts)
         yield f"violations            {len(self.violations)}"
@@ -150,6 +156,8 @@ class Notes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if (found := put_back_in(record)) is not None:
             self._seen.put_back.append(found[0])
+            if found[0] <= self._seen.returned:
+                self._seen.put_back_visible.append(found[0])
 
 
 class Run:
@@ -201,6 +209,7 @@ class Run:
             self._rows = self._truth.put(batch_id)
             self.seen.versions = batch_id + 1
         commit(driver, ArrowBarrier(driver.log, self._rows, batch(LINEAGE, batch_id), KEY_GROUPS))
+        self.seen.returned = batch_id + 1
 
     def _write(self, driver: Driver) -> None:
         """Batch after batch; a query that fails is started again, and that is a finding."""
@@ -211,11 +220,21 @@ class Run:
                         self._commit(driver)
                         background.published()
                         with contextlib.suppress(TidegateError):  # as in the background: tried again
-                            self._query.tidy(driver)
+                            self._trim(driver)
                     return
                 except TidegateError as error:
                     self._note_restart(error)
             driver = self._started_again(driver)
+
+    def _trim(self, driver: Driver) -> None:
+        """Trim all that the readable versions do not need. Files are made some seconds old, and no older: the
+        background trims too, by an older view of the log.
+        """
+        folded_at_us, old = driver.clock.now_us(), time.time() - AGED_S
+        assert isinstance(driver.log, FileLog)
+        for segment in driver.log.folder.rglob("*.seg"):
+            os.utime(segment, (old, old))
+        make_trimmer(driver, KEEP_NOTHING_S).trim(driver.view, folded_at_us)
 
     def _note_restart(self, error: TidegateError) -> None:
         self.seen.restarts.append(f"version {self.seen.versions}: {type(error).__name__}: {error}"[:600])

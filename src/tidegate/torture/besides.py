@@ -86,8 +86,8 @@ class Second:
         if self._follower.failed is not None:
             raise self._follower.failed
 
-    def finish(self, deadline_s: float) -> None:
-        """At the end it is level. StoreUnavailableError: it is not in time."""
+    def finish(self, deadline_s: float, between: Callable[[], None] = lambda: None) -> None:
+        """At the end it is level; ``between`` comes before each try. StoreUnavailableError: not in time."""
         follower, driver = self._follower, self._driver
         patience = driver.patience(deadline_s)
         while follower is not None and follower.standing.behind_s:
@@ -97,6 +97,7 @@ class Second:
                     f"the second store shows version {told.visible} of {told.decided}: {told.error}"
                 )
             patience.pause()
+            between()
             self.step(ADDED_AT, lambda: None)
 
 

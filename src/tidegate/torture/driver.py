@@ -21,6 +21,7 @@ from tidegate.committers.commit import OnItsWay, commit
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
 from tidegate.committers.pipeline import Pipeline
+from tidegate.committers.recover import recover
 from tidegate.committers.retire import retire_up_to
 from tidegate.decoders import json_decoder
 from tidegate.errors import FencedError, LineageError, StoreNotVerifiedError, TidegateError
@@ -257,7 +258,7 @@ class Torture:
         pipeline = self._pipeline(driver) if plan.beside == PIPELINES else None
         first = checkpoint.next_batch()
         for batch_id in range(first, plan.batches):
-            self._mending.began = self._recorder.now()
+            self._heartbeat(driver)
             if batch_id and batch_id == plan.reopen_at:
                 self._open(driver, name)
             self._one_batch(driver, name, batch_id, checkpoint.plan(batch_id), pipeline)
@@ -278,7 +279,13 @@ class Torture:
         if pipeline is not None:
             pipeline.drain(plan.deadline_s)
         if plan.beside == FOLLOWS:
-            self._second.finish(plan.deadline_s)
+            self._second.finish(plan.deadline_s, lambda: self._heartbeat(driver))
+
+    def _heartbeat(self, driver: Driver) -> None:
+        """As in the background of a query: what changed servers may have lost is put back."""
+        self._mending.began = self._recorder.now()
+        if self._plan.servers_change and driver.store.unverified():
+            recover(driver)
 
     def _put_back_everything(self, driver: Driver) -> None:
         """As if all rows were lost; the history notes them as destroyed."""
