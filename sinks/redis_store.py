@@ -22,7 +22,7 @@ import msgspec
 
 from tidegate.checks import Check
 from tidegate.deadline import one_call
-from tidegate.errors import CorruptError, TidegateError
+from tidegate.errors import CorruptError, StoreNotVerifiedError, TidegateError
 from tidegate.key_groups import key_group
 from tidegate.sinks import redis_attempts, redis_checks, redis_rebuild, redis_room
 from tidegate.sinks import redis_upkeep as upkeep
@@ -391,7 +391,9 @@ class RedisStore(LookingStore, SealingStore, RebuildableStore):
             yield oldest
 
     def note_moved(self) -> None:
-        upkeep.note_moved(self._space)
+        if not self._space.changed_servers():  # else all is compared anyway
+            with contextlib.suppress(StoreNotVerifiedError):
+                upkeep.note_moved(self._space)
 
     def lost(self) -> list[Lost]:
         return list(self._rebuild.lost)
