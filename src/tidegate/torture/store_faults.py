@@ -19,6 +19,7 @@ from typing import Any
 import redis
 from redis.connection import Connection, SSLConnection
 
+from tidegate.committers.export import export
 from tidegate.decoders import json_decoder
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.redis_keys import header_key, meta_key, patterns, slot_of
@@ -36,6 +37,8 @@ HELD_S, BETWEEN_S = 0.15, 0.1
 """So long a slot is on the move, or a replica is there, at most; and between two changes."""
 CHANGES_MAX = 200
 """A process that nobody ends makes no more changes."""
+COPY, COPY_VERSION = "work/copy", "work/copy.version"
+"""Where the version is exported whose rows a cell removes, and its number."""
 NOTHING_DONE = 3
 """The exit code when nothing could be done to the store."""
 
@@ -55,7 +58,9 @@ def keys_of(where: Where) -> list[bytes]:
 
 
 def evict(where_json: str, folder: str, name: str, fault: str, seed: str) -> int:
-    """Remove one hash of rows: a layer of a visible version that is not retired, or a base."""
+    """Remove one hash of rows: a layer of a visible version that is not retired, or a base. Before a base is
+    removed, the visible version is exported.
+    """
     where = json_decoder(Where).decode(where_json)
     store = open_store(where.store, where.namespace, where.store_options)
     with contextlib.closing(store), Recorder(Path(folder), name, role="fault") as recorder:
@@ -76,6 +81,11 @@ def evict(where_json: str, folder: str, name: str, fault: str, seed: str) -> int
             print(f"{fault}: there is no such hash")  # noqa: T201 - to the cell's folder
             return NOTHING_DONE
         key, rows = random.Random(seed).choice(candidates)
+        if not rows.version:
+            identity = store.identity()
+            assert identity is not None
+            export(store, identity, pointer.visible, Path(folder, COPY))
+            Path(folder, COPY_VERSION).write_text(str(pointer.visible))
         recorder.note(Fault(kind=fault, target=key.decode(), destroys=[rows]))
         with contextlib.closing(client_at(where, key)) as client:
             return 0 if client.unlink(key) else NOTHING_DONE
