@@ -403,9 +403,9 @@ class CellRun:
         self._end = max(self._end, time.monotonic() + self._setting.deadline_s / 2)
         result = self.work / "verdict.json"
         ended = [one.output.stem for one in self._processes if 0 <= (one.exit_code or 0) != NO_ROOM]
-        told = [name for name in ended if name == readers.NAME or name.startswith(f"{DRIVER}-")]
-        if self._lost:
-            told.remove(readers.NAME)
+        told = [name for name in ended if name.startswith(f"{DRIVER}-")]
+        if readers.NAME in ended and not self._lost:
+            told.append(readers.NAME)
         plan = _json(self.where), "judge", str(self.folder), str(result), "lost" if self._lost else ""
         process = self.start(works.judge, *plan, *told)
         with self.ends_open():
