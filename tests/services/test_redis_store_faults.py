@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from redis_query import Query, query_on
 from redis_server import RedisServer
 from tidegate.sinks.redis_settings import Address, settings_of
 from tidegate.testing.forked import Forked
-from tidegate.torture import store_faults
+from tidegate.torture import redis_faults
 from tidegate.torture.driver import Where
 from tidegate.torture.redis_topology import Cluster
 
+PAGE = Path(__file__).parents[2] / "docs" / "torture.md"
 pytestmark = pytest.mark.xdist_group("redis_cluster")
 
 
@@ -86,7 +88,7 @@ def test_slots_move_until_the_end_and_then_home(cluster: RedisCluster, query: Qu
     cluster.primary_of(foreign).ask("SET", foreign, "x")
     begun = tmp_path / "begun"
     work = (where(query), str(tmp_path), "mover", "seed", str(begun))
-    mover = Forked(store_faults.move_slots, work, tmp_path / "mover.txt")
+    mover = Forked(redis_faults.move_slots, work, tmp_path / "mover.txt")
     try:
         wait_until(begun.exists, "a slot is on the move")
         history = tmp_path / "mover.jsonl"
@@ -112,7 +114,7 @@ def test_replicas_are_promoted_and_promoted_back(cluster: RedisCluster, query: Q
     before = cluster.primaries()
     begun, history = tmp_path / "begun", tmp_path / "replicas.jsonl"
     work = (where(query), str(tmp_path), "replicas", "seed", str(begun))
-    changer = Forked(store_faults.change_replicas, work, tmp_path / "replicas.txt")
+    changer = Forked(redis_faults.change_replicas, work, tmp_path / "replicas.txt")
     try:
         wait_until(lambda: history.exists() and "is promoted" in history.read_text(), "one is promoted")
         changer.send(15)
@@ -126,7 +128,7 @@ def test_replicas_are_promoted_and_promoted_back(cluster: RedisCluster, query: Q
 def test_the_first_replica_gives_a_server_another_id(redis: RedisServer):
     """It is attached, and nothing is lost by it."""
     before = redis.info("replication")["master_replid"]
-    with store_faults.attached(settings_of(redis.url, {}), place(redis)):
+    with redis_faults.attached(settings_of(redis.url, {}), place(redis)):
         assert redis.info("replication")["connected_slaves"] == 1
         assert redis.info("replication")["master_replid"] != before
     wait_until(lambda: not redis.info("replication")["connected_slaves"], "it is detached")
@@ -137,9 +139,9 @@ def test_the_first_replica_gives_a_server_another_id(redis: RedisServer):
 
 def test_what_can_be_had_is_tried_beforehand(cluster: RedisCluster, query: Query):
     at = Where(query.wal, query.url, query.namespace)
-    assert set(store_faults.lacking(at, allowed=False)) == {"reshard", "replica"}
+    assert set(redis_faults.lacking(at, allowed=False)) == {"reshard", "replica"}
     before = [server.ask("CLUSTER", "NODES") for server in cluster.primaries()]
-    assert store_faults.lacking(at, allowed=True) == {}
+    assert redis_faults.lacking(at, allowed=True) == {}
     assert len(before) == len(cluster.primaries())
     query.check(3)
 
@@ -151,7 +153,7 @@ def test_a_right_that_lacks_is_told_beforehand(cluster: RedisCluster, query: Que
         )
     at = Where(query.wal, query.url, query.namespace, {}, {"username": "less", "password": "x"})
     try:
-        found = store_faults.lacking(at, allowed=True)
+        found = redis_faults.lacking(at, allowed=True)
     finally:
         for server in cluster.servers:
             server.ask("ACL", "DELUSER", "less")
@@ -160,7 +162,7 @@ def test_a_right_that_lacks_is_told_beforehand(cluster: RedisCluster, query: Que
 
 
 def test_one_server_has_no_slots(redis: RedisServer):
-    found = store_faults.lacking(Where("file:///w", redis.url, "n"), allowed=True)
+    found = redis_faults.lacking(Where("file:///w", redis.url, "n"), allowed=True)
     assert set(found) == {"reshard"}
     assert "redis+cluster://" in found["reshard"]
 
@@ -172,11 +174,50 @@ def test_one_server_has_no_slots(redis: RedisServer):
 def test_one_hash_is_removed_and_noted(fault: str, query: Query, tmp_path):
     query.retire(query.open(keep_versions=2))
     at = Where(query.wal, query.url, query.namespace)
-    before = store_faults.keys_of(at)
-    assert store_faults.evict(where(query), str(tmp_path), "evict", fault, "seed") == 0
-    (gone,) = set(before) - set(store_faults.keys_of(at))
+    before = redis_faults.keys_of(at)
+    assert redis_faults.evict(where(query), str(tmp_path), "evict", fault, "seed") == 0
+    (gone,) = set(before) - set(redis_faults.keys_of(at))
     (line,) = lines_of(tmp_path / "evict.jsonl")
     assert line["target"] == gone.decode()
     (rows,) = line["destroys"]
     assert f"/{rows['key_group']}}}" in gone.decode()
     assert (rows["version"] == 0) == (fault == "evict-base") == gone.endswith(b":b")
+
+
+# -- rights -----------------------------------------------------------------------------------------------
+
+
+def rights_of(fault: str) -> list[str]:
+    """The rights that the page names for a fault."""
+    (row,) = re.findall(rf"^\| `{fault}` \| [^|]* \| ([^|]*) \|$", PAGE.read_text(), re.MULTILINE)
+    return re.findall(r"[+~][\w*-]+", row)
+
+
+@pytest.mark.parametrize("fault", ["reshard", "replica"])
+def test_the_rights_of_the_page_are_enough(fault: str, cluster: RedisCluster, query: Query, tmp_path):
+    """Beside those of a writer, of which a topology fault needs its identity alone."""
+    rules = "reset", "on", ">x", "~*", "+info", "+hmget", *rights_of(fault)
+    for server in cluster.servers:
+        server.ask("ACL", "SETUSER", "mover", *rules)
+    login = {"username": "mover", "password": "x"}
+    at = Where(query.wal, query.url, query.namespace, {}, login)
+    begun, history = tmp_path / "begun", tmp_path / "history.jsonl"
+    work = redis_faults.move_slots if fault == "reshard" else redis_faults.change_replicas
+    changer = Forked(
+        work,
+        (msgspec.json.encode(at).decode(), str(tmp_path), "history", "s", str(begun)),
+        tmp_path / "changer.txt",
+    )
+    try:
+        wait_until(lambda: changer.wait(0) or begun.exists(), "it began")
+        wait_until(lambda: changer.wait(0) or len(lines_of(history)) > 3, "it went on")
+        changer.send(15)
+        assert changer.wait(60)
+    finally:
+        changer.kill()
+        cluster.wait_ready()
+        found = redis_faults.lacking(at, allowed=True)
+        for server in cluster.servers:
+            server.ask("ACL", "DELUSER", "mover")
+    assert changer.exit_code == 0, changer.output.read_text()
+    assert fault not in found

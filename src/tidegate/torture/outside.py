@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from tidegate.decoders import json_decoder
 from tidegate.errors import ConfigError, StoreNotVerifiedError, WalGapError
-from tidegate.torture import store_faults, works
+from tidegate.torture import redis_faults, works
 from tidegate.torture.faults import EVICTIONS
 from tidegate.torture.left_to_do import wiped
-from tidegate.torture.store_faults import COPY, COPY_VERSION
+from tidegate.torture.redis_faults import COPY, COPY_VERSION
 
 if TYPE_CHECKING:
     from tidegate.testing.forked import Forked
@@ -40,14 +40,14 @@ class Outside:
         run, plan, folder = self._run, self._run.where_json, str(self._run.folder)
         if self._fault in EVICTIONS:
             how = folder, self._name, self._fault, self._seed
-            self._process = run.start(store_faults.evict, plan, self._name, *how)
+            self._process = run.start(redis_faults.evict, plan, self._name, *how)
             self._must_be_done()
             self.refusals, self.lost = (REFUSED,), self._fault == "evict-base"
             if self.lost:
                 self.refusals = (REFUSED, GONE)
             return
         begun = run.work / "begun"
-        work = store_faults.move_slots if self._fault == "reshard" else store_faults.change_replicas
+        work = redis_faults.move_slots if self._fault == "reshard" else redis_faults.change_replicas
         self._process = run.start(work, plan, self._name, folder, self._name, self._seed, str(begun))
         run.until(self._process, begun.exists, "did not begin")
         self.refusals = (REFUSED,)

@@ -205,7 +205,7 @@ def _here(where: Where, asked: Asked, server_kill: str, *, topology: bool) -> He
     lacking: Mapping[str, str] = {}
     faults = {*asked.faults, *(schedule.cell_of(text).fault for text in asked.only)}
     if faults & {*TOPOLOGY} and "redis" in where.store.partition("+")[0].partition(":")[0]:
-        from tidegate.torture.store_faults import lacking as found
+        from tidegate.torture.redis_faults import lacking as found
 
         lacking = found(where, allowed=topology)
     return Here(where.store, server_kill, _logs_in(where.store_options), lacking)

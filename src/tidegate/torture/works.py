@@ -247,7 +247,7 @@ def repair(where_json: str, folder: str, name: str, *more: str) -> int | None:
 @ends_with_its_code
 def keys(where_json: str, result: str) -> int:
     """The hashes of rows that are there, into the file ``result``."""
-    from tidegate.torture.store_faults import ROWS, keys_of
+    from tidegate.torture.redis_faults import ROWS, keys_of
 
     found = [key.decode() for key in keys_of(json_decoder(Where).decode(where_json)) if ROWS.match(key)]
     Path(result).write_bytes(msgspec.json.encode(found))

@@ -31,8 +31,8 @@ from tidegate.torture.faults import TOPOLOGY
 from tidegate.torture.history import Recorder
 from tidegate.torture.redis_topology import Cluster, Shard, client_of
 
-ROWS = re.compile(rb"tg:\{[^/}]+/(\d+)\}:([^:]+):(?:b$|d:(\d+):)")
-"""A key that holds rows: its key group, table and version; without one, the base."""
+ROWS = re.compile(rb"tg:\{[^/}]+/(\d+)\}:([^:]+):(?:b|d:(\d+):[^:]+)$")
+"""A key that holds rows which a header lists: key group, table, version; without one, the base."""
 HELD_S, BETWEEN_S = 0.15, 0.1
 """So long a slot is on the move, or a replica is there, at most; and between two changes."""
 CHANGES_MAX = 200
@@ -277,11 +277,21 @@ def _try_slots(settings: RedisSettings) -> str:
             return "the Cluster has one primary: there is nowhere to move slots to"
         for shard in shards:
             cluster.keys_in(0, shard.address)
-            # Without such a key nothing is migrated. What the slot's number stands for is refused.
+            # There is no such key, no such node, and no such value: nothing is changed.
             other = next(each.address for each in shards if each is not shard)
-            nothing = "", 0, 1, "KEYS", "tg:{torture-}:none"
-            _refused(cluster, shard.address, "MIGRATE", other.host, other.port, *nothing)
-            _refused(cluster, shard.address, "CLUSTER", "SETSLOT", 0, "NODE", "no such node")
+            key, at = "tg:{torture-}:none", shard.address
+            for command in (
+                ("MIGRATE", other.host, other.port, "", 0, 1, "KEYS", key),
+                ("CLUSTER", "SETSLOT", 0, "NODE", "no such node"),
+                ("SELECT", 0),
+                ("ASKING",),
+                ("DUMP", key),
+                ("UNLINK", key),
+                ("RESTORE", key, 0, "no value"),
+                ("RESTORE-ASKING", key, 0, "no value"),
+                ("EVAL", "return 1", 0),
+            ):
+                _refused(cluster, at, *command)
     return ""
 
 
