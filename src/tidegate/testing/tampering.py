@@ -3,8 +3,9 @@
     python -m tidegate.testing.tampering --cases 100000 --seed 1
 
 A case copies a small namespace in SQLite files, changes one value or one bit of it, and asks: for versions,
-and in half of the cases each for rows by scan, by key, as differences, and as Spark reads them. Other errors than tidegate's own,
-errors that do not say where, and answers that are wrong while `tidegate verify` finds nothing, are failures.
+and in half of the cases each for rows by scan, by key, as differences, and as Spark reads them. Other errors
+than tidegate's own, errors that do not say where, and answers that are wrong while `tidegate verify` finds
+nothing, are failures.
 """
 
 from __future__ import annotations
