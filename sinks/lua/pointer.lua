@@ -214,15 +214,11 @@ local function flip(keys, args, filled)
     redis.call('HSET', keys[1], 'filled', args[3])
   end
   redis.call('HSET', catalog, args[3], text(now_us()) .. ' ' .. args[5])
-  -- Who waits for a version sleeps on this stream. After a failover it may be ahead of the pointer. A slot that is
-  -- leaving takes no key back that was emptied here: who waits then looks again by the clock.
+  -- Who waits for a version sleeps on this stream. After a failover it may be ahead of the pointer.
   local added = redis.pcall('XADD', stream, 'MAXLEN', '16', args[3] .. '-0', 'visible', args[3])
   if type(added) == 'table' and added.err then
     redis.call('UNLINK', stream)
-    added = redis.pcall('XADD', stream, args[3] .. '-0', 'visible', args[3])
-    if type(added) == 'table' and added.err and not string.find(added.err, 'non local key', 1, true) then
-      return added
-    end
+    redis.call('XADD', stream, args[3] .. '-0', 'visible', args[3])
   end
   return 1
 end
@@ -516,8 +512,9 @@ reads.leftovers = function(keys, args)
   if refusal then
     return refusal
   end
-  local horizon, entries = number_of(keys[1], 'horizon'), 0
-  for _, version in ipairs(redis.call('HKEYS', beside(keys[1], 'catalog'))) do
+  local horizon, catalog, entries = number_of(keys[1], 'horizon'), beside(keys[1], 'catalog'), 0
+  touch(keys[1], catalog)
+  for _, version in ipairs(redis.call('HKEYS', catalog)) do
     entries = entries + (tonumber(version) < horizon and 1 or 0)
   end
   return entries

@@ -200,7 +200,6 @@ writes.put_bases = function(keys, args)
     if floor > 0 or redis.call('HGET', key, 'lost_base:' .. name) == args[at + 1] then
       wanted[#wanted + 1], built[name] = { name, args[at + 1] }, true
       there = redis.call('HEXISTS', place(key, name, ':r:' .. token), token) == 1 and there
-      redis.call('EXISTS', place(key, name, ':b'))  -- what has left with its slot is an error here, before any write
     end
   end
   if not there then
