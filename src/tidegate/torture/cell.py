@@ -29,7 +29,7 @@ from tidegate.torture.outcome import MISSED, PROVEN, UNPROVEN, VIOLATED, Finding
 from tidegate.torture.outside import Outside
 from tidegate.torture.schedule import Cell, shape_of
 from tidegate.torture.unanswered import ERRORS, MORE_TIME, NAMES, reason
-from tidegate.torture.workloads import READ_STATE
+from tidegate.torture.workloads import workloads_of
 from tidegate.torture.works import Judged
 
 LINEAGE, OTHER_LINEAGE = "query-1", "query-2"
@@ -134,7 +134,7 @@ class CellRun:
         second = f"sqlite://{self.work.absolute()}/second" if cell.beside == FOLLOWS else ""
         where = where_of(setting, namespace_of(setting, cell))
         self.where = msgspec.structs.replace(where, second=second)
-        self._workloads = workloads_of(setting.workloads, cell.beside)
+        self._workloads = workloads_of(setting.workloads, pipelined=cell.beside == PIPELINES)
         self._recorder = Recorder(self.folder, "run", role="run")
         self._processes: list[Forked] = []
         self._drivers = 0
@@ -465,13 +465,6 @@ def is_left_behind(outcome: Outcome) -> bool:
     """Whether the cell's namespace is there still."""
     told = (*outcome.unproven, *(found.what for found in outcome.findings))
     return any(text.startswith(f"namespace {outcome.namespace} {NOT_DROPPED}") for text in told)
-
-
-def workloads_of(names: tuple[str, ...], beside: str) -> tuple[str, ...]:
-    """Pipelined commits wait for each other where they read state: such workloads are left out there."""
-    if beside != PIPELINES:
-        return names
-    return tuple(name for name in names if name not in READ_STATE) or names
 
 
 def where_of(setting: Setting, namespace: str) -> Where:
