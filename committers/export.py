@@ -27,7 +27,7 @@ from tidegate.committers.export_format import (
 from tidegate.committers.export_rows import ROWS
 from tidegate.committers.hold import EXPORT, HeldVersion
 from tidegate.errors import ConfigError
-from tidegate.sinks.layout import payloads
+from tidegate.sinks.reads import values_at
 from tidegate.sinks.store import CatalogEntry, Identity, Store
 from tidegate.wal.file_io import create, make_folder, sync_above
 
@@ -103,7 +103,8 @@ def _live(store: Store, held: HeldVersion, entry: CatalogEntry, table: str, key_
         held.keep()
         for batch in store.scan_stored(table, group, entry.version, entry.tables[table].start):
             held.keep()
-            live = batch.filter(payloads(batch["value"], entry.decided_at_us).is_valid())
+            keys, at_us = batch["key"].to_pylist(), entry.decided_at_us
+            live = batch.filter(values_at(store.where, table, keys, batch["value"], at_us).is_valid())
             if live.num_rows:
                 groups = pa.repeat(pa.scalar(group, pa.int32()), live.num_rows)
                 yield pa.record_batch([groups, live["key"], live["value"]], schema=ROWS)

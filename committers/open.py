@@ -249,6 +249,14 @@ def _refuse_other_lineage(driver: Driver, state: Folded, lineage: str | None) ->
     raise LineageError(msg)
 
 
+def writer_is_alive(driver: Driver) -> bool:
+    """Whether a writer's heartbeat is younger than 30 s."""
+    if driver.store.identity() is None:
+        return False
+    age = driver.store.pointer().heartbeat_age_s
+    return age is not None and age < WRITER_ALIVE_S
+
+
 def refuse_if_writer_alive(driver: Driver, command: str, *, force: bool) -> None:
     """ConfigError when a writer's heartbeat is younger than 30 s, unless forced."""
     if driver.store.identity() is None:

@@ -8,11 +8,11 @@ header in front of each page: they are what Arrow allocates.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 CHUNK_BYTES_MAX = 256 * 1024 * 1024
 """The most that one column of a row group may take, as it is in the file and decompressed."""
@@ -21,7 +21,6 @@ BATCH_ROWS = 1_000
 REPEATED_MAX = 128 * 1024
 """A dictionary up to this size is not looked into: each row of a batch may be all of it."""
 DEPTH_MAX = 8
-LENGTH = struct.Struct("<I")
 HEADER_BYTES, HEADER_BYTES_MAX = 4 * 1024, 1024 * 1024
 PAGES_MAX = 100_000
 OLD_WRITER = re.compile(r"parquet-mr version 1\.[0-2]\.")
@@ -29,12 +28,13 @@ OLD_WRITER = re.compile(r"parquet-mr version 1\.[0-2]\.")
 
 STOP, TRUE, FALSE, BYTE, DOUBLE, BINARY, STRUCT = 0, 1, 2, 3, 7, 8, 12
 INTEGERS = (4, 5, 6)
-KIND, SIZE, COMPRESSED, DATA, DATA_2 = 1, 2, 3, 5, 8
-"""Fields of a page's header: the last two are structs, with the encoding in field 2 and 4."""
+KIND, SIZE, COMPRESSED, DATA, DICTIONARY_HEADER, DATA_2 = 1, 2, 3, 5, 7, 8
+"""Fields of a page's header. The last three are structs: of a page of data with its encoding in field 2 or 4,
+of a dictionary with the number of its values in field 1.
+"""
 DICTIONARY = 2
 ENCODINGS = frozenset({0, 2, 3, 8})
 """PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY. Values in another one may be built from each other."""
-CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "ZSTD", "GZIP"})
 
 
 class Page(NamedTuple):
@@ -45,6 +45,7 @@ class Page(NamedTuple):
     compressed: int
     size: int
     encoding: int
+    values: int
 
 
 class HugeError(Exception):
@@ -59,28 +60,31 @@ def batches(source: BinaryIO, schema: Any) -> Iterator[Any]:
     """
     from pyarrow import parquet
 
+    texts = [field.name for field in schema if pa.types.is_binary(field.type)]
     with parquet.ParquetFile(source, pre_buffer=False) as opened:
         if not opened.schema_arrow.equals(schema):
             raise pa.ArrowInvalid(f"it has columns {_columns(opened.schema_arrow)}, not {_columns(schema)}")
         metadata = opened.metadata
         if OLD_WRITER.match(metadata.created_by or ""):
             raise HugeError(f"it was written by {metadata.created_by}, whose sizes cannot be relied on")
-        for group in range(metadata.num_row_groups):
-            longest = _longest_repeated(source, metadata.row_group(group))
-            rows = min(BATCH_ROWS, max(1, BATCH_BYTES // max(1, longest)))
-            yield from opened.iter_batches(rows, row_groups=[group], use_threads=False)
+        with parquet.ParquetFile(source, pre_buffer=False, read_dictionary=texts) as dictionaries:
+            for group in range(metadata.num_row_groups):
+                repeated = _repeated(source, metadata.row_group(group))
+                longest = max((_longest(dictionaries, group, *one) for one in repeated.items()), default=0)
+                rows = min(BATCH_ROWS, max(1, BATCH_BYTES // max(1, longest)))
+                yield from opened.iter_batches(rows, row_groups=[group], use_threads=False)
 
 
 def _columns(schema: Any) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)[:200]
 
 
-def _longest_repeated(source: BinaryIO, group: Any) -> int:
-    """The length of the longest value that a dictionary of the row group has: it may be there in each row.
+def _repeated(source: BinaryIO, group: Any) -> dict[str, int]:
+    """How many values the dictionary of each column of the row group has, where it is a large one.
 
     HugeError: a column is larger than ``CHUNK_BYTES_MAX``, or is not made of pages as we write them.
     """
-    longest = 0
+    found = {}
     for at in range(group.num_columns):
         column = group.column(at)
         name, length = column.path_in_schema, column.total_compressed_size
@@ -88,12 +92,10 @@ def _longest_repeated(source: BinaryIO, group: Any) -> int:
             raise HugeError(
                 f"column {name} of a row group takes {length} bytes, {CHUNK_BYTES_MAX} are allowed"
             )
-        if column.compression not in CODECS:
-            raise HugeError(f"column {name} is compressed by {column.compression}, which no export is")
         first = column.data_page_offset
         if column.has_dictionary_page and 0 < column.dictionary_page_offset < first:
             first = column.dictionary_page_offset
-        size = 0
+        size, plain = 0, False
         for page in pages(source, first, length):
             size += page.size
             if size > CHUNK_BYTES_MAX:
@@ -103,30 +105,22 @@ def _longest_repeated(source: BinaryIO, group: Any) -> int:
                 )
             if page.encoding not in ENCODINGS:
                 raise HugeError(f"column {name} has values in encoding {page.encoding}, which no export has")
-            if page.kind == DICTIONARY and page.size > REPEATED_MAX:
-                longest = max(longest, _longest(_content(source, page, column.compression)))
-    return longest
-
-
-def _content(source: BinaryIO, page: Page, compression: str) -> bytes:
-    source.seek(page.at)
-    content = source.read(page.compressed)
-    if compression == "UNCOMPRESSED":
-        return content
-    found: bytes = pa.Codec(compression.lower()).decompress(content, page.size, asbytes=True)
+            if page.kind == DICTIONARY:
+                if page.size > REPEATED_MAX and column.physical_type == "BYTE_ARRAY":
+                    found[name] = page.values
+            elif plain and page.encoding:
+                raise HugeError(f"column {name} goes back to its dictionary, which no writer does")
+            else:
+                plain = not page.encoding
     return found
 
 
-def _longest(content: bytes) -> int:
-    """The longest of values that are four bytes of length and so many bytes, each behind the other."""
-    unpack, end = LENGTH.unpack_from, len(content) - 4
-    at = longest = 0
-    while at <= end:
-        length = unpack(content, at)[0]
-        if length > longest:  # noqa: PLR1730 - a call of max takes as long as all the rest
-            longest = length
-        at += 4 + length
-    return min(longest, len(content))
+def _longest(dictionaries: Any, group: int, name: str, count: int) -> int:
+    """The length of the longest value of a dictionary: it may be there in each row."""
+    first = next(dictionaries.iter_batches(1, row_groups=[group], columns=[name], use_threads=False), None)
+    if first is None or first.num_columns != 1 or len(first.column(0).dictionary) != count:
+        raise HugeError(f"the dictionary of column {name} is not the one that its page has")
+    return pc.max(pc.binary_length(first.column(0).dictionary)).as_py() or 0
 
 
 def pages(source: BinaryIO, first: int, length: int) -> Iterator[Page]:
@@ -162,9 +156,10 @@ def _page_at(source: BinaryIO, at: int, end: int) -> Page:
 def page_of(content: bytes, at: int = 0) -> Page:
     """The page whose header these bytes start with. IndexError, KeyError: they are no whole header."""
     reader = _Reader(content)
-    found: dict[int, Any] = reader.struct(0)
-    encoding = found[DATA][2] if DATA in found else found[DATA_2][4] if DATA_2 in found else 0
-    return Page(found[KIND], at + reader.at, found[COMPRESSED], found[SIZE], encoding)
+    found = reader.integers()
+    encoding = found[DATA, 2] if (DATA, 2) in found else found.get((DATA_2, 4), 0)
+    kind, values = found[(KIND,)], found.get((DICTIONARY_HEADER, 1), 0)
+    return Page(kind, at + reader.at, found[(COMPRESSED,)], found[(SIZE,)], encoding, values)
 
 
 class _Reader:
@@ -173,19 +168,19 @@ class _Reader:
     def __init__(self, content: bytes) -> None:
         self.content, self.at = content, 0
 
-    def struct(self, depth: int) -> dict[int, Any]:
-        """The integers and structs among its fields, by number."""
-        if depth > DEPTH_MAX:
+    def integers(self, within: tuple[int, ...] = ()) -> dict[tuple[int, ...], int]:
+        """The integers of the struct and of those in it, by the numbers of the fields that lead to them."""
+        if len(within) > DEPTH_MAX:
             raise IndexError
-        found: dict[int, Any] = {}
+        found: dict[tuple[int, ...], int] = {}
         number = 0
         while (head := self._byte()) != STOP:
             kind, step = head & 15, head >> 4
             number = number + step if step else self._signed()
             if kind in INTEGERS:
-                found[number] = self._signed()
+                found[(*within, number)] = self._signed()
             elif kind == STRUCT:
-                found[number] = self.struct(depth + 1)
+                found |= self.integers((*within, number))
             else:
                 self._skip(kind)
         return found

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from tidegate.errors import StoreUnavailableError
 from tidegate.names import NAME
 from tidegate.options import LEASES_MAX
-from tidegate.sinks.cassandra_space import Seen, Space, milliseconds
+from tidegate.sinks.cassandra_space import Seen, Space
 from tidegate.sinks.leases import (
     LEASE_MAX_S,
     KeptLease,
@@ -152,7 +152,7 @@ def _drop_ran_out(space: Space, now_ms: int) -> None:
 
 def _decoded(rows: list[tuple]) -> list[Held]:  # type: ignore[type-arg]
     return [
-        Held(name, version, milliseconds(taken), milliseconds(expires))
+        Held(name, version, taken, expires)
         for name, version, taken, expires in rows
         if NAME.fullmatch(name) and version is not None and taken is not None  # else it is no lease
     ]

@@ -18,9 +18,8 @@ from tidegate.key_groups import key_group
 from tidegate.names import check_name
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.async_store import AsyncLookingStore
-from tidegate.sinks.layout import payloads
 from tidegate.sinks.leases import check_lease
-from tidegate.sinks.reads import by_group, check_kept, check_visible, live_rows, nothing_here
+from tidegate.sinks.reads import by_group, check_kept, check_visible, live_rows, nothing_here, values_at
 from tidegate.sinks.redis_aliases import alias_call, target_in
 from tidegate.sinks.redis_answers import Call, Refused, answer_of, encoded, plain
 from tidegate.sinks.redis_async import AsyncCalls, Listed
@@ -126,7 +125,8 @@ class AsyncRedisStore(AsyncLookingStore):
         self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
     ) -> Any:
         asked, calls = await self._reads(table, keys, version, start)
-        return payloads(in_places(asked, await self._asked(calls, version), len(keys)), at_us)
+        found = in_places(asked, await self._asked(calls, version), len(keys))
+        return values_at(self.where, table, keys, found, at_us)
 
     async def get_many_and_look(
         self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
@@ -135,7 +135,8 @@ class AsyncRedisStore(AsyncLookingStore):
         look = Call(self._meta, "pointer", ((await self._made()).uuid.encode(),))
         found, *replies = await self._asked([look, *calls], version)
         known = self._looked(found)
-        return payloads(in_places(asked, replies, len(keys)), at_us), known.pointer
+        found = in_places(asked, replies, len(keys))
+        return values_at(self.where, table, keys, found, at_us), known.pointer
 
     async def _reads(
         self, table: str, keys: Sequence[bytes], version: int, start: int
@@ -173,7 +174,7 @@ class AsyncRedisStore(AsyncLookingStore):
                 reply = None
         for batch in batches_of(rows):
             await self._check_readable(version)
-            live = live_rows(batch, at_us)
+            live = live_rows(batch, at_us, self.where, table)
             if live.num_rows:
                 yield live
 

@@ -22,17 +22,24 @@ import msgspec
 
 from tidegate.checks import Check
 from tidegate.deadline import one_call
-from tidegate.errors import CorruptError, TidegateError
+from tidegate.errors import CorruptError, StoreNotVerifiedError, TidegateError
 from tidegate.key_groups import key_group
 from tidegate.sinks import redis_attempts, redis_checks, redis_rebuild, redis_room
 from tidegate.sinks import redis_upkeep as upkeep
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.expired import Looked, Sweep
 from tidegate.sinks.key_sets import KeySets
-from tidegate.sinks.layout import payload, payloads
 from tidegate.sinks.leases import KeptLease, check_lease
 from tidegate.sinks.looking_store import LookingStore
-from tidegate.sinks.reads import by_group, check_fillable, check_kept, check_visible, encode
+from tidegate.sinks.reads import (
+    by_group,
+    check_fillable,
+    check_kept,
+    check_visible,
+    encode,
+    value_at,
+    values_at,
+)
 from tidegate.sinks.rebuildable import Lost, RebuildableStore
 from tidegate.sinks.redis_aliases import RedisAliases
 from tidegate.sinks.redis_answers import Call, Refused
@@ -188,7 +195,7 @@ class RedisStore(LookingStore, SealingStore, RebuildableStore):
     ) -> tuple[bytes | None, Pointer]:
         call = self._call_of(table, key, version, start)
         (((stored,),), pointer) = self._read(version, lambda: self._space.asked_and_looked([call]))
-        return payload(stored, at_us), pointer
+        return value_at(self.where, table, key, stored, at_us), pointer
 
     def _call_of(self, table: str, key: bytes, version: int, start: int) -> Call:
         """One call, and nothing that is made for many keys."""
@@ -213,7 +220,8 @@ class RedisStore(LookingStore, SealingStore, RebuildableStore):
         asked = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
         calls = self._calls_of(asked, "read", head_of(table, version, start), keys)
         replies, pointer = self._read(version, lambda: self._space.asked_and_looked(calls))
-        return payloads(in_places(asked, replies, len(keys)), at_us), pointer
+        found = in_places(asked, replies, len(keys))
+        return values_at(self.where, table, keys, found, at_us), pointer
 
     def _calls_of(
         self, asked: list[tuple[int, list[int]]], name: str, head: tuple[bytes, ...], keys: Sequence[bytes]
@@ -383,7 +391,9 @@ class RedisStore(LookingStore, SealingStore, RebuildableStore):
             yield oldest
 
     def note_moved(self) -> None:
-        upkeep.note_moved(self._space)
+        if not self._space.changed_servers():  # else all is compared anyway
+            with contextlib.suppress(StoreNotVerifiedError):
+                upkeep.note_moved(self._space)
 
     def lost(self) -> list[Lost]:
         return list(self._rebuild.lost)

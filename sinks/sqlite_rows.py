@@ -52,6 +52,8 @@ HEADS = """SELECT key, MAX(version), substr(value, 1, {head}) FROM {table}
 DROP_UNTIL = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version <= ?"
 COUNT_ROWS = "SELECT kg, COUNT(*) FROM {table} WHERE version = ? GROUP BY kg"
 
+BEFORE_ALL = float("-inf")
+"""SQLite sorts numbers before texts before bytes: a key that somebody made another type is met and told."""
 LOOK_UP_KEYS = 64
 """Keys per statement: three variables each, 999 are allowed by old builds; more was not faster."""
 PAGE_ROWS = 1_000
@@ -169,7 +171,7 @@ class Shards:
 
     def look_up(
         self, table: str, asked: Iterable[Asked], version: int, start: int, *, retired_too: bool = False
-    ) -> Iterator[tuple[int, bytes]]:
+    ) -> Iterator[tuple[int, bytes | None]]:
         """The stored values that there are: (place, value).
 
         SnapshotExpiredError, unless ``retired_too``: a floor is above the version. Floors and
@@ -193,7 +195,16 @@ class Shards:
                     found += connection.execute(
                         sql, (*itertools.chain.from_iterable(part), start, version)
                     ).fetchall()
-            yield from found
+            for place, value in found:
+                if value is not None and type(value) is not bytes:
+                    raise self._no_bytes(shard, table, value)
+                yield place, value
+
+    def _no_bytes(self, shard: int, table: str, found: object) -> CorruptError:
+        return CorruptError(
+            f"{self._files.where}: {self._files.folder / self._name(shard)}, table {table}: {found!r:.60} is"
+            " stored where bytes have to be: restore the store from a copy"
+        )
 
     def page(self, table: str, group: int, first: bytes, version: int, start: int) -> Page:
         """Some rows of a key group from the key ``first`` on; errors as ``look_up``."""
@@ -205,8 +216,11 @@ class Shards:
             if not self._has_table(connection, shard, name):
                 return Page(keys, values, None)
             held_bytes = 0
-            cursor = connection.execute(PAGE.format(table=name), (group, first, start, version, PAGE_ROWS))
+            begin = first or BEFORE_ALL
+            cursor = connection.execute(PAGE.format(table=name), (group, begin, start, version, PAGE_ROWS))
             for key, _, value in cursor:
+                if type(key) is not bytes or type(value) is not bytes:
+                    raise self._no_bytes(shard, table, value if type(key) is bytes else key)
                 keys.append(key)
                 values.append(value)
                 held_bytes += len(key) + len(value)

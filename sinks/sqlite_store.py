@@ -22,6 +22,7 @@ import pyarrow as pa
 from tidegate.clock import Clock
 from tidegate.errors import (
     ConfigError,
+    CorruptError,
     IncompleteError,
     StoreUnavailableError,
 )
@@ -164,6 +165,13 @@ class SqliteStore(Store):
         if row is None:
             raise dropped(self.where)
         visible, digest, epoch, writer, horizon, heartbeat_us = row
+        numbers = (visible, epoch, horizon, 0 if heartbeat_us is None else heartbeat_us)
+        fits = all(type(one) is int and one >= 0 for one in numbers) and {type(digest), type(writer)} == {str}
+        if not fits:
+            raise CorruptError(
+                f"{self.where}: {self._files.folder / META_FILE}: the pointer is {row!r:.200}: restore the"
+                " store from a copy"
+            )
         age_s = None if heartbeat_us is None else max(0.0, (self._clock.now_us() - heartbeat_us) / 1e6)
         pointer = Pointer(visible, digest, epoch, writer, horizon, age_s)
         self._visible_seen = max(self._visible_seen, pointer.visible)

@@ -26,10 +26,9 @@ from tidegate.errors import ConfigError
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.attempts import Attempts
 from tidegate.sinks.fillable import Fillable
-from tidegate.sinks.layout import payload, payloads
 from tidegate.sinks.leases import Lease as Lease  # noqa: PLC0414 - stores and their users find it here
 from tidegate.sinks.leases import LeaseInfo as LeaseInfo  # noqa: PLC0414
-from tidegate.sinks.reads import live_rows
+from tidegate.sinks.reads import live_rows, value_at, values_at
 from tidegate.wal.frame import Chunk
 from tidegate.wal.record import Origin, TableAt, TableSchema
 
@@ -263,13 +262,13 @@ class Store(Fillable, Attempts):
         Null where the key is absent, deleted, or expired at ``at_us``, the version's ``decided_at_us``.
         Errors as ``get_stored``; ValueError: a value expires and no time was given.
         """
-        return payloads(self.get_stored(table, keys, version, start), at_us)
+        return values_at(self.where, table, keys, self.get_stored(table, keys, version, start), at_us)
 
     def get(
         self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
     ) -> bytes | None:
         """The value of one key, as ``get_many`` gives it."""
-        return payload(self.get_stored_one(table, key, version, start), at_us)
+        return value_at(self.where, table, key, self.get_stored_one(table, key, version, start), at_us)
 
     @abc.abstractmethod
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
@@ -285,7 +284,7 @@ class Store(Fillable, Attempts):
         Values have no flags byte. What is live, and errors: as ``get_many``.
         """
         for batch in self.scan_stored(table, group, version, start):
-            live = live_rows(batch, at_us)
+            live = live_rows(batch, at_us, self.where, table)
             if live.num_rows:
                 yield live
 

@@ -222,6 +222,53 @@ RULES: list[Rule] = [
         "tests/services/test_redis_moving_slots.py",
     ),
     (
+        "redis-repair-empties-first",
+        "repair deletes nothing before what replaces it is whole",
+        "sinks/lua/rebuild.lua",
+        "  local gone, loses = gone_of(key, uuid, starts), false\n",
+        (
+            "  local gone, loses = gone_of(key, uuid, starts), false\n"
+            "  for _, field in ipairs(#gone > 0 and redis.call('HKEYS', key) or {}) do\n"
+            "    if string.sub(field, 1, 2) == 'b:' then\n"
+            "      redis.call('UNLINK', place(key, string.sub(field, 3), ':b'))\n"
+            "    end\n"
+            "  end\n"
+        ),
+        "tests/services/test_redis_repair.py",
+    ),
+    (
+        "redis-repair-ends-any-mark",
+        "a repair ends its own mark, and those of repairs that began before it",
+        "sinks/lua/rebuild.lua",
+        "    if not holds(ended, one) then",
+        "    if false then",
+        "tests/services/test_redis_repair.py",
+    ),
+    (
+        "redis-repair-forgets-what-is-lost",
+        "the header keeps what is lost until it is back: the next repair finds it again",
+        "sinks/lua/rebuild.lua",
+        "    if found.gone[1] then",
+        "    if false then",
+        "tests/services/test_redis_repair.py",
+    ),
+    (
+        "redis-a-moved-group-of-a-lost-origin-counts",
+        "a key group that moved is whole only if its origin is still what it was",
+        "sinks/redis_origins.py",
+        "return primaries <= {self.first(each) for each in listed} and self.first(origin) in primaries",
+        "return True",
+        "tests/services/test_redis_planned_changes.py",
+    ),
+    (
+        "redis-any-life-of-a-process",
+        "a server that was a replica in between has what another one had",
+        "sinks/redis_origins.py",
+        'b":".join((run.group(1), received.group(1)))',
+        "run.group(1)",
+        "tests/services/test_redis_planned_changes.py",
+    ),
+    (
         "redis-repair-lists-only",
         "a server counts again when all that it lost is back",
         "committers/repair.py",

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SERVERS = ("redis",)
+SERVERS = ("redis", "kafka", "cassandra")
 REFUSED = "refused"
 """The server refuses the request; nothing changes."""
 

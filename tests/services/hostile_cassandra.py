@@ -40,7 +40,7 @@ def statements(*lines: str) -> Callable[[World], None]:
         for line in lines:
             with pytest.raises(
                 (Unauthorized, InvalidRequest),
-                match=r"(?i)permission|not authorized|superuser|not allowed|disabled|not granted",
+                match=r"(?i)permission|not authorized|superuser|privileges|not allowed|disabled|not granted",
             ):
                 world.ask(line)
         raise Unauthorized
@@ -52,7 +52,7 @@ def on_each_table(
     *lines: str, keyspace: str = "{victim}", tables: tuple[str, ...] = TABLES
 ) -> Callable[[World], None]:
     return statements(
-        *(line.replace("TABLE", f"{keyspace}.tidegate_{name}") for line in lines for name in tables)
+        *(line.replace("ITS", f"{keyspace}.tidegate_{name}") for line in lines for name in tables)
     )
 
 
@@ -134,7 +134,7 @@ ATTACKS = [
         "read any of its tables",
         ANOTHER,
         REFUSED,
-        on_each_table("SELECT * FROM TABLE LIMIT 1", "SELECT count(*) FROM TABLE"),
+        on_each_table("SELECT * FROM ITS LIMIT 1", "SELECT count(*) FROM ITS"),
     ),
     *of(ALL, "write its leases, pointers and rows", ANOTHER, REFUSED, statements(*INSERTS)),
     *of(
@@ -153,7 +153,7 @@ ATTACKS = [
         "empty, change or drop its tables",
         ANOTHER,
         REFUSED,
-        on_each_table("TRUNCATE TABLE", "DROP TABLE TABLE", "ALTER TABLE TABLE WITH gc_grace_seconds = 0"),
+        on_each_table("TRUNCATE ITS", "DROP TABLE ITS", "ALTER TABLE ITS WITH gc_grace_seconds = 0"),
     ),
     *of(
         ALL,
@@ -180,13 +180,13 @@ ATTACKS = [
         REFUSED,
         statements(*(line.replace("victim", "own") for line in INSERTS)),
     ),
-    Attack("empty tables", VIEWER, OWN, REFUSED, on_each_table("TRUNCATE TABLE", keyspace="{own}")),
+    Attack("empty tables", VIEWER, OWN, REFUSED, on_each_table("TRUNCATE ITS", keyspace="{own}")),
     Attack(
         "write rows, schemas and namespaces",
         READER,
         OWN,
         REFUSED,
-        on_each_table("TRUNCATE TABLE", keyspace="{own}", tables=("namespaces", "schemas", "rows")),
+        on_each_table("TRUNCATE ITS", keyspace="{own}", tables=("namespaces", "schemas", "rows")),
     ),
     *of(
         ALL,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tidegate.torture import redis_faults
 from tidegate.torture.driver import Where
 from tidegate.torture.redis_topology import Cluster
 
+PAGE = Path(__file__).parents[2] / "docs" / "torture.md"
 pytestmark = pytest.mark.xdist_group("redis_cluster")
 
 
@@ -180,3 +182,42 @@ def test_one_hash_is_removed_and_noted(fault: str, query: Query, tmp_path):
     (rows,) = line["destroys"]
     assert f"/{rows['key_group']}}}" in gone.decode()
     assert (rows["version"] == 0) == (fault == "evict-base") == gone.endswith(b":b")
+
+
+# -- rights -----------------------------------------------------------------------------------------------
+
+
+def rights_of(fault: str) -> list[str]:
+    """The rights that the page names for a fault."""
+    (row,) = re.findall(rf"^\| `{fault}` \| [^|]* \| ([^|]*) \|$", PAGE.read_text(), re.MULTILINE)
+    return re.findall(r"[+~][\w*-]+", row)
+
+
+@pytest.mark.parametrize("fault", ["reshard", "replica"])
+def test_the_rights_of_the_page_are_enough(fault: str, cluster: RedisCluster, query: Query, tmp_path):
+    """Beside those of a writer, of which a topology fault needs its identity alone."""
+    rules = "reset", "on", ">x", "~*", "+info", "+hmget", *rights_of(fault)
+    for server in cluster.servers:
+        server.ask("ACL", "SETUSER", "mover", *rules)
+    login = {"username": "mover", "password": "x"}
+    at = Where(query.wal, query.url, query.namespace, {}, login)
+    begun, history = tmp_path / "begun", tmp_path / "history.jsonl"
+    work = redis_faults.move_slots if fault == "reshard" else redis_faults.change_replicas
+    changer = Forked(
+        work,
+        (msgspec.json.encode(at).decode(), str(tmp_path), "history", "s", str(begun)),
+        tmp_path / "changer.txt",
+    )
+    try:
+        wait_until(lambda: changer.wait(0) or begun.exists(), "it began")
+        wait_until(lambda: changer.wait(0) or len(lines_of(history)) > 3, "it went on")
+        changer.send(15)
+        assert changer.wait(60)
+    finally:
+        changer.kill()
+        cluster.wait_ready()
+        found = redis_faults.lacking(at, allowed=True)
+        for server in cluster.servers:
+            server.ask("ACL", "DELUSER", "mover")
+    assert changer.exit_code == 0, changer.output.read_text()
+    assert fault not in found

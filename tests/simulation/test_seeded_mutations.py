@@ -196,10 +196,6 @@ def a_fill_ends_whatever_version_is_marked(patch):
     patch.setattr(MemoryStore, "publish_filled", publish_filled)
 
 
-def a_follower_claims_nothing(patch):
-    patch.setattr(follower, "claim_epoch", lambda _: None)
-
-
 def a_follower_reads_the_pointer_after_the_log(patch):
     plain = follower.refuse_other_history
     patch.setattr(
@@ -337,7 +333,6 @@ OF_A_PART = [
     ("second", 2_670, version_1_is_filled),
     ("second", 1_160, a_fill_leaves_what_lies_there),
     ("second", 1_225, a_fill_ends_whatever_version_is_marked),
-    ("second", 1_175, a_follower_claims_nothing),
     ("second", 5_800, a_follower_reads_the_pointer_after_the_log),
     ("expiry", 0, rows_expire_by_the_clock),
     ("expiry", 4_850, decided_before_its_attempt),

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tidegate.cli.client_config import StoreConfigs, WalConfig, endpoints, store_options
+from tidegate.cli.commands import say
 from tidegate.cli.common import (
     AllowUnsafe,
+    For,
     Force,
     Json,
     Namespace,
     Stores,
     Wal,
     driver_for,
+    end_of,
     examples,
     followers_in,
     made_here,
 )
 from tidegate.cli.many import fail_if_behind, print_standings, repaired, stores_as_json
 from tidegate.cli.output import print_json
-from tidegate.committers.open import refuse_if_writer_alive, take_over
+from tidegate.committers.driver import Driver
+from tidegate.committers.open import refuse_if_writer_alive, take_over, writer_is_alive
 from tidegate.committers.rebuild import Source
 from tidegate.committers.rebuild_source import ExportSource, StoreSource
 from tidegate.committers.recover import recover
 from tidegate.committers.repair import Mended
 from tidegate.committers.repair_base import Repaired, repair_all
+from tidegate.errors import ConfigError, TidegateError
 from tidegate.options import Options
 from tidegate.sinks.open_store import open_store
 
@@ -53,10 +60,11 @@ EXAMPLES = examples(
     "tidegate repair --store redis://cache:6379 --wal kafka://broker1:9092 --namespace flights",
     "tidegate repair --from cassandra://db1,db2/flights",
     "tidegate repair --from /backup/flights-41",
+    "tidegate repair --watch --every 5",
 )
 
 
-def repair(  # noqa: PLR0913 - its options
+def repair(  # noqa: PLR0913, PLR0917 - its options
     store: Stores,
     wal: Wal,
     namespace: Namespace,
@@ -75,7 +83,16 @@ def repair(  # noqa: PLR0913 - its options
         Path | None,
         typer.Option("--from-config", metavar="FILE", help="That store's options, as --store-config."),
     ] = None,
+    every: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.1, help="Seconds between checks with --watch (default 10)."),
+    ] = None,
+    for_: For = None,
     *,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Repair whenever servers changed, until Ctrl-C; without a writer only."),
+    ] = False,
     force: Force = False,
     allow_unsafe: AllowUnsafe = False,
     json: Json = False,
@@ -91,20 +108,38 @@ def repair(  # noqa: PLR0913 - its options
     Exit code 10 when the log no longer holds all that was lost. Everything else is put back then,
     and what is left stays as it is; reads of those key groups are refused. With --from they are
     replaced by the rows of another store or of an export, at a version that the store shows.
+
+    With --watch it checks again and again, and repairs only if servers changed and no writer runs.
     """
+    if not watch and (every is not None or for_ is not None):
+        raise ConfigError("--every and --for are for --watch: add it, or leave them out")
+    end = end_of(for_)
     where = endpoints(store, wal, namespace, wal_config, store_config)
-    with driver_for(where, Options(allow_unsafe=allow_unsafe)) as driver, contextlib.ExitStack() as closing:
-        made_here(driver)
-        copy = None if source is None else _source(closing, source, namespace, source_config)
-        refuse_if_writer_alive(driver, "tidegate repair", force=force)
-        take_over(driver, None)
-        repaired_here = repair_all(driver, copy)
-        recovered = recover(driver)
-        visible = driver.store.pointer().visible
-        others = [(each, repaired(each, copy)) for each in followers_in(driver)]
-        standings = [each.catch_up() for each, _ in others]
+
+    def once(*, only_if_changed: bool = False) -> None:
+        with contextlib.ExitStack() as closing:
+            driver = closing.enter_context(driver_for(where, Options(allow_unsafe=allow_unsafe)))
+            made_here(driver)
+            if only_if_changed and (not _changed(driver) or writer_is_alive(driver)):
+                return
+            copy = None if source is None else _source(closing, source, namespace, source_config)
+            refuse_if_writer_alive(driver, "tidegate repair", force=force)
+            _repair(driver, copy, json=json)
+
+    once(only_if_changed=watch)
+    if watch:
+        _watch(lambda: once(only_if_changed=True), every or 10.0, end)
+
+
+def _repair(driver: Driver, copy: Source | None, *, json: bool) -> None:
+    take_over(driver, None)
+    repaired_here = repair_all(driver, copy)
+    recovered = recover(driver)
+    visible = driver.store.pointer().visible
+    others = [(each, repaired(each, copy)) for each in followers_in(driver)]
+    standings = [each.catch_up() for each, _ in others]
     if json:
-        facts = {"namespace": namespace, "recovered": recovered, "visible": visible}
+        facts = {"namespace": driver.endpoints.namespace, "recovered": recovered, "visible": visible}
         facts |= as_json(repaired_here)
         stores = [
             one | as_json(done) for one, (_, done) in zip(stores_as_json(standings), others, strict=True)
@@ -123,6 +158,22 @@ def repair(  # noqa: PLR0913 - its options
     print(f"version {visible} is visible, and every server counts as compared with the log")
     print_standings(standings)
     fail_if_behind(standings)
+
+
+def _watch(once: Callable[[], None], every_s: float, end: float | None) -> None:
+    """Try again and again until ``end`` or Ctrl-C. Errors are reported, and tried again."""
+    with contextlib.suppress(KeyboardInterrupt):
+        while (left := every_s if end is None else min(every_s, end - time.monotonic())) > 0:
+            time.sleep(left)
+            try:
+                once()
+            except TidegateError as error:
+                say(f"{type(error).__name__}: {error}")
+
+
+def _changed(driver: Driver) -> bool:
+    """Whether a store of the driver has to be compared. Writes nothing."""
+    return any(store.unverified() for store in (driver.store, *driver.others))
 
 
 def _described(one: Mended) -> str:

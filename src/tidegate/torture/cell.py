@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
-import xxhash
 
 from tidegate.decoders import json_decoder
 from tidegate.errors import LineageError
 from tidegate.testing.forked import NO_ROOM, Forked
 from tidegate.torture import driver, readers, works
 from tidegate.torture.besides import FOLLOWS, PIPELINES, TIDIES
-from tidegate.torture.driver import AGED_BATCHES, FAILED, Where
+from tidegate.torture.driver import AGED_BATCHES, FAILED
 from tidegate.torture.events import Asked, Done, Fault, Raised
 from tidegate.torture.faults import CLOCK_STEPS_S, EVICTIONS, KILLS, OUTSIDE, TOPOLOGY
 from tidegate.torture.history import Recorder
@@ -28,8 +27,9 @@ from tidegate.torture.left_to_do import Seen, moved_by_a_zombie, unfinished, unr
 from tidegate.torture.outcome import MISSED, PROVEN, UNPROVEN, VIOLATED, Finding, Outcome
 from tidegate.torture.outside import Outside
 from tidegate.torture.schedule import Cell, shape_of
+from tidegate.torture.setting import Setting, Stopped, Unanswered, Unfinished, namespace_of, where_of
 from tidegate.torture.unanswered import ERRORS, MORE_TIME, NAMES, reason
-from tidegate.torture.workloads import workloads_of
+from tidegate.torture.workloads import READ_STATE
 from tidegate.torture.works import Judged
 
 LINEAGE, OTHER_LINEAGE = "query-1", "query-2"
@@ -42,40 +42,6 @@ ENDS_WITH_ERROR = range(1, 19)
 """Exit codes of tidegate's errors: how a driver may end that others took over from."""
 TOLD_BYTES = 1_500
 NOT_DROPPED = "could not be dropped"
-
-
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What all cells of a run share. ``folder`` is the report's; ``server_kill`` '' when none is allowed."""
-
-    wal: str
-    store: str
-    wal_options: dict[str, object]
-    store_options: dict[str, object]
-    allow_unsafe: bool
-    prefix: str
-    folder: str
-    seed: int
-    workloads: tuple[str, ...]
-    deadline_s: float
-    server_kill: str
-    keep: bool
-
-
-class Unfinished(Exception):  # noqa: N818 - it is an outcome, not a failure of the program
-    """The cell could not be finished: what was waited for, or what ended as it should not."""
-
-
-class Unanswered(Unfinished):
-    """A process of the cell had no answer of log or store in time."""
-
-
-class Stopped(Exception):  # noqa: N818
-    """The whole run is being ended."""
-
-
-def namespace_of(setting: Setting, cell: Cell) -> str:
-    """A namespace of its own: the run's random prefix and the cell's digest."""
-    return f"{setting.prefix}-{xxhash.xxh64_hexdigest(str(cell).encode())[:10]}"
 
 
 def run_cell(setting: Setting, cell: Cell, ending: threading.Event) -> Outcome:
@@ -134,7 +100,7 @@ class CellRun:
         second = f"sqlite://{self.work.absolute()}/second" if cell.beside == FOLLOWS else ""
         where = where_of(setting, namespace_of(setting, cell))
         self.where = msgspec.structs.replace(where, second=second)
-        self._workloads = workloads_of(setting.workloads, pipelined=cell.beside == PIPELINES)
+        self._workloads = workloads_of(setting.workloads, cell.beside)
         self._recorder = Recorder(self.folder, "run", role="run")
         self._processes: list[Forked] = []
         self._drivers = 0
@@ -147,6 +113,11 @@ class CellRun:
     @property
     def _taken_over(self) -> bool:
         return self._cell.finish != "same"
+
+    @property
+    def _lost(self) -> bool:
+        """Whether rows are gone that nobody can put back: who asks for them is refused, to the end."""
+        return self._outside is not None and self._outside.lost
 
     @property
     def _sleeps(self) -> bool:
@@ -189,10 +160,10 @@ class CellRun:
             elif self._outside is not None:
                 self._outside.begin()
             self._finish()
-            before = self._look()
+            before = self.look()
             self.until_it_ends(first, signal.SIGCONT)
             if self._cell.finish == "claimed":
-                self.findings += moved_by_a_zombie(before, self._look())
+                self.findings += moved_by_a_zombie(before, self.look())
         else:
             self._wait(first)
             self._finish()
@@ -207,8 +178,8 @@ class CellRun:
             self.must_end(self._drive(), 0)
         self.until_it_ends(looking, signal.SIGTERM)
         self.must_end(looking, 0)
-        if self._cell.beside == TIDIES:
-            self.findings += unretired(self._look())
+        if self._cell.beside == TIDIES and not self._lost:
+            self.findings += unretired(self.look())
 
     def _finish(self) -> None:
         match self._cell.finish:
@@ -222,7 +193,7 @@ class CellRun:
 
     def _recover(self) -> None:
         """`tidegate recover`: what was decided before it began is visible when it has ended well (I4)."""
-        before, call = self._look(), self._recorder.number()
+        before, call = self.look(), self._recorder.number()
         self._recorder.note(Asked(call=call, namespace=self.where.namespace, command="recover"))
         process = self.start(works.recover, _json(self.where), "recover", str(self.folder), "recover")
         self._wait(process)
@@ -234,17 +205,17 @@ class CellRun:
             self._recorder.note(Raised(call=call, error=ERRORS.get(code, ""), text=self._told(process)))
         self.must_end(process, 0, 2)
         if code in (0, 2):
-            self.findings += unfinished(before.decided, self._look())
+            self.findings += unfinished(before.decided, self.look())
 
     def finish_at_last(self) -> None:
         """Who had no answer left something open, maybe: `recover` has to finish it now (I4)."""
         self._end = max(self._end, time.monotonic() + self._setting.deadline_s / 2)
         last = "recover-last"
         self.must_end(self.start(works.recover, _json(self.where), last, str(self.folder), last), 0, 2)
-        seen = self._look()
+        seen = self.look()
         self.findings += unfinished(seen.decided, seen)
 
-    def _look(self) -> Seen:
+    def look(self) -> Seen:
         result = self.work / "look.json"
         self.must_end(self.start(works.look, _json(self.where), "look", str(result)), 0)
         return json_decoder(Seen).decode(result.read_bytes())
@@ -432,11 +403,10 @@ class CellRun:
         self._end = max(self._end, time.monotonic() + self._setting.deadline_s / 2)
         result = self.work / "verdict.json"
         ended = [one.output.stem for one in self._processes if 0 <= (one.exit_code or 0) != NO_ROOM]
-        told = [name for name in ended if name == readers.NAME or name.startswith(f"{DRIVER}-")]
-        lost = self._outside is not None and self._outside.lost
-        if lost:
-            told.remove(readers.NAME)
-        plan = _json(self.where), "judge", str(self.folder), str(result), "lost" if lost else ""
+        told = [name for name in ended if name.startswith(f"{DRIVER}-")]
+        if readers.NAME in ended and not self._lost:
+            told.append(readers.NAME)
+        plan = _json(self.where), "judge", str(self.folder), str(result), "lost" if self._lost else ""
         process = self.start(works.judge, *plan, *told)
         with self.ends_open():
             self.must_end(process, 0)
@@ -467,16 +437,11 @@ def is_left_behind(outcome: Outcome) -> bool:
     return any(text.startswith(f"namespace {outcome.namespace} {NOT_DROPPED}") for text in told)
 
 
-def where_of(setting: Setting, namespace: str) -> Where:
-    """The place of a namespace of this run."""
-    return Where(
-        setting.wal,
-        setting.store,
-        namespace,
-        setting.wal_options,
-        setting.store_options,
-        setting.allow_unsafe,
-    )
+def workloads_of(names: tuple[str, ...], beside: str) -> tuple[str, ...]:
+    """Pipelined commits wait for each other where they read state: such workloads are left out there."""
+    if beside != PIPELINES:
+        return names
+    return tuple(name for name in names if name not in READ_STATE) or names
 
 
 def drop_namespace(setting: Setting, namespace: str, output: Path) -> str:

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate.decoders import json_decoder
-from tidegate.errors import StoreNotVerifiedError, WalGapError
+from tidegate.errors import ConfigError, StoreNotVerifiedError, WalGapError
 from tidegate.torture import redis_faults, works
 from tidegate.torture.faults import EVICTIONS
 from tidegate.torture.left_to_do import wiped
+from tidegate.torture.redis_faults import COPY, COPY_VERSION
 
 if TYPE_CHECKING:
     from tidegate.testing.forked import Forked
     from tidegate.torture.cell import CellRun
 
 REFUSED, GONE = StoreNotVerifiedError.exit_code, WalGapError.exit_code
+NO_FIT = ConfigError.exit_code
 REPAIR = "repair"
 PUT_BACK_S = 30.0
 
@@ -52,7 +54,8 @@ class Outside:
 
     def end(self) -> None:
         """The topology is as it was; then `tidegate repair` puts back what the fault destroyed, or refuses to
-        when the log does not reach back to it. It removes nothing that it cannot put back.
+        when the log does not reach back to it. It removes nothing that it cannot put back. ``--from`` a copy
+        of a version that is still readable it puts back all.
         """
         run = self._run
         if self._fault not in EVICTIONS:
@@ -63,8 +66,23 @@ class Outside:
         repair = run.start(works.repair, run.where_json, REPAIR, str(run.folder), REPAIR)
         run.must_end(repair, GONE if self.lost else 0)
         run.findings += wiped(before, self._keys("after"))
+        if self.lost:
+            self._put_back_from_a_copy()
         if not self.lost:
             self.refusals = ()
+
+    def _put_back_from_a_copy(self) -> None:
+        run = self._run
+        version, name = int((run.folder / COPY_VERSION).read_text()), f"{REPAIR}-from"
+        horizon = run.look().horizon
+        args = str(run.folder), name, "--from", str(run.folder / COPY)
+        self.refusals = ()
+        run.must_end(
+            run.start(works.repair, run.where_json, name, *args), 0 if horizon <= version else NO_FIT
+        )
+        self.lost = horizon > version
+        if self.lost:
+            self.refusals = (REFUSED, GONE)
 
     def stop(self) -> None:
         """The topology is put back, however the cell ends."""

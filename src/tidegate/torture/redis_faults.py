@@ -19,6 +19,7 @@ from typing import Any
 import redis
 from redis.connection import Connection, SSLConnection
 
+from tidegate.committers.export import export
 from tidegate.decoders import json_decoder
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.redis_keys import header_key, meta_key, patterns, slot_of
@@ -31,12 +32,14 @@ from tidegate.torture.history import Recorder
 from tidegate.torture.redis_topology import Cluster, Shard, client_of
 from tidegate.urls import Address
 
-ROWS = re.compile(rb"tg:\{[^/}]+/(\d+)\}:([^:]+):(?:b$|d:(\d+):)")
-"""A key that holds rows: its key group, table and version; without one, the base."""
+ROWS = re.compile(rb"tg:\{[^/}]+/(\d+)\}:([^:]+):(?:b|d:(\d+):[^:]+)$")
+"""A key that holds rows which a header lists: key group, table, version; without one, the base."""
 HELD_S, BETWEEN_S = 0.15, 0.1
 """So long a slot is on the move, or a replica is there, at most; and between two changes."""
 CHANGES_MAX = 200
 """A process that nobody ends makes no more changes."""
+COPY, COPY_VERSION = "work/copy", "work/copy.version"
+"""Where the version is exported whose rows a cell removes, and its number."""
 NOTHING_DONE = 3
 """The exit code when nothing could be done to the store."""
 
@@ -56,7 +59,9 @@ def keys_of(where: Where) -> list[bytes]:
 
 
 def evict(where_json: str, folder: str, name: str, fault: str, seed: str) -> int:
-    """Remove one hash of rows: a layer of a visible version that is not retired, or a base."""
+    """Remove one hash of rows: a layer of a visible version that is not retired, or a base. Before a base is
+    removed, the visible version is exported.
+    """
     where = json_decoder(Where).decode(where_json)
     store = open_store(where.store, where.namespace, where.store_options)
     with contextlib.closing(store), Recorder(Path(folder), name, role="fault") as recorder:
@@ -77,6 +82,11 @@ def evict(where_json: str, folder: str, name: str, fault: str, seed: str) -> int
             print(f"{fault}: there is no such hash")  # noqa: T201 - to the cell's folder
             return NOTHING_DONE
         key, rows = random.Random(seed).choice(candidates)
+        if not rows.version:
+            identity = store.identity()
+            assert identity is not None
+            export(store, identity, pointer.visible, Path(folder, COPY))
+            Path(folder, COPY_VERSION).write_text(str(pointer.visible))
         recorder.note(Fault(kind=fault, target=key.decode(), destroys=[rows]))
         with contextlib.closing(client_at(where, key)) as client:
             return 0 if client.unlink(key) else NOTHING_DONE
@@ -268,11 +278,21 @@ def _try_slots(settings: RedisSettings) -> str:
             return "the Cluster has one primary: there is nowhere to move slots to"
         for shard in shards:
             cluster.keys_in(0, shard.address)
-            # Without such a key nothing is migrated. What the slot's number stands for is refused.
+            # There is no such key, no such node, and no such value: nothing is changed.
             other = next(each.address for each in shards if each is not shard)
-            nothing = "", 0, 1, "KEYS", "tg:{torture-}:none"
-            _refused(cluster, shard.address, "MIGRATE", other.host, other.port, *nothing)
-            _refused(cluster, shard.address, "CLUSTER", "SETSLOT", 0, "NODE", "no such node")
+            key, at = "tg:{torture-}:none", shard.address
+            for command in (
+                ("MIGRATE", other.host, other.port, "", 0, 1, "KEYS", key),
+                ("CLUSTER", "SETSLOT", 0, "NODE", "no such node"),
+                ("SELECT", 0),
+                ("ASKING",),
+                ("DUMP", key),
+                ("UNLINK", key),
+                ("RESTORE", key, 0, "no value"),
+                ("RESTORE-ASKING", key, 0, "no value"),
+                ("EVAL", "return 1", 0),
+            ):
+                _refused(cluster, at, *command)
     return ""
 
 

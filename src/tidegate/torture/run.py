@@ -30,19 +30,12 @@ from tidegate.errors import ConfigError
 from tidegate.sinks.open_store import open_store
 from tidegate.testing import forked
 from tidegate.torture import schedule, works
-from tidegate.torture.cell import (
-    Setting,
-    Stopped,
-    Unanswered,
-    drop_namespace,
-    is_left_behind,
-    namespace_of,
-    run_cell,
-)
+from tidegate.torture.cell import drop_namespace, is_left_behind, run_cell
 from tidegate.torture.driver import Where
 from tidegate.torture.faults import FAULTS, TOPOLOGY
 from tidegate.torture.outcome import PROVEN, Outcome, Totals
 from tidegate.torture.schedule import Cell, Here, Skipped
+from tidegate.torture.setting import Setting, Stopped, Unanswered, namespace_of
 from tidegate.torture.workloads import WORKLOADS, check_workloads
 from tidegate.urls import redact
 from tidegate.wal.open_log import open_log

@@ -101,11 +101,6 @@ READ_STATE = ("bank", "lists", "counters")
 """Workloads whose rows are told from the state at the version before."""
 
 
-def workloads_of(names: tuple[str, ...], *, pipelined: bool) -> tuple[str, ...]:
-    """Leave out what reads the state: pipelined commits would wait for each other there."""
-    return (tuple(name for name in names if name not in READ_STATE) or names) if pipelined else names
-
-
 def changes_of(names: Iterable[str], seed: str, batch: int, salt: int = 0) -> list[Change]:
     """What a batch changes, table by table; ``salt`` gives other rows, as a replay may have them."""
     return [WORKLOADS[name](random.Random(f"{seed}-{batch}-{salt}-{name}"), batch) for name in names]

@@ -239,9 +239,9 @@ def recover(where_json: str, folder: str, name: str) -> int | None:
     return _command("recover", json_decoder(Where).decode(where_json), Path(folder), name, "--jobs", "1")
 
 
-def repair(where_json: str, folder: str, name: str) -> int | None:
-    """The command line: ``tidegate repair``, as ``recover``."""
-    return _command("repair", json_decoder(Where).decode(where_json), Path(folder), name)
+def repair(where_json: str, folder: str, name: str, *more: str) -> int | None:
+    """The command line: ``tidegate repair``, as ``recover``; with ``more`` options."""
+    return _command("repair", json_decoder(Where).decode(where_json), Path(folder), name, *more)
 
 
 @ends_with_its_code
