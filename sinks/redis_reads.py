@@ -175,6 +175,11 @@ def catalog_in(where: str, found: list[bytes]) -> list[CatalogEntry]:
     return entries
 
 
+def starts_of(entry: CatalogEntry | None) -> dict[str, int]:
+    """By table, the version at which it was last emptied."""
+    return {} if entry is None else {table: at.start for table, at in entry.tables.items()}
+
+
 def schemas_in(where: str, found: list[bytes]) -> dict[str, TableSchema]:
     """The schemas by id."""
     pairs = zip(found[::2], found[1::2], strict=True)

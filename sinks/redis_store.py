@@ -58,6 +58,7 @@ from tidegate.sinks.redis_reads import (
     number,
     scan_steps,
     schemas_in,
+    starts_of,
 )
 from tidegate.sinks.redis_resp import hset, rows_of
 from tidegate.sinks.redis_seals import Seals
@@ -85,8 +86,7 @@ Found = TypeVar("Found")
 TOO_MANY = b"-1"
 LEASE_PAGES = 200
 """The most pages of leases that one call looks at; some hundred leases are on a page."""
-LOOKS = 5
-"""So often pointer and catalog are read when the horizon moves on between the two."""
+LOOKS = 5  # so often pointer and catalog are read when the horizon moves on between the two
 
 
 class RedisStore(LookingStore, SealingStore, RebuildableStore):
@@ -336,7 +336,7 @@ class RedisStore(LookingStore, SealingStore, RebuildableStore):
     ) -> bool:
         """Merge the layers up to this version: by name, not by their rows, which the server moves."""
         version, (pointer, entry) = stamp.version, self._at_horizon()
-        upto, starts = min(version, pointer.horizon), _starts(entry)
+        upto, starts = min(version, pointer.horizon), starts_of(entry)
         touched = {(group, table) for group, tables in counts.items() for table in tables}
         # A table that this version emptied goes everywhere, whichever key groups have rows again.
         emptied = [table for table, start in starts.items() if start == version]
@@ -486,7 +486,7 @@ class RedisStore(LookingStore, SealingStore, RebuildableStore):
         horizon = pointer.horizon
         rows = 0
         if entry is not None:
-            starts, at_us = _starts(entry), entry.decided_at_us
+            starts, at_us = starts_of(entry), entry.decided_at_us
             rows = upkeep.merge_all(self._space, starts, horizon, at_us, dry_run=dry_run)
         rows += upkeep.sweep(self._space, dry_run=dry_run)
         entries, leases = int(self._space.ask("leftovers")), self._all_leases()[1]
@@ -508,8 +508,3 @@ class RedisStore(LookingStore, SealingStore, RebuildableStore):
 
     def close(self) -> None:
         self._space.servers.close()
-
-
-def _starts(entry: CatalogEntry | None) -> dict[str, int]:
-    """By table, the version at which it was last emptied."""
-    return {} if entry is None else {table: at.start for table, at in entry.tables.items()}

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from tidegate.checks import Check
+from tidegate.checks import ONLY_REDIS, Check
 from tidegate.errors import ConfigError
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.attempts import Attempts
@@ -31,8 +31,6 @@ from tidegate.sinks.leases import LeaseInfo as LeaseInfo  # noqa: PLC0414
 from tidegate.sinks.reads import live_rows, value_at, values_at
 from tidegate.wal.frame import Chunk
 from tidegate.wal.record import Origin, TableAt, TableSchema
-
-ONLY_REDIS = "wait_replicas and wait_aof are for a store on Redis: leave them out"
 
 
 class Identity(msgspec.Struct, frozen=True):

@@ -6,6 +6,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 Outcome: TypeAlias = Literal["pass", "warn", "fail"]
 
+ONLY_REDIS = "wait_replicas and wait_aof are for a store on Redis: leave them out"
+
 
 class Check(NamedTuple):
     """What was looked at, how it is (and, when it is not right, what to do), and the promise at stake.

@@ -200,10 +200,16 @@ def test_every_function_runs_with_the_rights_of_who_calls_it(users, called):
     store.heartbeat(driver.epoch)
     assert store.leases() == []
     store.stamp(9)
+    store.discard([Stamp(99, 1, "lost")], driver.epoch)
+    store._space.asked([store._space.of_group(0, "note_moved")])  # as on a Cluster
+    left = f"tg:{{{query.namespace}/0}}:{MARKER}:r:token"
+    users.server.ask("HSET", left, "token", "")  # of a repair that died
     store.vacuum(dry_run=True)
     store.vacuum()
     store.rows_of(MARKER, [b"m1"], 9)
     assert verify(driver.log, store).findings == []
+    with store.comparing(driver.epoch):
+        store.keep_lost(0, 9)
     users.server.ask("HDEL", f"tg:{{{query.namespace}/0}}:h", "u")  # begin_rebuild finds nothing whole
     with contextlib.suppress(TidegateError):
         repair(driver)
