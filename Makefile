@@ -36,8 +36,8 @@ DEMO_STORE = $(if $(STORE),--store '$(STORE_URL)')
 help: ## Say what there is to run
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
 
-setup: ## Make .venv and find Java (every target below does it first; quick when nothing changed)
-	@tools/setup
+setup: ## Make .venv from requirements.lock and find Java (every target below does it first; FLOAT=1: the newest libraries)
+	@FLOAT='$(FLOAT)' tools/setup
 
 demo: setup ## Run the demo on real departures (WAL=kafka STORE=redis or cassandra start servers; or URLs)
 	$(RUN) $(ON_SERVERS) tidegate demo $(DEMO_WAL) $(DEMO_STORE)
@@ -59,7 +59,7 @@ LEFT_OPEN := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExcept
 oldest: setup ## Run plain tests and Spark's with the oldest libraries that pyproject.toml admits (in .venv-oldest)
 	$(RUN) python tools/oldest.py .venv-oldest
 	@cp .venv/java-home .venv-oldest/ 2>/dev/null || true
-	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance $(PYTEST_ARGS)
+	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance tests/services/test_redis_tls.py $(PYTEST_ARGS)
 	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -m "spark and not slow" $(SPARK) $(LEFT_OPEN) $(PYTEST_ARGS)
 
 locked: setup ## Run plain tests with exactly the libraries of requirements.lock, by their hashes (in .venv-locked)

@@ -52,6 +52,11 @@ def read_manifest(log: Log, fact: VersionFact) -> Manifest:
     raise CorruptError(msg)
 
 
+def stamp_of(fact: VersionFact) -> Stamp:
+    """The stamp of a decided version, with the attempt that won."""
+    return Stamp(fact.version, fact.decided_at_us, fact.attempt)
+
+
 def plan(manifest: Manifest, fact: VersionFact, tasks: int) -> list[ApplyWork]:
     """The version as works over contiguous ranges of key groups, none empty. Each run is looked at once,
     whatever the number of tasks.
@@ -63,7 +68,7 @@ def plan(manifest: Manifest, fact: VersionFact, tasks: int) -> list[ApplyWork]:
     for ordinal, ref in enumerate(manifest.frames()):
         for task in dict.fromkeys(task_of(group, tasks, manifest.key_groups) for group in ref.groups):
             frames[task].append((ordinal, ref))
-    of = manifest.namespace, fact.attempt, Stamp(fact.version, fact.decided_at_us)
+    of = manifest.namespace, fact.attempt, stamp_of(fact)
     works = []
     for task, of_task in counts.items():
         groups = groups_of(task, tasks, manifest.key_groups)

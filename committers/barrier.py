@@ -65,7 +65,7 @@ class Barrier(Protocol):
 
 
 def stage_spec(driver: Driver, barrier: Barrier, attempt: str) -> StageSpec:
-    """What the tasks of this attempt must know; its time is now, and later than any decision."""
+    """What the tasks of this attempt must know; its time is now, and later than any decision's."""
     return StageSpec(
         driver.folded.namespace,
         attempt,
@@ -76,10 +76,17 @@ def stage_spec(driver: Driver, barrier: Barrier, attempt: str) -> StageSpec:
         min(driver.options.value_bytes_max, *(s.value_bytes_max or VALUE_BYTES_MAX for s in driver.stores)),
         driver.folded.key_groups,
         barrier.tables.index(quarantine.TABLE) if quarantine.TABLE in barrier.tables else None,
-        max(driver.clock.now_us(), driver.folded.decided_at_us + 1),
+        max(driver.clock.now_us(), driver.folded.decided_at_us + 1, driver.begun_us + 1),
         tuple(map(driver.options.ttl_us, barrier.tables)),
         called(barrier.origin),
+        tuple(tuple(column.name for column in barrier.schemas[name].key) for name in barrier.tables),
+        tuple(_time_columns(barrier.schemas[name]) for name in barrier.tables),
     )
+
+
+def _time_columns(schema: TableSchema) -> tuple[str, ...]:
+    """The value columns whose type has a date or a timestamp in it, or a field that is called so."""
+    return tuple(c.name for c in schema.value if "date" in c.type or "timestamp" in c.type)
 
 
 def called(origin: Origin) -> str:
@@ -132,7 +139,7 @@ def decided_of(
     ConfigError: that would be more than an hour ahead of this machine's clock, or of the log's.
     """
     state, now = driver.folded, driver.clock.now_us()
-    decided_at_us = max(now, state.decided_at_us + 1, attempted_us)
+    decided_at_us = max(now, state.decided_at_us + 1, driver.begun_us + 1, attempted_us)
     of_log = driver.log.now_us()
     for whose, its_now in (("this machine's", now), ("the log's", now if of_log is None else of_log)):
         if decided_at_us > its_now + CLOCK_AHEAD_MAX_US:

@@ -16,10 +16,11 @@ from tidegate.errors import (
     CorruptError,
     OutcomeUnknownError,
     TidegateError,
+    WalGapError,
     WalUnavailableError,
 )
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.store import Store
+from tidegate.sinks.store import Stamp, Store
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import Entry, View, fold_all
 from tidegate.wal.log import Appended, Log
@@ -80,6 +81,12 @@ class Driver:
     """Who goes first at the store: also between a pipelined line and its deciding side."""
     unproven: str = ""
     """What the log said of the last append, when that proved nothing."""
+    begun_us: int = 0
+    """The latest time of a version that was begun in the primary; the log may have lost its decision."""
+    discard_lost: bool = False
+    """Whether it removes from its store what a decision that the log lost has left there."""
+    discarded: list[Stamp] = dataclasses.field(default_factory=list)
+    """What it has removed so."""
     refused: bool = False
     """Whether it said that it refuses this user, and will again: nobody waits for that to change."""
 
@@ -117,7 +124,7 @@ class Driver:
 
         A record that landed just behind what was folded is folded at once, without a read. ConfigError:
         nothing was written, by this try nor by an earlier one since ``all_is_settled``; also of a record that
-        nobody could read, which would end the log.
+        nobody could read, which would end the log. WalGapError: it landed below what was folded.
         """
         content = encode_record(record)
         _refuse_unreadable(record, content)
@@ -132,10 +139,22 @@ class Driver:
             self.unproven, self.refused = str(error), refused or isinstance(error.__cause__, ConfigError)
             return None
         self.unproven, self.refused = "", False
+        if appended.position < self.view.position:
+            raise self._lost(appended.position)
         if appended.position == self.view.position:
             entry = Entry(appended.position, appended.next_position, content)
             self.view = fold_all(self.view, [entry], self.log.where)
         return appended
+
+    def _lost(self, position: int) -> WalGapError:
+        """Every append lands at the log's end, so records between there and what was folded are gone."""
+        return WalGapError(
+            f"{self.log.where} lost records: this driver folded up to position {self.view.position}, and what"
+            f" it appended now landed at {position}; nothing was applied after that. Stop all writers, and"
+            " find out why (brokers without power, an unclean election, an older copy put back); restore the"
+            " newest copy of the log if there is one, then start the query again, which compares log and"
+            " store"
+        )
 
     def all_is_settled(self) -> None:
         """What was appended before is of no more interest: what is appended from now on is the caller's."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.clock import Clock
 from tidegate.committers.export_format import (
     MANIFEST,
-    ROWS,
     File,
     Manifest,
     Table,
@@ -21,11 +24,12 @@ from tidegate.committers.export_format import (
     encode,
     place_of,
 )
-from tidegate.committers.hold import HeldVersion
+from tidegate.committers.export_rows import ROWS
+from tidegate.committers.hold import EXPORT, HeldVersion
 from tidegate.errors import ConfigError
-from tidegate.sinks.layout import payloads
+from tidegate.sinks.reads import values_at
 from tidegate.sinks.store import CatalogEntry, Identity, Store
-from tidegate.wal.file_io import make_folder, sync_above
+from tidegate.wal.file_io import create, make_folder, sync_above
 
 FILE_BYTES = 256 * 1024 * 1024
 GROUP_ROWS, GROUP_BYTES = 10_000, 8 * 1024 * 1024
@@ -49,7 +53,7 @@ def export(
     not tell two tables apart.
     SnapshotExpiredError: the version was retired.
     """
-    held = HeldVersion(store, version, Clock(), "export")
+    held = HeldVersion(store, version, Clock(), EXPORT)
     try:
         entry = store.catalog(version, version)[0]
         names = sorted(entry.tables) if tables is None else sorted(set(tables))
@@ -99,24 +103,35 @@ def _live(store: Store, held: HeldVersion, entry: CatalogEntry, table: str, key_
         held.keep()
         for batch in store.scan_stored(table, group, entry.version, entry.tables[table].start):
             held.keep()
-            live = batch.filter(payloads(batch["value"], entry.decided_at_us).is_valid())
+            keys, at_us = batch["key"].to_pylist(), entry.decided_at_us
+            live = batch.filter(values_at(store.where, table, keys, batch["value"], at_us).is_valid())
             if live.num_rows:
                 groups = pa.repeat(pa.scalar(group, pa.int32()), live.num_rows)
                 yield pa.record_batch([groups, live["key"], live["value"]], schema=ROWS)
 
 
 def _row_groups(batches: Iterator[Any]) -> Iterator[Any]:
-    """Batches gathered into tables of about a row group."""
+    """Batches gathered, or taken apart, into tables of about a row group."""
     held: list[Any] = []
     rows = held_bytes = 0
-    for batch in batches:
-        held.append(batch)
-        rows, held_bytes = rows + batch.num_rows, held_bytes + batch.nbytes
+    for part in chain.from_iterable(map(_parts, batches)):
+        held.append(part)
+        rows, held_bytes = rows + part.num_rows, held_bytes + part.nbytes
         if rows >= GROUP_ROWS or held_bytes >= GROUP_BYTES:
             yield pa.Table.from_batches(held, schema=ROWS)
             held, rows, held_bytes = [], 0, 0
     if held:
         yield pa.Table.from_batches(held, schema=ROWS)
+
+
+def _parts(batch: Any) -> list[Any]:
+    """The batch in parts of about ``GROUP_BYTES``: a page of a store may have a thousand large values."""
+    if batch.nbytes <= GROUP_BYTES:
+        return [batch]
+    sizes = pc.add(pc.binary_length(batch["key"]), pc.binary_length(batch["value"])).to_numpy()
+    groups = np.cumsum(sizes.astype(np.int64)) // GROUP_BYTES
+    cuts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), batch.num_rows]
+    return [batch.slice(start, end - start) for start, end in itertools.pairwise(cuts)]
 
 
 def _write(folder: Path, name: str, batches: Iterator[Any], file_bytes: int) -> list[File]:
@@ -128,7 +143,7 @@ def _write(folder: Path, name: str, batches: Iterator[Any], file_bytes: int) -> 
     following = next(groups, None)
     while following is not None:
         path = place_of(folder, name, len(files))
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         rows = written = 0
         with _new(path, name) as made, parquet.ParquetWriter(made, ROWS) as file:
             while following is not None and (not written or written + following.nbytes <= file_bytes):
@@ -143,7 +158,7 @@ def _write(folder: Path, name: str, batches: Iterator[Any], file_bytes: int) -> 
 def _new(path: Path, table: str) -> BinaryIO:
     """The file, which nobody has made yet. ConfigError: another table's lies there."""
     try:
-        return path.open("xb")
+        return os.fdopen(create(path, os.O_WRONLY), "wb")
     except FileExistsError:
         raise ConfigError(
             f"{path} is another table's: this file system does not tell {table} from a name that differs in"
@@ -153,7 +168,9 @@ def _new(path: Path, table: str) -> BinaryIO:
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:
     beside = folder / f".{MANIFEST}.part"
-    beside.write_bytes(encode(manifest))
+    beside.unlink(missing_ok=True)
+    with os.fdopen(create(beside, os.O_WRONLY), "wb") as file:
+        file.write(encode(manifest))
     _sync(beside)
     for name in manifest.tables:
         if (of_table := folder / f"table={name}").is_dir():

@@ -4,7 +4,8 @@
     table=NAME/part-00000.parquet   columns key_group (int32), key, value (binary); by key group, then key
 
 A value has its flags byte (docs/storage-format.md). Files are named by their number, never by the manifest,
-and none is read before its size and checksum fit.
+and none is read before its size and checksum fit. Whoever made an export made its checksums too: schemas are
+checked here, rows in ``export_rows.py``.
 """
 
 from __future__ import annotations
@@ -15,29 +16,27 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import xxhash
 
+from tidegate.committers.export_rows import NEXT_STEP, RowsOf, place_at, rows_of
 from tidegate.decoders import json_decoder
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.names import check_name
-from tidegate.wal.record import TableSchema
+from tidegate.row_checks import check_schema
+from tidegate.wal import own_tables
+from tidegate.wal.record import Count, KeyGroups, TableSchema
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
-ROWS = pa.schema(
-    [pa.field("key_group", pa.int32()), pa.field("key", pa.binary()), pa.field("value", pa.binary())]
-)
 READ_BYTES = 1024 * 1024
-BATCH_ROWS = 1_000
 
 
 class File(msgspec.Struct, frozen=True):
     """One file of rows; ``checksum`` is XXH3-64 of its bytes, hex."""
 
-    rows: int
-    bytes: int
+    rows: Count
+    bytes: Count
     checksum: str
 
 
@@ -45,7 +44,7 @@ class Table(msgspec.Struct, frozen=True):
     """One table. ``expires``: its rows may have an expiry."""
 
     table_schema: TableSchema = msgspec.field(name="schema")
-    rows: int
+    rows: Count
     files: tuple[File, ...]
     expires: bool = False
 
@@ -55,10 +54,10 @@ class Manifest(msgspec.Struct, frozen=True):
 
     namespace: str
     uuid: str
-    version: int
+    version: Count
     digest: str
-    decided_at_us: int
-    key_groups: int
+    decided_at_us: Count
+    key_groups: KeyGroups
     tables: dict[str, Table]
     format: int = FORMAT
 
@@ -85,7 +84,9 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 
 
 def manifest_in(path: str, content: bytes) -> tuple[Manifest, str]:
-    """The manifest in these bytes, and its digest. Errors as ``read_manifest``."""
+    """The manifest in these bytes, and its digest. Errors as ``read_manifest``; CorruptError also: a table
+    has a schema that none can have.
+    """
     try:
         manifest = json_decoder(Manifest).decode(content)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -94,9 +95,26 @@ def manifest_in(path: str, content: bytes) -> tuple[Manifest, str]:
         raise ConfigError(
             f"{path} has format {manifest.format}, this release knows {FORMAT}: upgrade tidegate"
         )
-    for name in manifest.tables:
+    check_name("namespace", manifest.namespace)
+    for name, table in manifest.tables.items():
         check_name("table", name)
+        if fault := _fault_of(name, table, manifest):
+            raise CorruptError(f"{path}, table {name}: {fault}; {NEXT_STEP}")
     return manifest, hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _fault_of(name: str, table: Table, manifest: Manifest) -> str:
+    """Why there can be no such table; '' if there can."""
+    try:
+        check_schema(table.table_schema)
+    except ConfigError as error:
+        return str(error)
+    if table.rows != sum(file.rows for file in table.files):
+        return f"it has {table.rows} rows, and its files have others"
+    if not own_tables.is_own(name):
+        return ""
+    others = {other: of.table_schema for other, of in manifest.tables.items()}
+    return own_tables.fault_of(name, table.table_schema, others)
 
 
 def place_of(folder: Path, table: str, number: int) -> Path:
@@ -135,23 +153,21 @@ def check_file(path: str, file: File, found: File) -> None:
         )
 
 
-def batches_of(folder: Path, name: str, table: Table) -> Iterator[Any]:
-    """The rows of a table, in their order: record batches of ``ROWS``.
+def batches_of(folder: Path, name: str, table: Table, key_groups: int | None = None) -> Iterator[Any]:
+    """The rows of a table, in their order: record batches of ``ROWS``. ``key_groups`` are the manifest's.
 
-    CorruptError: there are not as many as the manifest says, or they have other columns.
+    CorruptError: there are not as many as the manifest says, they have other columns, they would take too
+    much memory, or a row is none that a table of this schema can have: file, row and cause.
     """
-    from pyarrow import parquet
-
+    of = RowsOf(table.table_schema, table.expires, key_groups)
+    before = None
     for number, file in enumerate(table.files):
-        path, rows = place_of(folder, name, number), 0
+        path = place_of(folder, name, number)
         try:
-            with path.open("rb") as content, parquet.ParquetFile(content) as opened:
-                if not opened.schema_arrow.equals(ROWS):
-                    raise CorruptError(f"{path} has columns {opened.schema_arrow.names}, not {ROWS.names}")
-                for batch in opened.iter_batches(BATCH_ROWS):
-                    rows += batch.num_rows
-                    yield batch
-        except (pa.ArrowException, OSError) as error:
-            raise CorruptError(f"{path} cannot be read: {error}") from error
-        if rows != file.rows:
-            raise CorruptError(f"{path} has {rows} rows, the manifest says {file.rows}")
+            content = path.open("rb")
+        except OSError as error:
+            raise CorruptError(f"{path} cannot be read: {error.strerror}; export again") from None
+        with content:
+            for batch in rows_of(content, str(path), of, file.rows, before):
+                before = place_at(batch, -1)
+                yield batch

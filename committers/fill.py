@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate import failpoints
+from tidegate.committers.apply import stamp_of
 from tidegate.committers.driver import Driver
 from tidegate.committers.facts import known_facts
 from tidegate.committers.hold import HeldVersion
@@ -63,7 +64,7 @@ def fill(driver: Driver, source: Store, stopped: Callable[[], bool] = lambda: Fa
         if stands != held.version:
             return _not_ours(driver, held.version, stands)
         driver.store.put_schemas(source.schemas().values())
-        stamp = Stamp(fact.version, fact.decided_at_us)
+        stamp = stamp_of(fact)
         for group in range(driver.folded.key_groups):
             if stopped():
                 return False

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tidegate.committers.driver import Driver
 from tidegate.committers.follower import Follower, Standing
+from tidegate.committers.lost_attempts import lost_of
 from tidegate.committers.open import ensure_made, log_is_empty, open_namespace, refuse_if_writer_alive
 from tidegate.committers.store_list import refuse_other_stores
 from tidegate.errors import TidegateError
@@ -57,10 +58,12 @@ def is_behind(driver: Driver) -> bool:
     if driver.store.identity() is None:
         return True
     ensure_made(driver)  # writes nothing, both are there; checks that they are one namespace
-    pointer = driver.store.pointer()
+    pointer, begun = driver.store.pointer(), driver.store.begun()
     driver.fold_on()
     fact = fact_of(driver.folded, pointer.visible)
     digest = "" if fact is None else fact.digest
+    if lost_of(driver, begun):
+        return True  # opening says more of it, or discards it
     return (pointer.visible, pointer.digest) != (driver.folded.last_version, digest)
 
 

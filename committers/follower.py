@@ -16,16 +16,18 @@ from tidegate import failpoints, observing
 from tidegate.committers.driver import ApplyOnExecutors, Driver
 from tidegate.committers.epoch import claim_epoch
 from tidegate.committers.fill import fill
+from tidegate.committers.lost_attempts import lost_of, settle_lost_attempts
 from tidegate.committers.open import refuse_other_history, refuse_other_uuid
+from tidegate.committers.rebuild import Source
 from tidegate.committers.recover import recover
-from tidegate.committers.repair import Mended, repair
+from tidegate.committers.repair_base import Repaired, repair_all
 from tidegate.committers.retire import retire_up_to
 from tidegate.committers.unsafe import refuse_unsafe_store
 from tidegate.errors import CorruptError, FencedError, TidegateError, WalGapError
 from tidegate.options import StoreAt
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.reads import FILLED_FROM
-from tidegate.sinks.store import Identity, Store
+from tidegate.sinks.store import Identity, Stamp, Store
 
 logger = logging.getLogger("tidegate")
 
@@ -80,6 +82,11 @@ class Follower:
     def store(self) -> Store:
         """Its store."""
         return self._driver.store
+
+    @property
+    def discarded(self) -> list[Stamp]:
+        """What it removed from its store, because the log had lost its decision."""
+        return self._driver.discarded
 
     @property
     def namespace(self) -> str:
@@ -142,15 +149,20 @@ class Follower:
         state, store = self._driver.fold_on(), self.store
         if state is None or self.name not in state.stores:
             return False
-        self._visible = 0 if store.identity() is None else store.pointer().visible
+        if store.identity() is None:
+            self._visible, begun = 0, []
+        else:
+            self._visible, begun = store.pointer().visible, store.begun()
         self._level = self._visible >= state.last_version
-        return not self._level or store.unverified()
+        return not self._level or store.unverified() or bool(lost_of(self._driver, begun))
 
-    def repair(self) -> list[Mended]:
-        """Compare the store with the log and put back what its servers lost; errors as ``repair``."""
+    def repair(self, source: Source | None = None) -> Repaired:
+        """Compare the store with the log, as far as it reaches, and put back what its servers lost; errors as
+        ``repair``.
+        """
         self._driver.fold_on()
         self._open(self._epoch())
-        return repair(self._driver)
+        return repair_all(self._driver, source)
 
     def beat(self) -> bool:
         """A sign of life while no version comes; whether there is something to do."""
@@ -177,6 +189,7 @@ class Follower:
         driver.epoch = driver.tried_epoch = epoch
         try:
             claim_epoch(driver)
+            settle_lost_attempts(driver)
         except BaseException:
             driver.epoch = 0  # claimed again before anything else is written
             raise
@@ -370,4 +383,5 @@ def follower_for(
         options = dataclasses.replace(options, wait_replicas=0, wait_aof=False)
     where = driver.endpoints.only(at)
     own = Driver(where, driver.log, store, options, driver.clock, apply, writer=driver.writer)
+    own.discard_lost = driver.discard_lost
     return Follower(at, own, driver.store, lambda: driver.epoch, fill_first=fill_first)

@@ -6,8 +6,10 @@ import contextlib
 
 from tidegate.clock import Clock
 from tidegate.errors import TidegateError
+from tidegate.sinks.leases import of_writer
 from tidegate.sinks.store import Lease, Store
 
+EXPORT = "export"
 LEASE_S = 60.0
 PER_LEASE = 4
 """The lease is taken anew so often before it would run out."""
@@ -16,8 +18,9 @@ PER_LEASE = 4
 class HeldVersion:
     """A version of the source, kept readable for as long as a copy of it lasts.
 
-    Each renewal is a new lease, taken before the old one is given back: the limit ``max_lease_s`` is
-    for readers that forgot, and a large store takes longer.
+    Each renewal is a new lease, taken before the old one is given back. A fill or a restore has leases of the
+    writer, which ``max_lease_s`` does not end, since a large store takes longer. An export reads with a
+    reader's rights, and so has a reader's limits.
     """
 
     def __init__(self, source: Store, version: int, clock: Clock, purpose: str = "fill") -> None:
@@ -25,7 +28,8 @@ class HeldVersion:
         self._lease = self._take()
 
     def _take(self) -> Lease:
-        lease = Lease(f"{self._purpose}-{self._clock.new_id()}", self.version)
+        name = f"{self._purpose}-{self._clock.new_id()}"
+        lease = Lease(name if self._purpose == EXPORT else of_writer(name), self.version)
         self._again_at = self._clock.monotonic() + LEASE_S / PER_LEASE
         self._source.lease(lease, LEASE_S)
         return lease

@@ -7,7 +7,7 @@ memory holds one bucket, whatever the size of the export.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +22,11 @@ from tidegate.committers.given_rows import GivenRows
 from tidegate.committers.open import open_namespace
 from tidegate.errors import ConfigError
 from tidegate.key_groups import key_group_of_each
+from tidegate.values import described
+from tidegate.wal import own_tables
 from tidegate.wal.bad_rows import CHANGES
 from tidegate.wal.fold import decided_for, once_key
-from tidegate.wal.record import Folded, ImportOrigin
+from tidegate.wal.record import Folded, ImportOrigin, TableSchema
 
 BUCKET_BYTES = 64 * 1024 * 1024
 """About so much of the exported files goes into one bucket."""
@@ -64,8 +66,9 @@ def import_rows(
     Once per ``token``: a second time writes nothing. The driver is not open yet; the namespace is made
     where there is none. On return the version is durable, and visible in the primary.
 
-    ConfigError: a table has another key than the namespace's; nothing was staged. CorruptError: rows are not
-    what the manifest says; nothing was decided. Otherwise as ``open_namespace`` and ``commit``.
+    ConfigError: a table has another key than the namespace's. CorruptError: rows are not what the manifest
+    says, or none that can be stored: see ``batches_of``. In both cases nothing was staged. Otherwise as
+    ``open_namespace`` and ``commit``.
     """
     recovered = open_namespace(driver, None)
     before = imported_before(driver.folded, token)
@@ -93,15 +96,24 @@ def import_rows(
 
 def _refuse_other_keys(driver: Driver, manifest: Manifest) -> None:
     schemas = driver.store.schemas()
-    for name, table in sorted(manifest.tables.items()):
-        at = driver.folded.tables.get(name)
-        there, given = None if at is None else schemas.get(at.schema_id), table.table_schema.key
-        if there is not None and there.key != given:
-            has, brings = (", ".join(f"{c.name} {c.type}" for c in key) for key in (there.key, given))
+    there = {name: found for name, at in driver.folded.tables.items() if (found := schemas.get(at.schema_id))}
+    refuse_other_keys(there, {name: table.table_schema for name, table in manifest.tables.items()})
+
+
+def refuse_other_keys(there: Mapping[str, TableSchema], given: Mapping[str, TableSchema]) -> None:
+    """ConfigError: a table of an export has another key than the namespace's, or than its own table has that
+    tidegate writes beside it.
+    """
+    for name, schema in sorted(given.items()):
+        known = there.get(name)
+        if known is not None and known.key != schema.key:
+            has, brings = described(known.key), described(schema.key)
             raise ConfigError(
                 f"table {name} has the key {has}, the export has {brings}: a table's key is fixed for life;"
                 " import into a new namespace"
             )
+        if own_tables.is_own(name) and (fault := own_tables.fault_of(name, schema, {**there, **given})):
+            raise ConfigError(f"table {name}: {fault}; import into a new namespace")
 
 
 BUCKETS_MAX = 500
@@ -115,9 +127,10 @@ def _deal(
     writers = [pa.ipc.new_stream(str(place), CHANGES) for place in places]
     try:
         for index, name in enumerate(tables):
-            for batch in batches_of(folder, name, manifest.tables[name]):
-                keys = batch["key"]
-                groups = np.array(key_group_of_each(keys.to_pylist(), key_groups), np.int32)
+            for batch in batches_of(folder, name, manifest.tables[name], manifest.key_groups):
+                keys, groups = batch["key"], batch["key_group"].to_numpy()
+                if key_groups != manifest.key_groups:
+                    groups = np.array(key_group_of_each(keys.to_pylist(), key_groups), np.int32)
                 of_table = pa.repeat(pa.scalar(index, pa.int32()), batch.num_rows)
                 rows = pa.record_batch([pa.array(groups), of_table, keys, batch["value"]], schema=CHANGES)
                 buckets = groups.astype(np.int64) * len(places) // key_groups

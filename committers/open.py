@@ -6,14 +6,15 @@ after, because another driver may have written in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tidegate import failpoints
 from tidegate.committers.driver import Driver
 from tidegate.committers.epoch import claim_epoch, take_epoch
+from tidegate.committers.lost_attempts import refuse_lost_attempts, settle_lost_attempts
 from tidegate.committers.recover import recover
 from tidegate.committers.store_list import list_stores_of_new, refuse_other_stores
-from tidegate.committers.unsafe import refuse_unsafe
+from tidegate.committers.unsafe import refuse_unsafe, refuse_unsafe_log, refuse_unsafe_store
 from tidegate.errors import (
     ConfigError,
     FencedError,
@@ -24,7 +25,7 @@ from tidegate.errors import (
 )
 from tidegate.key_groups import KEY_GROUPS_DEFAULT
 from tidegate.sinks.aliases import refuse_writing
-from tidegate.sinks.store import Identity, Pointer
+from tidegate.sinks.store import Identity, Pointer, Stamp
 from tidegate.wal.fold import fact_of
 from tidegate.wal.log import Appended
 from tidegate.wal.record import Folded, Genesis
@@ -62,12 +63,13 @@ def take_over(
     driver.all_is_settled()
     ensure_made(driver)
 
-    def refuse(pointer: Pointer) -> str | None:
+    def refuse(pointer: Pointer, begun: Sequence[Stamp]) -> str | None:
         state = driver.folded
         taken = state.lineage if lineage is None else lineage
         refuse_other_stores(driver, state, changing)
         _refuse_unfilled(driver, pointer)
         refuse_other_history(driver, state, pointer)
+        refuse_lost_attempts(driver, begun)
         _refuse_other_lineage(driver, state, taken)
         if check is not None:
             check(state)
@@ -75,11 +77,11 @@ def take_over(
 
     patience = driver.patience(driver.options.decide_deadline_s)
     while True:
-        # The pointer first: what is visible was decided before, so a log read later must have it,
+        # The store first: what is visible or begun was decided before, so a log read later must have it,
         # also while another driver commits.
-        pointer = driver.store.pointer()
+        pointer, begun = driver.store.pointer(), driver.store.begun()
         driver.fold_on()
-        taken = refuse(pointer)
+        taken = refuse(pointer, begun)
         failpoints.hit("open.before_append")
         appended = take_epoch(driver, taken)
         pointer = driver.store.pointer()
@@ -94,8 +96,9 @@ def take_over(
             raise OutcomeUnknownError(msg)
         patience.pause()
     failpoints.hit("open.after_append")
-    refuse(pointer)
+    refuse(pointer, begun)
     claim_epoch(driver)
+    settle_lost_attempts(driver)
     failpoints.hit("open.after_claim")
     list_stores_of_new(driver)
 
@@ -127,9 +130,7 @@ def ensure_made(driver: Driver) -> Folded:
             raise log_is_empty(driver, identity)
         name = driver.endpoints.namespace
         refuse_writing(driver.store.where, name, driver.store.aliases().get(name))
-        driver.log.create()
-        refuse_unsafe(driver)
-        state = _append_genesis(driver)
+        state = _begin_log(driver)
     else:
         refuse_unsafe(driver)
     if identity is None:
@@ -142,6 +143,22 @@ def ensure_made(driver: Driver) -> Folded:
             " groups are fixed for life; leave the option out, or use a new namespace"
         )
         raise ConfigError(msg)
+    return state
+
+
+def _begin_log(driver: Driver) -> Folded:
+    """Make the log with its first record. One that is made here is checked after that: until the record is
+    there, a driver of a log that was here before may be the first to append.
+    """
+    refuse_unsafe_store(driver)
+    was_made = bool(driver.log.checks())  # a log that is not there has nothing to say
+    if was_made:
+        refuse_unsafe_log(driver)
+    driver.log.create()
+    state = _append_genesis(driver)
+    _refuse_older_state(driver, state)
+    if not was_made:
+        refuse_unsafe_log(driver)
     return state
 
 
@@ -174,6 +191,17 @@ def _append_genesis(driver: Driver) -> Folded:
             patience.pause()
         tried = True
     return state
+
+
+def _refuse_older_state(driver: Driver, state: Folded) -> None:
+    """ConfigError: the log was empty, and now it begins with another namespace's state."""
+    first = next(iter(driver.log.decisions()), None)
+    began = {place.position for place in driver.view.summaries[:1]}
+    if first is not None and first.position in began:
+        raise ConfigError(
+            f"{driver.log.where} was just made, and a driver of namespace {state.namespace}, which was there"
+            f" before, wrote its state first: stop that driver, run `tidegate drop --force` and start again"
+        )
 
 
 def refuse_other_history(driver: Driver, state: Folded, pointer: Pointer) -> None:
@@ -219,6 +247,14 @@ def _refuse_other_lineage(driver: Driver, state: Folded, lineage: str | None) ->
         f" `tidegate adopt --lineage {lineage}` and restart the query; or use a new namespace"
     )
     raise LineageError(msg)
+
+
+def writer_is_alive(driver: Driver) -> bool:
+    """Whether a writer's heartbeat is younger than 30 s."""
+    if driver.store.identity() is None:
+        return False
+    age = driver.store.pointer().heartbeat_age_s
+    return age is not None and age < WRITER_ALIVE_S
 
 
 def refuse_if_writer_alive(driver: Driver, command: str, *, force: bool) -> None:

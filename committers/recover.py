@@ -8,6 +8,7 @@ from tidegate.committers.commit import complete
 from tidegate.committers.driver import Driver
 from tidegate.committers.facts import facts_from
 from tidegate.committers.repair import repair
+from tidegate.sinks.rebuildable import RebuildableStore
 
 
 def recover(driver: Driver, stopped: Callable[[], bool] = lambda: False) -> list[int]:
@@ -18,7 +19,10 @@ def recover(driver: Driver, stopped: Callable[[], bool] = lambda: False) -> list
     before each version.
     """
     if driver.store.unverified():
-        repair(driver)
+        if isinstance(driver.store, RebuildableStore):
+            driver.store.note_moved()
+        if driver.store.unverified():
+            repair(driver)
     visible = driver.store.pointer().visible
     recovered = []
     for fact in facts_from(driver, visible + 1):

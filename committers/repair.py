@@ -8,60 +8,52 @@ only looked at. docs/decisions/0013 says why no roll-back of floors or merges is
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from typing import NamedTuple
-
-import msgspec
 
 from tidegate import failpoints
 from tidegate.committers import apply
 from tidegate.committers.driver import Driver
 from tidegate.committers.facts import facts_from
-from tidegate.errors import IncompleteError
-from tidegate.sinks.store import Stamp
+from tidegate.committers.rebuild import Mended, Source, copy_from, put_back_in, rebuild, unrepaired
 from tidegate.wal.record import VersionFact
+
+__all__ = ["Mended", "repair"]
 
 logger = logging.getLogger("tidegate")
 
 
-class Mended(NamedTuple):
-    """A version, and in how many key groups it was put back."""
-
-    version: int
-    key_groups: int
-
-
-def repair(driver: Driver) -> list[Mended]:
+def repair(driver: Driver, source: Source | None = None) -> list[Mended]:
     """Compare the store with the log and put back what is missing; what was. The driver must be open.
 
     Readers are refused meanwhile, or right. On return every server is verified, and holds
-    every decided version, visible or not. May be repeated and interrupted. WalGapError: the log
-    does not reach back to what was lost; nothing was listed. StoreNotVerifiedError: servers
-    changed again meanwhile; repeat.
+    every decided version, visible or not. May be repeated and interrupted, and run beside another's.
+    WalGapError: the log no longer holds all that was lost: all else was put back, the rows that are left
+    stay as they are, and reads of those key groups are refused. StoreNotVerifiedError: servers changed
+    again meanwhile; repeat.
+
+    ``source``: where rows are taken from that the log no longer holds. ConfigError: it does not fit; nothing
+    was written.
     """
-    mended = []
-    with driver.store.comparing(driver.epoch) as oldest:
+    with contextlib.ExitStack() as comparing:
+        copy = None if source is None else comparing.enter_context(copy_from(driver, source))
+        oldest = comparing.enter_context(driver.store.comparing(driver.epoch))
         driver.fold_on()  # what was sealed before the servers were looked at was decided before
+        mended, gaps = rebuild(driver, oldest, copy)
+        for one in mended:
+            what = "all versions up to" if one.base else "version"
+            logger.warning("%s %s were put back in %s key groups", what, one.version, one.key_groups)
         for fact in facts_from(driver, oldest):
             if put_back := _put_back(driver, fact):
                 mended.append(Mended(fact.version, put_back))
                 logger.warning("version %s was put back in %s key groups", fact.version, put_back)
         failpoints.hit("repair.before_listing")
+    if gaps:
+        raise unrepaired(driver, gaps)
     return mended
 
 
 def _put_back(driver: Driver, fact: VersionFact) -> int:
     """Apply the version again where it is not whole; in how many key groups."""
     manifest = apply.read_manifest(driver.log, fact)
-    stamp = Stamp(fact.version, fact.decided_at_us)
-    driver.store.put_schemas(manifest.schemas.values())  # they may lie elsewhere, and be lost without a row
-    missing = driver.store.missing(stamp, manifest.counts())
-    if not missing:
-        return 0
-    for work in apply.plan(manifest, fact, 1):
-        apply.do(msgspec.structs.replace(work, counts=dict(missing)), driver.log, driver.store)
-    failpoints.hit("repair.after_version")
-    if driver.store.missing(stamp, missing):
-        msg = f"{driver.store.where}: version {fact.version} was applied again, and still is not whole"
-        raise IncompleteError(msg)
-    return len(missing)
+    return put_back_in(driver, fact, manifest, manifest.counts())

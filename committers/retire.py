@@ -23,7 +23,7 @@ from tidegate.committers import apply
 from tidegate.committers.facts import known_facts
 from tidegate.errors import WalGapError
 from tidegate.options import Options
-from tidegate.sinks.store import Stamp, Stopped, Store
+from tidegate.sinks.store import Stopped, Store
 from tidegate.wal.frame import Chunk
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import Manifest
@@ -91,7 +91,13 @@ def retire_up_to(
             retired()
         fact = next(facts, None)
     while horizon < target and not stopped():
-        announced = store.announce(horizon + 1, max_lease_s=options.max_lease_s, max_layers=layers)
+        announced = store.announce(
+            horizon + 1,
+            max_lease_s=options.max_lease_s,
+            max_layers=layers,
+            keep_versions=kept,
+            max_leases=options.max_leases,
+        )
         if announced <= horizon:
             break
         failpoints.hit("retire.after_announce")
@@ -117,7 +123,7 @@ def _drop(log: Log, store: Store, fact: VersionFact, stopped: Stopped) -> bool:
         manifest = apply.read_manifest(log, fact)
         # One call, also for a version without changes: it may have emptied a table.
         counts = manifest.counts()
-        if not store.retire(Stamp(fact.version, fact.decided_at_us), counts, changes(manifest), stopped):
+        if not store.retire(apply.stamp_of(fact), counts, changes(manifest), stopped):
             return False  # what is left is done by the next run
         if any(at.expires for at in manifest.table_schemas.values()):
             _drop_expired(store, sum(sum(tables.values()) for tables in counts.values()), stopped)

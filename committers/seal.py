@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tenacity
 
+from tidegate import failpoints
 from tidegate.committers import apply
 from tidegate.committers.barrier import parallelism_of
 from tidegate.committers.driver import Driver
@@ -28,8 +29,9 @@ def seal_everywhere(
 
     The manifest is read from the log, with the same patience, unless given; it is returned.
     A small version is applied by the driver itself; a large one by the executors. FencedError:
-    its change-logs are trimmed, since a newer driver finished with it. StoreNotVerifiedError: a
-    server restarted or was promoted; repair, then seal again.
+    a newer driver opened; it finishes the version, or has, and trimmed its change-logs. WalGapError: another
+    attempt was begun in the store. StoreNotVerifiedError: a server restarted or was promoted; repair, then
+    seal again.
     """
     end = driver.clock.monotonic() + driver.options.apply_deadline_s
     again = tenacity.Retrying(
@@ -79,7 +81,9 @@ def _refuse_if_fenced(driver: Driver, fact: VersionFact, error: WalGapError) -> 
 def _seal_once(driver: Driver, fact: VersionFact, manifest: Manifest | None) -> Manifest:
     if manifest is None:
         manifest = apply.read_manifest(driver.log, fact)
-    driver.store.put_schemas(manifest.schemas.values())
+    if not driver.store.begin(apply.stamp_of(fact), manifest.schemas.values(), driver.epoch):
+        return manifest  # it is visible already, so whole
+    failpoints.hit("apply.after_begin")
     frames, options = manifest.frames(), driver.options
     small = (
         sum(ref.changes for ref in frames) <= options.driver_apply_max_changes

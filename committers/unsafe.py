@@ -18,8 +18,13 @@ def refuse_unsafe(driver: Driver) -> None:
 
     What cannot work at all is refused either way. The same finding at several places is told once.
     """
-    _refuse(driver.log.where, driver.log.checks(), allow=driver.options.allow_unsafe)
+    refuse_unsafe_log(driver)
     refuse_unsafe_store(driver)
+
+
+def refuse_unsafe_log(driver: Driver) -> None:
+    """The same for the driver's log alone."""
+    _refuse(driver.log.where, driver.log.checks(), allow=driver.options.allow_unsafe)
 
 
 def refuse_unsafe_store(driver: Driver) -> None:

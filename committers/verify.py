@@ -25,7 +25,7 @@ from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.facts import known_facts
 from tidegate.committers.verify_rows import Horizon, compare_version
 from tidegate.errors import CorruptError, SnapshotExpiredError, WalGapError
-from tidegate.sinks.store import CatalogEntry, Finding, Pointer, Stamp, Store
+from tidegate.sinks.store import CatalogEntry, Finding, Pointer, Store
 from tidegate.wal.fold import View, fact_of, fold_all
 from tidegate.wal.frame import Chunk
 from tidegate.wal.log import Log
@@ -209,7 +209,7 @@ class _Check:
         findings: list[Finding] = []
         key_types = self._key_types(catalog_entry(fact, manifest)) if compared else {}
         if compared:
-            findings += self._read([], lambda: self.store.verify(_stamp(fact), manifest.counts()))
+            findings += self._read([], lambda: self.store.verify(apply.stamp_of(fact), manifest.counts()))
         for chunk in self._chunks(fact, manifest, counted=True):
             self.report.rows += sum(len(run.keys) for run in chunk.runs)
             if compared:
@@ -334,7 +334,3 @@ class _Check:
         except CorruptError as error:
             self.report.add(Finding(self.store.where, "a store that can be read", str(error)))
             return otherwise
-
-
-def _stamp(fact: VersionFact) -> Stamp:
-    return Stamp(fact.version, fact.decided_at_us)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from tidegate.sinks.layout import payload
+from tidegate.sinks.layout import DELETE, payload
 from tidegate.sinks.store import CatalogEntry, Finding, Store
 from tidegate.wal.bad_rows import shown_key
 from tidegate.wal.frame import Chunk, Run
@@ -64,6 +65,17 @@ def _shown(content: bytes | None) -> str:
     return f"{content[:SHOWN_BYTES]!r}{cut}"
 
 
+class Unlike(NamedTuple):
+    """A key of which readers get another value than the log has. ``stored`` is the log's, ``wanted`` what
+    they should get of it (None: no row), ``there`` what they get.
+    """
+
+    key: bytes
+    stored: bytes
+    wanted: bytes | None
+    there: bytes | None
+
+
 class Horizon:
     """What a reader gets at one version, compared with the log read backwards from there."""
 
@@ -84,27 +96,39 @@ class Horizon:
     def compare(self, version: int, chunk: Chunk, groups: range) -> list[Finding]:
         """Keys not met before: what a reader gets is what this version wrote."""
         findings = []
+        for run, unlike in self.unlike(version, chunk, groups):
+            wrong = [(one.key, one.wanted, one.there) for one in unlike]
+            findings += _findings(self._store, self._entry.version, run, wrong, self._key_types)
+        return findings
+
+    def unlike(self, version: int, chunk: Chunk, groups: range) -> Iterator[tuple[Run, list[Unlike]]]:
+        """By run: of the keys not met before those of which a reader gets another value than this version
+        wrote.
+        """
         for run in chunk.runs:
             if run.group not in groups or run.table not in self._entry.tables:
                 continue
             start, at_us = self._entry.tables[run.table].start, self._entry.decided_at_us
             seen = self._seen.setdefault((run.group, run.table), {})
-            wanted = {}
+            first_met = {}
             for key, stored in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
                 if key not in seen:
-                    wanted[key] = payload(stored, at_us) if version >= start else None
-                    seen[key] = wanted[key] is not None
-            keys, wrong = list(wanted), []
-            for at in range(0, len(keys), KEYS_AT_ONCE):
-                some = keys[at : at + KEYS_AT_ONCE]
-                found = self._store.get_many(run.table, some, self._entry.version, start, at_us).to_pylist()
-                wrong += [
-                    (key, wanted[key], there)
-                    for key, there in zip(some, found, strict=True)
-                    if wanted[key] != there
-                ]
-            findings += _findings(self._store, self._entry.version, run, wrong, self._key_types)
-        return findings
+                    first_met[key] = stored if version >= start else DELETE
+                    seen[key] = payload(first_met[key], at_us) is not None
+            yield run, self.differing(run.table, first_met)
+
+    def differing(self, table: str, stored: Mapping[bytes, bytes]) -> list[Unlike]:
+        """The keys of which a reader gets another value than the stored one given."""
+        start, at_us, keys = self._entry.tables[table].start, self._entry.decided_at_us, list(stored)
+        wrong = []
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            some = keys[at : at + KEYS_AT_ONCE]
+            found = self._store.get_many(table, some, self._entry.version, start, at_us).to_pylist()
+            for key, there in zip(some, found, strict=True):
+                wanted = payload(stored[key], at_us)
+                if wanted != there:
+                    wrong.append(Unlike(key, stored[key], wanted, there))
+        return wrong
 
     def compare_counts(self, groups: range) -> list[Finding]:
         """No keys but those of the log, when it was read whole."""

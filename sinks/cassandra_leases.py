@@ -14,12 +14,24 @@ from __future__ import annotations
 import datetime
 import random
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tidegate.errors import StoreUnavailableError
-from tidegate.sinks.cassandra_space import Seen, Space, milliseconds
-from tidegate.sinks.reads import check_leasable, dropped
-from tidegate.sinks.store import Lease, LeaseInfo
+from tidegate.names import NAME
+from tidegate.options import LEASES_MAX
+from tidegate.sinks.cassandra_space import Seen, Space
+from tidegate.sinks.leases import (
+    LEASE_MAX_S,
+    KeptLease,
+    Lease,
+    LeaseInfo,
+    Limits,
+    check_leasable,
+    horizon_allowed,
+    too_many_leases,
+)
+from tidegate.sinks.reads import dropped
 
 WAIT_S = 0.05
 """The longest pause before a conditional write that lost against another is tried again."""
@@ -33,12 +45,20 @@ class Held(NamedTuple):
     taken_ms: int
     expires_ms: int
 
+    def kept(self) -> KeptLease:
+        """As the rules of all stores take it."""
+        return KeptLease(self.lease_id, self.version, self.taken_ms * 1_000, self.expires_ms * 1_000)
+
 
 def lease(space: Space, lease: Lease, ttl_s: float) -> None:
     """Take or renew a lease; see ``Store.lease``."""
     seen = space.look()
-    check_leasable(space.where, lease.version, seen.pointer.horizon)
-    known = [held for held in _held(space, seen.now_ms) if held.lease_id == lease.lease_id]
+    pointer = seen.pointer
+    check_leasable(space.where, lease, ttl_s, pointer.visible, pointer.horizon)
+    everything = _held(space, seen.now_ms)
+    known = [held for held in everything if held.lease_id == lease.lease_id]
+    if not known and len(everything) >= LEASES_MAX:
+        raise too_many_leases(space.where, LEASES_MAX)
     same = [held.taken_ms for held in known if held.version == lease.version]
     taken_ms, expires_ms = min([seen.now_ms, *same]), seen.now_ms + int(ttl_s * 1e3)
     mine = Held(lease.lease_id, lease.version, taken_ms, expires_ms)
@@ -48,7 +68,7 @@ def lease(space: Space, lease: Lease, ttl_s: float) -> None:
         _drop(space, mine)
         if len(held) == 1 or held[1] is None:
             raise dropped(space.where)
-        check_leasable(space.where, lease.version, held[1])
+        check_leasable(space.where, lease, ttl_s, pointer.visible, held[1])
     for old in known:
         if old.expires_ms != mine.expires_ms:
             _drop(space, old)
@@ -67,25 +87,17 @@ def leases(space: Space) -> list[LeaseInfo]:
     newest: dict[str, Held] = {}
     for held in sorted(_held(space, now_ms), key=lambda held: held.expires_ms):
         newest[held.lease_id] = held
-    infos = [
-        LeaseInfo(
-            held.lease_id,
-            held.version,
-            max(0.0, (now_ms - held.taken_ms) / 1e3),
-            (held.expires_ms - now_ms) / 1e3,
-        )
-        for held in newest.values()
-    ]
+    infos = [held.kept().told(now_ms * 1_000) for held in newest.values()]
     return sorted(infos, key=lambda info: info.version)
 
 
-def announce(space: Space, horizon: int, max_lease_s: float | None, max_layers: int | None) -> int:
-    """Move the horizon; see ``Store.announce``."""
+def announce(space: Space, horizon: int, limits: Limits, published_us: Callable[[int], int | None]) -> int:
+    """Move the horizon; see ``Store.announce``. ``published_us``: when a version became visible."""
     deadline, unknown = time.monotonic() + space.settings.timeout_s, False
     while True:
         seen = space.look(settle=unknown)
         held = _held(space, seen.now_ms)
-        stands = _allowed(seen, held, horizon, max_lease_s, max_layers)
+        stands = _allowed(seen, held, horizon, limits, published_us)
         if stands > seen.pointer.horizon:
             step = ("announce", stands, space.made.space, seen.pointer.horizon, seen.leases_at)
             try:
@@ -109,17 +121,14 @@ def announce(space: Space, horizon: int, max_lease_s: float | None, max_layers: 
 
 
 def _allowed(
-    seen: Seen, held: list[Held], horizon: int, max_lease_s: float | None, max_layers: int | None
+    seen: Seen, held: list[Held], horizon: int, limits: Limits, published_us: Callable[[int], int | None]
 ) -> int:
-    visible, now_ms = seen.pointer.visible, seen.now_ms
-    holding = [
-        each.version
-        for each in held
-        # Both ways from now: a time of taking far ahead is a clock that went back since (T41).
-        if (max_lease_s is None or abs(now_ms - each.taken_ms) < max_lease_s * 1e3)
-        and (max_layers is None or each.version >= visible - max_layers)
-    ]
-    return max(seen.pointer.horizon, min([horizon, visible, *holding]))
+    """The horizon that the leases allow. None counts of more than ``lease`` lets in."""
+    visible, now_us = seen.pointer.visible, seen.now_ms * 1_000
+    leases = [] if len(held) > LEASES_MAX else [each.kept() for each in held]
+    wanted = min(horizon, visible)
+    allowed = horizon_allowed(wanted, leases, limits, visible, now_us, published_us)
+    return max(seen.pointer.horizon, allowed)
 
 
 # -- rows ----------------------------------------------------------------------------------------
@@ -127,12 +136,14 @@ def _allowed(
 
 
 def _held(space: Space, now_ms: int) -> list[Held]:
-    return _decoded(space.rows("leases", _moment(now_ms)))
+    """Those that have not run out; more than ``LEASES_MAX``: rows were written past ``lease``."""
+    last_ms = now_ms + int(LEASE_MAX_S * 1e3)
+    return _decoded(space.rows("leases", _moment(now_ms), _moment(last_ms), LEASES_MAX + 1))
 
 
 def ran_out(space: Space) -> int:
     """How many leases have run out and are still kept. For vacuum: it reads past all that were deleted."""
-    return len(space.rows("ran_out", _moment(space.look().now_ms)))
+    return len(space.rows("ran_out", _moment(space.look().now_ms), LEASES_MAX + 1))
 
 
 def _drop_ran_out(space: Space, now_ms: int) -> None:
@@ -141,8 +152,9 @@ def _drop_ran_out(space: Space, now_ms: int) -> None:
 
 def _decoded(rows: list[tuple]) -> list[Held]:  # type: ignore[type-arg]
     return [
-        Held(name, version, milliseconds(taken), milliseconds(expires))
+        Held(name, version, taken, expires)
         for name, version, taken, expires in rows
+        if NAME.fullmatch(name) and version is not None and taken is not None  # else it is no lease
     ]
 
 

@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from cassandra import ConsistencyLevel
 
 from tidegate.errors import CorruptError
 from tidegate.key_groups import key_group
+from tidegate.sinks.attempts import other_attempt
 from tidegate.sinks.cassandra_batch import (
     Packed,
     PackedBatch,
@@ -56,7 +58,9 @@ memory that the processor's cache holds.
 PAGE_FIRST, PAGE_ROWS = 32, 500
 PAGE_BYTES = 2 * 1024 * 1024
 SEAL = ""
-"""The note that a key group is sealed: of a table without a name, which no table is."""
+"""The note that a key group is sealed: of a table without a name, which no table is. Before the name of the
+table a note has its attempt and a ``/``, which no name has; those of older releases have neither.
+"""
 DELETES = pa.array([b"-", b"d"])
 
 Request = tuple[Any, int]
@@ -80,37 +84,48 @@ class Rows:
         self._space = space
         self._listed: set[tuple[Any, str]] = set()
         self._expiry_rows = PAGE_FIRST
+        self.begun: Stamp | None = None
+        """The version that this instance began last: it is above the visible one, so above all merged."""
 
     # -- writing -------------------------------------------------------------------------------
 
     def apply(self, stamp: Stamp, chunks: Sequence[Chunk]) -> None:
         """Write the changes and, once they are acknowledged, how many there were."""
-        if self.is_merged(stamp.version):
+        if stamp != self.begun and self.is_merged(stamp.version):
             return
-        runs = [run for chunk in chunks for run in chunk.runs]
-        self._list_tables({run.table for run in runs})
-        head, version = self._start_of("put_row", 6), bound(bigint(stamp.version))
-        puts = self._parts(head, version, _tables(runs), with_values=True)
-        self._send(self._batches(stamp, _in_turns(puts)))
+        self.rewrite(stamp, [run for chunk in chunks for run in chunk.runs])
         notes: dict[tuple[int, str, int], int] = {}
         for chunk in chunks:
             counted: dict[tuple[int, str, int], int] = defaultdict(int)
             for run in chunk.runs:
                 counted[run.group, run.table, chunk.ordinal] += len(run.keys)
             notes |= counted  # a chunk that comes again counts once
-        self._note(stamp, [(*of, changes) for of, changes in notes.items()])
+        named = [(group, noted_as(stamp, table), at, rows) for (group, table, at), rows in notes.items()]
+        self.note(stamp, named)
+
+    def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
+        """Write rows, whatever the horizon is. One that was replaced since is hidden by a tombstone that is
+        newer, or by the row that replaced it.
+        """
+        self._list_tables({run.table for run in runs})
+        head, version = self._start_of("put_row", 6), bound(bigint(stamp.version))
+        puts = self._parts(head, version, _tables(runs), with_values=True)
+        self._send(self._batches(stamp, _in_turns(puts)))
 
     def seal(self, stamp: Stamp, counts: Counts) -> list[str]:
-        """Seal what is whole; in words, what is not."""
+        """Seal what is whole; in words, what is not. WalGapError: notes of another attempt are there."""
         if self.is_merged(stamp.version):
             return []
-        sealed, found = self._notes(stamp.version, counts)
+        sealed, found, others = self._notes(stamp, counts)
+        if others:
+            raise other_attempt(self._space.where, stamp, min(others))
         whole = [
             group
             for group in counts
             if group not in sealed and _without_zeros(counts[group]) == found.get(group, {})
         ]
-        self._note(stamp, [(group, SEAL, 0, sum(counts[group].values())) for group in whole])
+        name = noted_as(stamp, SEAL)
+        self.note(stamp, [(group, name, 0, sum(counts[group].values())) for group in whole])
         wrong = sorted(counts.keys() - sealed - set(whole))
         return [
             f"key group {group}: {found.get(group, {})} instead of {dict(counts[group])}" for group in wrong
@@ -132,26 +147,38 @@ class Rows:
                 self._space.write("put_table", space, table)
                 self._listed.add((space, table))
 
-    def _note(self, stamp: Stamp, notes: Sequence[tuple[int, str, int, int]]) -> None:
+    def note(self, stamp: Stamp, notes: Sequence[tuple[int, str, int, int]]) -> None:
+        """Write notes of the version: key group, name, chunk, number."""
+        self._send(self.requests_to_note(stamp, notes))
+
+    def requests_to_note(self, stamp: Stamp, notes: Sequence[tuple[int, str, int, int]]) -> Iterator[Request]:
         of = self._space.made.space.bytes, bigint(stamp.version)
         head = self._start_of("note", 6)
         encoded = [
             one(head + bound(*of), _int(group), table.encode(), _int(chunk), bigint(changes))
             for group, table, chunk, changes in notes
         ]
-        self._send(self._batch(of, packed, stamp) for packed in _joined(encoded))
+        return (self._batch(of, packed, stamp) for packed in _joined(encoded))
 
-    def _notes(self, version: int, counts: Counts) -> tuple[set[int], dict[int, dict[str, int]]]:
-        """Which of the key groups are sealed, and what they were brought."""
-        sealed, found = set[int](), dict[int, dict[str, int]]()
-        if counts:
-            for group, table, changes in self._space.rows("notes", version, min(counts), max(counts)):
-                if table == SEAL:
-                    sealed.add(group)
-                else:
-                    of_group = found.setdefault(group, {})
-                    of_group[table] = of_group.get(table, 0) + changes
-        return sealed, found
+    def _notes(
+        self, stamp: Stamp, counts: Counts, *, older: bool = False
+    ) -> tuple[set[int], dict[int, dict[str, int]], set[str]]:
+        """Which of the key groups are sealed, what they were brought, and which other attempts noted there.
+        ``older``: a seal by a release that named no attempt counts.
+        """
+        sealed, found, others = set[int](), dict[int, dict[str, int]](), set[str]()
+        noted = self._space.rows("notes", stamp.version, min(counts), max(counts)) if counts else ()
+        for group, name, changes in noted:
+            attempt, _, table = name.rpartition("/")
+            own = attempt == stamp.attempt
+            if table == SEAL and (own or (older and not attempt)):
+                sealed.add(group)
+            elif own:
+                of_group = found.setdefault(group, {})
+                of_group[table] = of_group.get(table, 0) + changes
+            elif attempt:
+                others.add(attempt)
+        return sealed, found, others
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -245,6 +272,27 @@ class Rows:
         following = page[-1][0] if len(page) == limit else None
         return Looked(len(page), sum(map(len, old.values())), following)
 
+    def drop_lost(self, lost: Sequence[Stamp]) -> None:
+        """Delete every row that these attempts have written, by their times: nothing else has those. Every
+        node is asked: rows that reached one of them alone would come back.
+        """
+        lowest, times = min(one.version for one in lost), {one.decided_at_us for one in lost}
+        head = self._start_of("drop_version", 5)
+        for table, group, key, versions in self._keys(level=ConsistencyLevel.ALL):
+            of = self._partition(table, group)
+            gone = [(v, at_us) for v, (_, at_us) in versions.items() if v >= lowest and at_us in times]
+            self._send(
+                self._batch(of, one(head, *of, key, bigint(version)), Stamp(version, at_us))
+                for version, at_us in gone
+            )
+
+    def drop_noted(self, stamp: Stamp, notes: Iterable[tuple[int, str, int]]) -> None:
+        """Delete these notes of the attempt: key group, name, chunk."""
+        of = self._space.made.space.bytes, bigint(stamp.version)
+        head = self._start_of("drop_note", 5)
+        encoded = [one(head, *of, _int(group), name.encode(), _int(chunk)) for group, name, chunk in notes]
+        self._send(self._batch(of, packed, stamp) for packed in _joined(encoded))
+
     def drop_notes(self, version: int, timestamp_us: int) -> None:
         """The version is below the horizon: it is whole, and nobody asks any more."""
         self._space.write("drop_notes", timestamp_us, self._space.made.space, version)
@@ -254,7 +302,7 @@ class Rows:
     def verify(self, stamp: Stamp, counts: Counts) -> Iterator[Finding]:
         if self.is_merged(stamp.version):
             return
-        sealed, _ = self._notes(stamp.version, counts)
+        sealed, _, _ = self._notes(stamp, counts, older=True)
         for group in sorted(counts):
             where = f"{self._space.where}, version {stamp.version}, key group {group}"
             if group not in sealed:
@@ -300,12 +348,15 @@ class Rows:
         """Every table that may have rows."""
         return sorted(table for (table,) in self._space.rows("tables"))
 
-    def _keys(self) -> Iterator[tuple[str, int, bytes, dict[int, tuple[bytes, int]]]]:
+    def _keys(
+        self, level: int | None = None
+    ) -> Iterator[tuple[str, int, bytes, dict[int, tuple[bytes, int]]]]:
         """Every key with all its rows: (table, key group, key, version -> value and timestamp)."""
         space = self._space
+        level = space.read_at if level is None else level
         for table in self.tables():
             for group in range(space.made.identity.key_groups):
-                found = space.session.stream("all_rows", space.made.space, table, group, level=space.read_at)
+                found = space.session.stream("all_rows", space.made.space, table, group, level=level)
                 for key, of_key in itertools.groupby(found, lambda row: row[0]):
                     yield table, group, key, {row[1]: (row[2], row[3]) for row in of_key}
 
@@ -360,6 +411,11 @@ class Rows:
             (space.session.bind(name, (timestamp_us, space.made.space, table, group), space.write_at), 1)
             for group in range(space.made.identity.key_groups)
         )
+
+
+def noted_as(stamp: Stamp, table: str) -> str:
+    """The name under which a chunk or a seal is noted: with its attempt, so no other's is added to it."""
+    return f"{stamp.attempt}/{table}" if stamp.attempt else table
 
 
 def _in_turns(of_each: Iterable[Iterator[Part]]) -> Iterator[Part]:

@@ -8,6 +8,7 @@ after a time-out, and whoever asked reads back (``committers/publish.py``).
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import os
 import ssl
@@ -80,6 +81,10 @@ NO_ANSWER = (
 ``ServerError``: something went wrong in a node, and nobody says how far it had come.
 """
 SIZES = "SELECT partitions_count, mean_partition_size FROM system.size_estimates WHERE keyspace_name = %s"
+GRANT = (
+    "grant it (docs/operations.md lists the rights of each role), or, for a reader that may not write, set"
+    " store_options={'leases': False}"
+)
 NOT_LEFT_THERE = ("unconfigured table", "does not exist", "Keyspace")
 
 Found = TypeVar("Found")
@@ -370,7 +375,9 @@ def as_ours(error: Exception, where: str, tls: dict[str, Any] | None = None) -> 
         if renew:
             return ConfigError(f"{where}: {_in_short(error)}; {renew}")
         return StoreUnavailableError(f"{where}: {_in_short(error)}")
-    if isinstance(error, cassandra.AuthenticationFailed | cassandra.Unauthorized):
+    if isinstance(error, cassandra.Unauthorized):
+        return ConfigError(f"{where}: {error}; {GRANT}")
+    if isinstance(error, cassandra.AuthenticationFailed):
         return ConfigError(f"{where}: {error}")
     if isinstance(error, cassandra.InvalidRequest) and any(words in str(error) for words in NOT_LEFT_THERE):
         return ConfigError(f"{where}: {error}; make the tables with `tidegate init`")
@@ -419,7 +426,7 @@ _left_to_parent: list[Any] = []
 def take(settings: CassandraSettings, where: str) -> Session:
     """This process's session for these settings; every ``take`` is followed by one ``give_back``."""
     with _shared.lock:
-        name = repr(settings) + settings.password + repr(settings.tls)
+        name = repr(dataclasses.astuple(settings))  # of all of it; its repr leaves the login out
         session, users = _shared.sessions.get(name, (None, 0))
         if session is None:
             session = Session(settings, where)

@@ -20,10 +20,10 @@ import dataclasses
 import ipaddress
 import re
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from tidegate.errors import ConfigError
-from tidegate.options import redact
+from tidegate.urls import Url, addresses, redact, servers_at, user_and_password
 
 PORT = 9042
 TIMEOUT_S = 10.0
@@ -35,7 +35,7 @@ READ_AT = {
 """Written at: read at, the default first."""
 CONSISTENCY = "LOCAL_QUORUM"
 
-OURS = ("create", "replication", "consistency", "read_consistency", "local_dc", "timeout_s", "tls")
+OURS = ("create", "replication", "consistency", "read_consistency", "local_dc", "timeout_s", "tls", "leases")
 TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_check_hostname")
 PASSED = ("username", "password", "connect_timeout", "protocol_version", "idle_heartbeat_interval")
 KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
@@ -43,13 +43,15 @@ KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CassandraSettings:
-    """Plain data. ``replication``: copies per data centre; ``""`` stands for the local one."""
+    """Plain data. ``replication``: copies per data centre; ``""`` stands for the local one. ``leases`` False:
+    a reader without the right to write; its snapshots hold no version.
+    """
 
-    url: str
+    url: str = dataclasses.field(repr=False)
     hosts: tuple[str, ...]
     port: int
     keyspace: str
-    username: str = ""
+    username: str = dataclasses.field(default="", repr=False)
     password: str = dataclasses.field(default="", repr=False)
     tls: dict[str, Any] | None = dataclasses.field(default=None, repr=False)
     create: bool = False
@@ -58,6 +60,7 @@ class CassandraSettings:
     read_consistency: str = ""
     local_dc: str = ""
     timeout_s: float = TIMEOUT_S
+    leases: bool = True
     passed: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -67,46 +70,38 @@ class CassandraSettings:
 
 def settings_of(url: str, options: dict[str, Any]) -> CassandraSettings:
     """The settings. ConfigError names what does not fit; a password is never shown."""
-    shown = f"store {redact(url)}"
-    try:
-        split = urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"{shown}: it cannot be read: {error}") from None
-    if split.query or split.fragment:
-        raise ConfigError(f"{shown}: give options as store_options (--store-config), not behind '?' or '#'")
-    login, _, places = split.netloc.rpartition("@")
-    hosts, port = _hosts(places or "localhost", shown)
-    keyspace = unquote(split.path.strip("/")).lower()  # as CQL takes a name
+    shown, parts = f"store {redact(url)}", servers_at(url)
+    if parts.rest:
+        raise ConfigError(f"{shown}: give options as store_options (--store-config), not after '?' or '#'")
+    hosts, port = _hosts(parts, shown)
+    keyspace = unquote(parts.path.strip("/")).lower()  # as CQL takes a name
     if not KEYSPACE.fullmatch(keyspace):
         raise ConfigError(
-            f"{shown}: {keyspace!r} is no keyspace: write cassandra://host1,host2/keyspace, a name of at most"
-            " 48 letters, digits and _"
+            f"{shown}: what follows its hosts is no keyspace: write cassandra://host1,host2/keyspace, a name"
+            " of at most 48 letters, digits and _"
         )
-    username, _, password = login.partition(":")
-    settings = CassandraSettings(url, hosts, port, keyspace, unquote(username), unquote(password))
+    username, password = user_and_password(parts.login)
+    if username and password is None and "password" not in options:
+        raise ConfigError(
+            f"{shown}: it has a user or a password, which of them cannot be told: write user:password@"
+        )
+    settings = CassandraSettings(url, hosts, port, keyspace, username, password or "")
     return _with_options(settings, options, shown)
 
 
-def _hosts(places: str, shown: str) -> tuple[tuple[str, ...], int]:
-    hosts, ports = [], set()
-    for place in places.split(","):
-        try:
-            split = urlsplit(f"cassandra://{place}")
-            hosts.append(split.hostname or "localhost")
-            if split.port:
-                ports.add(split.port)
-        except ValueError as error:
-            raise ConfigError(f"{shown}: {place!r} is not host:port: {error}") from None
+def _hosts(parts: Url, shown: str) -> tuple[tuple[str, ...], int]:
+    found = addresses(parts, 0, shown)
+    ports = sorted({each.port for each in found if each.port})
     if len(ports) > 1:
-        raise ConfigError(f"{shown}: the nodes of a cluster listen on one port, not on {sorted(ports)}")
-    return tuple(hosts), ports.pop() if ports else PORT
+        raise ConfigError(f"{shown}: the nodes of a cluster listen on one port, not on {ports}")
+    return tuple(each.host for each in found), ports[0] if ports else PORT
 
 
 def _with_options(settings: CassandraSettings, options: dict[str, Any], shown: str) -> CassandraSettings:
     known = (*OURS, *TLS, *PASSED)
     if unknown := sorted(set(options) - set(known)):
         raise ConfigError(f"{shown}: unknown option {', '.join(unknown)}; there are {', '.join(known)}")
-    for name in ("create", "tls"):
+    for name in ("create", "tls", "leases"):
         if not isinstance(options.get(name, False), bool):
             raise ConfigError(f"{shown}: {name} is {options[name]!r}; it must be True or False")
     timeout_s = options.get("timeout_s", TIMEOUT_S)
@@ -126,6 +121,7 @@ def _with_options(settings: CassandraSettings, options: dict[str, Any], shown: s
         read_consistency=_read_level(options, shown),
         local_dc=str(options.get("local_dc", "")),
         timeout_s=float(timeout_s),
+        leases=options.get("leases", True),
         passed={n: options[n] for n in PASSED if n in options and n not in ("username", "password")},
     )
 

@@ -18,10 +18,12 @@ from tidegate.errors import IncompleteError
 from tidegate.sinks import cassandra_leases as leases
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.cassandra_aliases import CassandraAliases
+from tidegate.sinks.cassandra_attempts import NotedAttempts
 from tidegate.sinks.cassandra_checks import set_up
 from tidegate.sinks.cassandra_rows import Rows
 from tidegate.sinks.cassandra_space import NEVER_AGAIN_US, Space, milliseconds
 from tidegate.sinks.expired import Looked, Sweep
+from tidegate.sinks.leases import Limits, check_leasable
 from tidegate.sinks.reads import check_fillable, decode, dropped, encode
 from tidegate.sinks.store import (
     CatalogEntry,
@@ -37,14 +39,14 @@ from tidegate.sinks.store import (
     Vacuumed,
     never,
 )
-from tidegate.wal.frame import Chunk
+from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
 
 class CassandraStore(Store):
     """A namespace in a keyspace. Connects when it is first used. ``options``: ``cassandra_settings.py``."""
 
-    can_be_filled = True
+    can_be_filled = can_rewrite = True
     apply_bytes = 16 * 1024 * 1024
     """A frame has few partitions, whose writers wait for each other; more of them keep the nodes busy."""
     value_bytes_max = 15 * 1024 * 1024
@@ -55,6 +57,7 @@ class CassandraStore(Store):
     def __init__(self, url: str, namespace: str, **options: Any) -> None:
         self._space = Space(url, namespace, options)
         self._rows = Rows(self._space)
+        self._attempts = NotedAttempts(self._space, self._rows)
         self._sweep = Sweep()
         self.where = self._space.where
 
@@ -106,7 +109,17 @@ class CassandraStore(Store):
         for schema in schemas:
             self._space.write("put_schema", space, schema.schema_id, encode(schema).decode())
 
+    def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
+        return self._attempts.begin(stamp, schemas, epoch)
+
+    def begun(self) -> list[Stamp]:
+        return self._attempts.begun()
+
+    def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
+        self._attempts.discard(lost, epoch)
+
     def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
+        self._attempts.refuse_other(stamp)
         self._rows.apply(stamp, chunks)
 
     def seal(self, stamp: Stamp, counts: Counts) -> None:
@@ -116,6 +129,9 @@ class CassandraStore(Store):
                 f"{self.where}: version {stamp.version} is not whole in {len(wrong)} key groups:"
                 f" {'; '.join(wrong[:3])}"
             )
+
+    def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
+        self._rows.rewrite(stamp, runs)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -160,18 +176,33 @@ class CassandraStore(Store):
     # -- leases and retirement -----------------------------------------------------------------------
 
     def lease(self, lease: Lease, ttl_s: float) -> None:
-        leases.lease(self._space, lease, ttl_s)
+        if self._space.settings.leases:
+            leases.lease(self._space, lease, ttl_s)
+        else:  # nothing holds the version: a read of what was retired finds that out by itself (0014)
+            pointer = self.pointer()
+            check_leasable(self.where, lease, ttl_s, pointer.visible, pointer.horizon)
 
     def release(self, lease_id: str) -> None:
-        leases.release(self._space, lease_id)
+        if self._space.settings.leases:
+            leases.release(self._space, lease_id)
 
     def leases(self) -> list[LeaseInfo]:
         return leases.leases(self._space)
 
     def announce(
-        self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
+        self,
+        horizon: int,
+        *,
+        max_lease_s: float | None = None,
+        max_layers: int | None = None,
+        keep_versions: int | None = None,
+        max_leases: int | None = None,
     ) -> int:
-        return leases.announce(self._space, horizon, max_lease_s, max_layers)
+        limits = Limits(max_lease_s, max_layers, keep_versions)
+        return leases.announce(self._space, horizon, limits, self._published_us)
+
+    def _published_us(self, version: int) -> int | None:
+        return next((entry.published_at_us for entry in self._entries(version, version)), None)
 
     def retire(
         self, stamp: Stamp, counts: Counts, changes: Iterable[Chunk], stopped: Stopped = never
@@ -221,6 +252,7 @@ class CassandraStore(Store):
         if pointer.visible or pointer.epoch > epoch:
             return 0
         if pointer.horizon == version:
+            self._rows.begun = Stamp(version, entry.decided_at_us, entry.attempt)
             # What an older filler wrote, and what it still may write late: its version's timestamp is older.
             for table in {*entry.tables, *self._rows.tables()}:
                 self._rows.retire_replaced(Stamp(version, entry.decided_at_us), table)
@@ -273,7 +305,7 @@ class CassandraStore(Store):
             for entry_version in [version for (version,) in self._space.rows("versions_below", horizon)]:
                 self._rows.drop_notes(entry_version, NEVER_AGAIN_US)
             self._forget(horizon)
-            leases.announce(self._space, 0, None, None)  # leases that ran out go
+            leases.announce(self._space, 0, Limits(), self._published_us)  # leases that ran out go
         return Vacuumed(rows, 0, ran_out, entries)
 
     def drop(self) -> bool:

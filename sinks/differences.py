@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.sinks.layout import DELETE, payloads
-from tidegate.sinks.reads import BATCH, check_kept
+from tidegate.sinks.layout import DELETE
+from tidegate.sinks.reads import BATCH, check_kept, values_at
 from tidegate.sinks.store import CatalogEntry, Store
 from tidegate.wal.record import TableAt
 
@@ -119,7 +119,9 @@ def _stored_live(store: Store, table: str, group: int, entry: CatalogEntry) -> I
     """Rows that are live at their version, as they are stored."""
     if table in entry.tables:
         for batch in store.scan_stored(table, group, entry.version, entry.tables[table].start):
-            yield from _non_empty(batch.filter(payloads(batch["value"], entry.decided_at_us).is_valid()))
+            keys = batch["key"].to_pylist()
+            live = values_at(store.where, table, keys, batch["value"], entry.decided_at_us).is_valid()
+            yield from _non_empty(batch.filter(live))
 
 
 # -- what was written in between ------------------------------------------------------------------
@@ -136,8 +138,8 @@ def _written(store: Store, table: str, group: int, older: CatalogEntry, newer: C
         check_kept(store.where, older.version, store.pointer().horizon)
         for at in range(0, batch.num_rows, KEYS_AT_ONCE):
             some = batch.slice(at, KEYS_AT_ONCE)
-            now = payloads(some["value"], newer.decided_at_us)
             keys = some["key"].to_pylist()
+            now = values_at(store.where, table, keys, some["value"], newer.decided_at_us)
             then = store.get_many(table, keys, older.version, start, older.decided_at_us)
             found = pa.record_batch([some["key"], then, now], schema=DIFFERENCES)
             yield from _non_empty(found.filter(_differ(then, now)))

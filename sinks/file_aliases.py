@@ -19,6 +19,7 @@ from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.names import check_name, escape
 from tidegate.sinks.aliases import Aliases, Target
 from tidegate.sinks.reads import decode, encode
+from tidegate.wal.file_io import create
 
 SUFFIX = ".alias"
 
@@ -59,7 +60,7 @@ class FileAliases(Aliases):
         content = encode(Stored(alias, target.namespace, target.uuid))
         with self._explaining():
             try:
-                with new.open("xb") as file:
+                with os.fdopen(create(new, os.O_WRONLY), "wb") as file:
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())

@@ -1,21 +1,29 @@
-"""Filling a new store from another one: the part of the store's interface that most stores leave out."""
+"""The parts of the store's interface that a store may leave out: filling a new store from another one, and
+writing rows below the horizon again that it lost.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tidegate.sinks.store import CatalogEntry
+    from tidegate.sinks.store import CatalogEntry, Stamp
+    from tidegate.wal.frame import Run
 
 
 class Fillable:
-    """What every store answers when it is to be filled; as it stands here: that it cannot be."""
+    """What every store answers when it is to be filled, or rows of its base are to be written again; as it
+    stands here: that it cannot be.
+    """
 
     where: str
     can_be_filled = False
     """Whether ``begin_fill`` and ``publish_filled`` work here."""
+    can_rewrite = False
+    """Whether ``rewrite`` works here."""
 
     def begin_fill(self, entry: CatalogEntry, epoch: int) -> int:
         """Make ready to be filled at the entry's version, while nothing is visible; the version that stands.
@@ -46,3 +54,15 @@ class Fillable:
         StoreNotVerifiedError: servers changed since the fill began; begin it again.
         """
         raise ConfigError(f"{self.where}: a store of this kind cannot be filled from another one")
+
+    def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
+        """Write rows again that readers at the horizon's version lack, as rows of that version, the stamp's.
+
+        A row is the key's newest one at or below that version, as the log has it; of a key that has none
+        there, a delete marker. So a row that was replaced or retired never comes back.
+
+        Durable: on return. Repeatable: yes, and it may land late, after the horizon moved on: readers at
+        and above the new horizon get what they got before. Raises: ConfigError where ``can_rewrite`` is
+        False.
+        """
+        raise ConfigError(f"{self.where}: a store of this kind cannot write single rows of its base again")

@@ -30,6 +30,8 @@ EXPIRING = b"e"
 EXPIRY_END = 9
 BEFORE_1970 = b"\x80"
 FLAGS = frozenset(b"+-esxd")
+STORED_MORE = 1 + 8 + 1 + 255
+"""So many bytes more than its value a stored value takes at most."""
 FEW = 16
 VALUE_END = 2**31 - 1
 """Beyond any value: binary_slice without an end fails on short values (pyarrow 26: "Negative buffer")."""

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from tidegate.sinks.layout import unpack
-from tidegate.sinks.store import LeaseInfo
+from tidegate.wal.frame import Run
 
 OfKeys = dict[bytes, dict[int, bytes]]
 """Rows of a key group of a table, by key and version."""
-
-
-class KeptLease(NamedTuple):
-    """A lease as it is kept: times are microseconds by the store's clock."""
-
-    version: int
-    taken_us: int
-    expires_us: int
-
-    def told(self, name: str, now_us: int) -> LeaseInfo:
-        """What the store says of it at a time."""
-        age_s, left_s = max(0.0, (now_us - self.taken_us) / 1e6), (self.expires_us - now_us) / 1e6
-        return LeaseInfo(name, self.version, age_s, left_s)
 
 
 def newest_of(versions: dict[int, bytes], version: int, start: int) -> bytes | None:
     """T26: the newest row at or below the version, never the one of exactly this version."""
     readable = [v for v in versions if start <= v <= version]
     return versions[max(readable)] if readable else None
+
+
+def put_rows(rows: OfKeys, run: Run, version: int) -> None:
+    """The run's rows are those of the version."""
+    for key, value in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
+        rows.setdefault(key, {})[version] = value
 
 
 def drop_replaced(rows: OfKeys, key: bytes, version: int) -> None:
@@ -47,6 +39,25 @@ def drop_up_to(rows: OfKeys, key: bytes, version: int) -> None:
     rows[key] = {v: value for v, value in rows[key].items() if v > version}
     if not rows[key]:
         del rows[key]
+
+
+def without_versions(rows: OfKeys, lowest: int) -> OfKeys:
+    """Rows of versions below the lowest one; keys without any are left out."""
+    kept = {key: {v: value for v, value in of.items() if v < lowest} for key, of in rows.items()}
+    return {key: of for key, of in kept.items() if of}
+
+
+def drop_below(rows: OfKeys, version: int) -> None:
+    """Rows of versions below this one go, of every key."""
+    for key in list(rows):
+        rows[key] = {v: value for v, value in rows[key].items() if v >= version}
+        if not rows[key]:
+            del rows[key]
+
+
+def counted_in(applied: Mapping[str, Mapping[int, int]]) -> dict[str, int]:
+    """How many rows the chunks of a version brought, by table."""
+    return without_zeros({table: sum(chunks.values()) for table, chunks in applied.items()})
 
 
 def without_zeros(counts: Mapping[str, int]) -> dict[str, int]:

@@ -18,21 +18,24 @@ from tidegate.clock import Clock
 from tidegate.errors import IncompleteError
 from tidegate.key_groups import key_group
 from tidegate.names import check_name
+from tidegate.sinks import leases as rules
 from tidegate.sinks import memory_aliases
 from tidegate.sinks.aliases import Aliases
+from tidegate.sinks.attempts import fenced
 from tidegate.sinks.expired import Looked, Sweep, is_hidden
 from tidegate.sinks.looking_store import LookingStore
 from tidegate.sinks.memory_aliases import MemoryAliases
-from tidegate.sinks.memory_rows import KeptLease, drop_replaced, drop_up_to, newest_of, without_zeros
-from tidegate.sinks.reads import (
-    batch_of,
-    check_fillable,
-    check_kept,
-    check_leasable,
-    check_visible,
-    dropped,
-    nothing_here,
+from tidegate.sinks.memory_rows import (
+    counted_in,
+    drop_below,
+    drop_replaced,
+    drop_up_to,
+    newest_of,
+    put_rows,
+    without_zeros,
 )
+from tidegate.sinks.memory_space import Space
+from tidegate.sinks.reads import batch_of, check_fillable, check_kept, check_visible, dropped, nothing_here
 from tidegate.sinks.store import (
     CatalogEntry,
     Counts,
@@ -47,34 +50,14 @@ from tidegate.sinks.store import (
     never,
 )
 from tidegate.sinks.unreachable import unreachable
-from tidegate.wal.frame import Chunk
+from tidegate.urls import redact
+from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
 SCAN_ROWS = 1_000
 
 
-class _Space:
-    """What one namespace holds. ``rows``: (table, group) -> key -> version -> stored value."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.empty()
-
-    def empty(self) -> None:
-        """As if nothing had ever been made here."""
-        self.identity: Identity | None = None
-        self.pointer = Pointer()
-        self.heartbeat_us: int | None = None
-        self.catalog: dict[int, CatalogEntry] = {}
-        self.schemas: dict[str, TableSchema] = {}
-        self.leases: dict[str, KeptLease] = {}
-        self.rows: dict[tuple[str, int], dict[bytes, dict[int, bytes]]] = defaultdict(dict)
-        self.floors: dict[int, int] = {}
-        self.applied: dict[tuple[int, int], dict[str, dict[int, int]]] = {}  # group, version -> counts
-        self.sealed: set[tuple[int, int]] = set()
-
-
-_spaces: dict[tuple[str, str], _Space] = {}
+_spaces: dict[tuple[str, str], Space] = {}
 _spaces_lock = threading.Lock()
 
 
@@ -89,16 +72,16 @@ def forget(name: str) -> None:
 class MemoryStore(LookingStore):
     """A namespace in this process's memory, shared by all instances of the same name."""
 
-    can_be_filled = True
+    can_be_filled = can_rewrite = True
 
     def __init__(self, name: str, namespace: str, clock: Clock | None = None) -> None:
         check_name("namespace", namespace)
-        self.where = f"store memory://{name}, namespace {namespace}"
+        self.where = f"store {redact(f'memory://{name}')}, namespace {namespace}"
         self._place, self._clock = name, clock or Clock()
         self._sweep = Sweep()
         self._known: Identity | None = None
         with _spaces_lock:
-            self._found = _spaces.setdefault((name, namespace), _Space())
+            self._found = _spaces.setdefault((name, namespace), Space())
 
     # -- identity ------------------------------------------------------------------------------
 
@@ -116,7 +99,7 @@ class MemoryStore(LookingStore):
         return MemoryAliases(self._place)
 
     @property
-    def _space(self) -> _Space:
+    def _space(self) -> Space:
         identity = self.identity()
         if identity is None:
             raise nothing_here(self.where)
@@ -169,17 +152,35 @@ class MemoryStore(LookingStore):
         with space.lock:
             space.schemas.update((schema.schema_id, schema) for schema in schemas)
 
+    def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
+        space = self._space
+        with space.lock:
+            self.put_schemas(schemas)
+            return space.attempts.begin(self.where, stamp, space.pointer, epoch)
+
+    def begun(self) -> list[Stamp]:
+        space = self._space
+        with space.lock:
+            return space.attempts.above(space.pointer.visible)
+
+    def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
+        space, lowest = self._space, min(lost, key=lambda one: one.version)
+        with space.lock:
+            if space.pointer.epoch > epoch:
+                raise fenced(self.where, lowest, space.pointer.epoch, epoch, space.pointer.writer)
+            space.attempts.discard(lost)
+            space.drop_from(lowest.version)
+
     def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
         space, version = self._space, stamp.version
         with space.lock:
+            space.attempts.refuse_other(self.where, stamp)
             for chunk in chunks:
                 counted: dict[tuple[int, str], int] = defaultdict(int)
                 for run in chunk.runs:
                     if space.floors.get(run.group, 0) >= version:
                         continue  # a late zombie: what it brings was merged, or replaced and dropped
-                    rows = space.rows[run.table, run.group]
-                    for key, value in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
-                        rows.setdefault(key, {})[version] = value
+                    put_rows(space.rows[run.table, run.group], run, version)
                     counted[run.group, run.table] += len(run.keys)
                 for (group, table), count in counted.items():
                     # Set, not added: a chunk that comes again counts once.
@@ -190,10 +191,11 @@ class MemoryStore(LookingStore):
         space, version = self._space, stamp.version
         wrong = []
         with space.lock:
+            space.attempts.refuse_other(self.where, stamp)
             for group, expected in counts.items():
                 if (group, version) in space.sealed or space.floors.get(group, 0) >= version:
                     continue
-                found = self._counted(space, group, version)
+                found = counted_in(space.applied.get((group, version), {}))
                 if found == without_zeros(expected):
                     space.sealed.add((group, version))
                 else:
@@ -201,10 +203,11 @@ class MemoryStore(LookingStore):
         if wrong:
             raise IncompleteError(f"{self.where}: version {version} is not whole in {'; '.join(wrong[:3])}")
 
-    @staticmethod
-    def _counted(space: _Space, group: int, version: int) -> dict[str, int]:
-        applied = space.applied.get((group, version), {})
-        return without_zeros({table: sum(chunks.values()) for table, chunks in applied.items()})
+    def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
+        space, version = self._space, stamp.version
+        with space.lock:
+            for run in (run for run in runs if space.floors.get(run.group, 0) <= version):
+                put_rows(space.rows[run.table, run.group], run, version)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -250,7 +253,7 @@ class MemoryStore(LookingStore):
             if found:
                 yield batch_of(list(found), list(found.values()))
 
-    def _check_readable(self, space: _Space, version: int, groups: set[int]) -> None:
+    def _check_readable(self, space: Space, version: int, groups: set[int]) -> None:
         """I8, T28: refuse rather than mix. In other stores the order of these reads matters."""
         check_visible(self.where, version, space.pointer.visible)
         oldest = max([space.pointer.horizon, *(space.floors.get(group, 0) for group in groups)])
@@ -261,12 +264,16 @@ class MemoryStore(LookingStore):
     def lease(self, lease: Lease, ttl_s: float) -> None:
         space = self._space
         with space.lock:
-            check_leasable(self.where, lease.version, space.pointer.horizon)
+            rules.check_leasable(self.where, lease, ttl_s, space.pointer.visible, space.pointer.horizon)
             now_us = self._clock.now_us()
             known = space.leases.get(lease.lease_id)
-            same = known is not None and known.version == lease.version
-            taken_us = known.taken_us if known is not None and same else now_us
-            space.leases[lease.lease_id] = KeptLease(lease.version, taken_us, now_us + int(ttl_s * 1e6))
+            if known is None and len(space.holding(now_us)) >= space.max_leases:
+                raise rules.too_many_leases(self.where, space.max_leases)
+            taken_us = known.taken_us if known is not None and known.version == lease.version else now_us
+            expires_us = now_us + int(ttl_s * 1e6)
+            space.leases[lease.lease_id] = rules.KeptLease(
+                lease.lease_id, lease.version, taken_us, expires_us
+            )
 
     def release(self, lease_id: str) -> None:
         space = self._space
@@ -276,30 +283,21 @@ class MemoryStore(LookingStore):
     def leases(self) -> list[LeaseInfo]:
         space, now_us = self._space, self._clock.now_us()
         with space.lock:
-            infos = [held.told(name, now_us) for name, held in space.leases.items()]
-        return sorted((info for info in infos if info.expires_in_s > 0), key=lambda info: info.version)
+            infos = [held.told(now_us) for held in space.holding(now_us)]
+        return sorted(infos, key=lambda info: info.version)
 
-    def announce(
-        self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
-    ) -> int:
+    def announce(self, horizon: int, *, max_leases: int | None = None, **limits: Any) -> int:
         space = self._space
         with space.lock:
             visible, now_us = space.pointer.visible, self._clock.now_us()
-            holding = [
-                held.version
-                for held in space.leases.values()
-                if held.expires_us > now_us
-                # Both ways: a time of taking far ahead is a clock that went back since (T41).
-                and (max_lease_s is None or abs(now_us - held.taken_us) < max_lease_s * 1e6)
-                and (max_layers is None or held.version >= visible - max_layers)
-            ]
-            moved = max(space.pointer.horizon, min([horizon, visible, *holding]))
+            holding, wanted, published_us = space.holding(now_us), min(horizon, visible), space.published_us
+            of_leases = rules.Limits(**limits)
+            allowed = rules.horizon_allowed(wanted, holding, of_leases, visible, now_us, published_us)
+            moved = max(space.pointer.horizon, allowed)
             space.pointer = msgspec.structs.replace(space.pointer, horizon=moved)
-            space.leases = {
-                name: held
-                for name, held in space.leases.items()
-                if held.expires_us > now_us and held.version >= moved  # revoked where the horizon passed
-            }
+            space.max_leases = space.max_leases if max_leases is None else max_leases
+            # Revoked where the horizon passed.
+            space.leases = {held.lease_id: held for held in holding if held.version >= moved}
             return moved
 
     def retire(
@@ -344,20 +342,16 @@ class MemoryStore(LookingStore):
 
         return self._sweep.run(rows, entry, space.identity.key_groups, look)
 
-    def _retire_replaced_tables(self, space: _Space, version: int) -> None:
+    def _retire_replaced_tables(self, space: Space, version: int) -> None:
         """A table that ``version`` emptied: its older rows go, whichever keys came back."""
         entry = space.catalog.get(version)
         starts = {table for table, at in entry.tables.items() if at.start == version} if entry else set()
         for table, group in [at for at in space.rows if at[0] in starts]:
             self._raise_floor(space, group, version)
-            rows = space.rows[table, group]
-            for key in list(rows):
-                rows[key] = {v: value for v, value in rows[key].items() if v >= version}
-                if not rows[key]:
-                    del rows[key]
+            drop_below(space.rows[table, group], version)
 
     @staticmethod
-    def _raise_floor(space: _Space, group: int, version: int) -> None:
+    def _raise_floor(space: Space, group: int, version: int) -> None:
         space.floors[group] = max(space.floors.get(group, 0), version)
         space.applied.pop((group, version), None)
         space.sealed.discard((group, version))
@@ -397,7 +391,7 @@ class MemoryStore(LookingStore):
             return True
 
     @staticmethod
-    def _raise_floors(space: _Space, floor: int) -> None:
+    def _raise_floors(space: Space, floor: int) -> None:
         for group in range(space.identity.key_groups if space.identity else 0):
             space.floors[group] = max(space.floors.get(group, 0), floor)
         space.applied = {at: counts for at, counts in space.applied.items() if at[1] > floor}

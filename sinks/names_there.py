@@ -7,9 +7,10 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 from tidegate.names import did_you_mean
+from tidegate.urls import path_of
 
 LOOKED_AT, NAMED = 200, 10
 
@@ -20,8 +21,9 @@ def folder_at(url: str) -> Path | None:
     >>> folder_at("sqlite:///data/store"), folder_at("redis://cache:6379")
     (PosixPath('/data/store'), None)
     """
-    _, found, path = url.partition("sqlite://")
-    return Path(unquote(urlsplit(f"sqlite://{path}").path)) if found and path else None
+    _, found, rest = url.partition("sqlite://")
+    path = path_of(f"sqlite://{rest}") if found else None
+    return Path(path) if path else None
 
 
 def namespaces_in(folder: Path) -> list[str]:

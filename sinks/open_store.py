@@ -7,12 +7,12 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError
-from tidegate.options import redact
 from tidegate.sinks.store import Store
+from tidegate.urls import path_of, redact, scheme_of
 
 
 def open_store(
@@ -28,9 +28,9 @@ def open_store(
 
     ConfigError: the scheme or an option is not known, or the URL cannot be read.
     """
-    scheme = url.partition(":")[0]
+    scheme = scheme_of(url)
     if scheme not in OPENERS:
-        folder = f"; a folder is sqlite://{url}" if url.startswith("/") else ""
+        folder = "; a folder is sqlite:// and its absolute path" if url.startswith("/") else ""
         raise ConfigError(f"store {redact(url)!r}: unknown scheme; known are {', '.join(KNOWN)}{folder}")
     opener = OPENERS[scheme]
     known = _options_of(opener)
@@ -54,20 +54,16 @@ def _takes_any(opener: Callable[..., Store]) -> bool:
 def _open_memory(url: str, namespace: str, clock: Clock | None) -> Store:
     from tidegate.sinks.memory_store import MemoryStore
 
-    split = urlsplit(url)
-    return MemoryStore(unquote(split.netloc + split.path), namespace, clock)
+    return MemoryStore(unquote(url.removeprefix("memory://")), namespace, clock)
 
 
 def _open_sqlite(url: str, namespace: str, clock: Clock | None, *, timeout_s: Any = 30.0) -> Store:
     from tidegate.sinks.sqlite_store import SqliteStore
 
-    split = urlsplit(url)
-    path = unquote(split.path)
-    if path.startswith("//"):  # the same folder for us, a server's name for SQLite
-        path = "/" + path.lstrip("/")
-    named = url.startswith("sqlite:///") and path.strip("/") and "\0" not in path
-    if not named or split.query or split.fragment:
+    path = path_of(url)
+    if path is None or not path.strip("/"):
         raise ConfigError(f"store {redact(url)}: write sqlite:///absolute/path/of/a/folder")
+    path = "/" + path.lstrip("/")  # two slashes: the same folder for us, a server's name for SQLite
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
         raise ConfigError(f"store {redact(url)}: timeout_s is {timeout_s!r}; it must be a number of seconds")
     return SqliteStore(path, namespace, clock, timeout_s=timeout_s)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidegate.decoders import json_decoder
 from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError, VersionRegressedError
 from tidegate.key_groups import key_group_of_each
-from tidegate.sinks.layout import payloads
+from tidegate.sinks.layout import payload, payloads
 from tidegate.wal.record import UNREADABLE
 
 FILLED_FROM = 2
@@ -30,7 +30,7 @@ def decode(where: str, content: bytes | str, kind: type[Kind]) -> Kind:
     """A stored record. CorruptError: it cannot be read."""
     try:
         return json_decoder(kind).decode(content)
-    except UNREADABLE as error:
+    except (*UNREADABLE, TypeError) as error:  # a column of another type than text
         raise CorruptError(f"{where}: a {kind.__name__} cannot be read: {error}") from error
 
 
@@ -48,14 +48,6 @@ def check_kept(where: str, version: int, horizon: int) -> None:
     if version < horizon:
         raise SnapshotExpiredError(
             f"{where}: version {version} was retired, the oldest that can be read is {horizon}"
-        )
-
-
-def check_leasable(where: str, version: int, horizon: int) -> None:
-    """SnapshotExpiredError: no lease on a version below the horizon."""
-    if version < horizon:
-        raise SnapshotExpiredError(
-            f"{where}: no lease on version {version}, the oldest that can be read is {horizon}"
         )
 
 
@@ -97,9 +89,34 @@ def batch_of(keys: Sequence[bytes], stored: Sequence[bytes]) -> Any:
     return pa.record_batch([pa.array(keys, pa.binary()), pa.array(stored, pa.binary())], schema=BATCH)
 
 
-def live_rows(batch: Any, at_us: int | None) -> Any:
-    """What is neither deleted nor expired of such a batch, its values without flags byte."""
-    values = payloads(batch["value"], at_us)
+def shown_bytes(content: bytes) -> str:
+    """Stored bytes for messages, cut where they are long."""
+    return repr(content[:60]) + f"... ({len(content)} bytes)" * (len(content) > 60)
+
+
+def values_at(where: str, table: str, keys: Sequence[bytes], stored: Any, at_us: int | None) -> Any:
+    """What readers get of stored values. CorruptError names the key of one that no release writes."""
+    try:
+        return payloads(stored, at_us)
+    except CorruptError:
+        for key, one in zip(keys, stored.to_pylist(), strict=True):
+            value_at(where, table, key, one, at_us)
+        raise
+
+
+def value_at(where: str, table: str, key: bytes, stored: bytes | None, at_us: int | None) -> bytes | None:
+    """The same of one value."""
+    try:
+        return payload(stored, at_us)
+    except CorruptError as error:
+        raise CorruptError(f"{where}, table {table}, key {shown_bytes(key)}: {error}") from None
+
+
+def live_rows(batch: Any, at_us: int | None, where: str, table: str) -> Any:
+    """What is neither deleted nor expired of such a batch, its values without flags byte. Errors as
+    ``values_at``.
+    """
+    values = values_at(where, table, batch["key"].to_pylist(), batch["value"], at_us)
     if not values.null_count:
         return pa.record_batch([batch["key"], values], schema=BATCH)
     return pa.record_batch([batch["key"], values], schema=BATCH).filter(values.is_valid())

@@ -10,7 +10,7 @@ from redis import exceptions
 
 from tidegate.certificate import over_its_time
 from tidegate.errors import ConfigError, StoreNotVerifiedError, StoreUnavailableError
-from tidegate.sinks.redis_functions import RELEASE, call_head, library, script_of
+from tidegate.sinks.redis_functions import call_head, script_of
 from tidegate.sinks.redis_resp import pack
 
 FLIGHT_BYTES = 256 * 1024
@@ -34,6 +34,10 @@ function that is asked on the receiving one takes those that are still to come f
 sending one refuses such a call as a whole, so it is asked until the slot has moved.
 """
 NON_LOCAL = "non local key"
+OPEN_SLOT = (
+    "the slot of a key moves to another server, and the call is refused until it has moved;"
+    " `redis-cli --cluster check` lists slots that were left open, `redis-cli --cluster fix` closes them"
+)
 CROSS_SLOT = "CROSSSLOT"
 """The keys of one call lie in several slots, and the server is one of a Cluster, or in front of one."""
 BUSY = ("BUSY", "LOADING", "NOREPLICAS", "UNBLOCKED")
@@ -96,14 +100,16 @@ def plain(key: bytes, *parts: bytes) -> Call:
 
 
 def encoded(call: Call, server_id: bytes, *, functions: bool) -> bytes:
-    """The call's bytes on the wire. ``server_id``: the server that is meant; none, and it says who it is."""
+    """The call's bytes on the wire. ``server_id``: the server that is meant, with the origin of what moved
+    there; none, and it says who it is.
+    """
     if not call.name:
         return call.args[0]  # type: ignore[no-any-return]
     head = call_head(call.name, functions=functions)
     name = () if functions else (call.name.encode(),)
     args = call.args
     if call.at_server:
-        args = (args[0], call.server or server_id, *args[1:])
+        args = (args[0], server_id, *args[1:])
     if call.more:
         head = (*head[:-1], b"%d" % (1 + len(call.more)))
     return pack((*head, call.key, *call.more, *name, *args))
@@ -138,6 +144,18 @@ def answer_of(error: Exception, call: Call, where: str, address: object) -> Refu
     raise ConfigError(f"{where}: {address} answered: {message}")
 
 
+def why_again(address: object, error: Exception) -> str:
+    """Describe why a call is sent again."""
+    moving = isinstance(error, exceptions.AskError | exceptions.TryAgainError) or NON_LOCAL in str(error)
+    return f"{address}: {OPEN_SLOT if moving else error}"
+
+
+def origin_in(refused: Refused) -> bytes:
+    """The server where a key group was compared that was refused because it moved; b'': something else."""
+    _, moved, origin = refused.detail.partition(" moved from ")
+    return origin.encode() if moved and refused.code == "TGLOST" else b""
+
+
 def no_room(where: str, address: object, error: Exception) -> StoreUnavailableError | None:
     """The error for a server that takes no writes now, for want of memory or of a disk. None: another one."""
     message = str(error)
@@ -153,32 +171,6 @@ def barred(error: Exception) -> bool:
     message = str(error).lower()
     ours = "function" in message or "fcall" in message
     return "unknown command" in message or (ours and "permission" in message)
-
-
-# -- our functions on a server --------------------------------------------------------------------
-
-
-def release_of() -> bytes:
-    """The command that asks which release of our functions a server has."""
-    return pack((*call_head("release_of", functions=True)[:2], b"0"))
-
-
-def must_load(found: Any) -> bool | None:
-    """Whether our functions have to be loaded, by the answer to ``release_of`` or the error it met;
-    None: functions are barred. An error that says neither is raised.
-    """
-    if not isinstance(found, Exception):
-        return int(found) < RELEASE
-    if barred(found):
-        return None
-    if "not found" not in str(found):
-        raise found
-    return True
-
-
-def load_library() -> bytes:
-    """The command that loads our functions."""
-    return pack((b"FUNCTION", b"LOAD", b"REPLACE", library()))
 
 
 def load_script(name: str) -> bytes:

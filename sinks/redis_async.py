@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import redis
 import tenacity
@@ -29,19 +29,18 @@ from tidegate.sinks.redis_answers import (
     ServerIs,
     Then,
     answer_of,
-    barred,
     denied,
     encoded,
-    load_library,
     load_script,
-    must_load,
     no_answer,
     not_compared,
-    release_of,
+    origin_in,
     takes_no_functions,
+    why_again,
 )
 from tidegate.sinks.redis_async_servers import AsyncServers, View
 from tidegate.sinks.redis_channel import AsyncNode
+from tidegate.sinks.redis_library import loading
 from tidegate.sinks.redis_settings import RedisSettings
 
 AHEAD = 2
@@ -51,13 +50,30 @@ Listed = Callable[[], frozenset[bytes]]
 """The servers whose data may be relied on, as they are listed now."""
 
 
+class AsyncMoves(Protocol):
+    """Knows which key groups moved, and are whole where they are now."""
+
+    def meant(self, key: bytes, server_id: bytes) -> bytes:
+        """How a call for this key names the server."""
+
+    async def moved(self, call: Call, node: AsyncNode, origin: bytes) -> bool:
+        """Whether the call's key group came whole from its origin to this server. It is remembered."""
+
+
 class AsyncCalls:
-    """Sends calls that may be repeated. ``accept`` looks again whether a server is listed."""
+    """Sends calls that may be repeated. ``accept`` looks again whether a server is listed. ``moves`` knows of
+    key groups that moved.
+    """
 
     def __init__(
-        self, settings: RedisSettings, where: str, accept: Callable[[bytes, Listed], Awaitable[bool]]
+        self,
+        settings: RedisSettings,
+        where: str,
+        accept: Callable[[bytes, Listed], Awaitable[bool]],
+        moves: AsyncMoves,
     ) -> None:
         self.servers, self.where, self._accept = AsyncServers(settings), where, accept
+        self._moves = moves
         self._functions = settings.functions
         self.closed = False
 
@@ -206,6 +222,8 @@ class AsyncCalls:
 
     def _encoded(self, call: Call, node: AsyncNode, listed: Listed) -> bytes:
         known = node.server_id if call.at_server and node.server_id in listed() else b""
+        if call.at_server and (meant := call.server or known):
+            known = self._moves.meant(call.key, meant)
         return encoded(call, known, functions=self._functions)
 
     async def _make_ready(self, node: AsyncNode) -> None:
@@ -215,20 +233,16 @@ class AsyncCalls:
         node.ready = True
 
     async def _load(self, node: AsyncNode) -> bool:
+        steps, found = loading(self.where, node.address), None
         try:
-            (found,) = await node.ask((release_of(),))
-            load = must_load(found)
-            if load:
-                (found,) = await node.ask((load_library(),))
-                if isinstance(found, Exception):
-                    if barred(found):
-                        return False
-                    raise found
+            while True:
+                (found,) = await node.ask((steps.send(found),))
+        except StopIteration as end:
+            return bool(end.value)
         except (*DENIED, *LOST, *NOT_NOW):
             raise
         except redis.ResponseError as error:
             raise takes_no_functions(self.where, node.address, error) from error
-        return load is not None
 
     # -- replies -----------------------------------------------------------------------------------
 
@@ -243,16 +257,18 @@ class AsyncCalls:
     ) -> tuple[list[int], str]:
         """Errors among the replies: which calls to send again, and why; what we refused ourselves."""
         again: list[int] = []
-        why, met = "", set[bytes]()
+        why, met, proven = "", set[bytes](), dict[tuple[bytes, bytes], bool]()
         for at in answered:
             error = replies[at]
             if not isinstance(error, Exception):
                 continue
             answer = answer_of(error, calls[at], self.where, node.address)
             if isinstance(answer, Refused):
-                replies[at] = answer
-                continue
-            if isinstance(answer, ServerIs):
+                origin = origin_in(answer)
+                if not origin or not await self._is_whole(calls[at], node, origin, proven):
+                    replies[at] = answer
+                    continue
+            elif isinstance(answer, ServerIs):
                 await self._meet(view, node, answer.server_id, met, listed)
             elif answer is Then.LOAD_SCRIPT:
                 await self._load_script(node, calls[at].name)
@@ -263,8 +279,32 @@ class AsyncCalls:
             else:
                 self.servers.forget(view)
             again.append(at)
-            why = f"{node.address}: {error}"
+            why = why_again(node.address, error)
         return again, why
+
+    async def _is_whole(
+        self, call: Call, node: AsyncNode, origin: bytes, proven: dict[tuple[bytes, bytes], bool]
+    ) -> bool:
+        """Whether a key group that moved is whole; not asked again in this round once it was not."""
+        way = call.server or node.server_id, origin
+        if way not in proven or proven[way]:
+            try:
+                proven[way] = await self._moves.moved(call, node, origin)
+            except (redis.RedisError, OSError):
+                proven[way] = False
+        return proven[way]
+
+    async def each_primary(self, view: View, content: bytes) -> list[Any]:
+        """The reply of every primary to one command; None: it does not answer now."""
+        nodes = list(dict.fromkeys(node for _, _, node in view.ranges))
+        asked = await asyncio.gather(*(node.ask([content]) for node in nodes), return_exceptions=True)
+        found: list[Any] = []
+        for one in asked:
+            if isinstance(one, BaseException) and not isinstance(one, (redis.RedisError, OSError)):
+                raise one
+            reply = one if isinstance(one, BaseException) else one[0]
+            found.append(None if isinstance(reply, BaseException) else reply)
+        return found
 
     async def _meet(
         self, view: View, node: AsyncNode, server_id: bytes, met: set[bytes], listed: Listed

@@ -12,9 +12,17 @@ from redis.backoff import NoBackoff
 from tidegate.sinks.redis_channel import AsyncNode, closed, in_time
 from tidegate.sinks.redis_keys import SLOTS, slot_of
 from tidegate.sinks.redis_resp import pack
-from tidegate.sinks.redis_servers import no_cluster, place_of, refused_by_sentinel, slot_ranges
-from tidegate.sinks.redis_settings import Address, RedisSettings
+from tidegate.sinks.redis_servers import (
+    no_cluster,
+    no_primary,
+    place_of,
+    primary_among,
+    refused_by_sentinel,
+    slot_ranges,
+)
+from tidegate.sinks.redis_settings import RedisSettings
 from tidegate.sinks.shared_run import SharedRun
+from tidegate.urls import Address
 
 
 class View(NamedTuple):
@@ -43,6 +51,15 @@ class AsyncServers:
         if self.known is not None:
             return self.known
         return await in_time(self._looking.result(), self.settings, "the servers were not found in time")
+
+    async def view_from(self, node: AsyncNode) -> View:
+        """The primaries as this server sees them now. redis.RedisError, OSError: they cannot be looked up."""
+        if self.settings.kind != "cluster":
+            return await self.view()
+        view = await self._ask_cluster(node.address)
+        await self._keep({node.address for _, _, node in view.ranges})
+        self.known = view
+        return view
 
     def forget(self, view: View | None) -> None:
         """Look again when next needed, unless somebody has done so since."""
@@ -81,19 +98,31 @@ class AsyncServers:
         # One that is silent is asked once: the next one may answer. Its client would try again and again.
         once = {"retry": Retry(NoBackoff(), 0)}
         sentinel = make(seeds, sentinel_kwargs={**self.settings.sentinel, **once})
+        failed = []
         try:
-            host, port = await sentinel.discover_master(self.settings.master)
-        except redis.ResponseError as error:
-            raise refused_by_sentinel(self.settings, error) from None
+            for seed, client in zip(self.settings.seeds, sentinel.sentinels, strict=True):
+                try:
+                    found: Address | Exception | None = primary_among(
+                        await client.sentinel_masters(), sentinel, self.settings
+                    )
+                except (redis.ConnectionError, redis.TimeoutError) as error:
+                    failed.append(f"{seed}: {error}")
+                    continue
+                except redis.ResponseError as error:
+                    found = refused_by_sentinel(self.settings, error)
+                if isinstance(found, Exception):  # raised here, so that it has no context
+                    raise found
+                if found is not None:
+                    return found
         finally:
             for client in sentinel.sentinels:
                 await client.aclose()
-        return Address(host, int(port))
+        raise no_primary(self.settings, failed)
 
-    async def _ask_cluster(self) -> View:
+    async def _ask_cluster(self, *first: Address) -> View:
         """Ask any server that answers; those known before the ones of the URL."""
         error: Exception | None = None
-        for address in dict.fromkeys([*self._nodes, *self.settings.seeds]):
+        for address in dict.fromkeys([*first, *self._nodes, *self.settings.seeds]):
             try:
                 (slots,) = await self._node(address).ask([pack((b"CLUSTER", b"SLOTS"))])
             except (redis.RedisError, OSError) as failed:

@@ -16,16 +16,17 @@ import redis
 from tidegate.deadline import one_call
 from tidegate.key_groups import key_group
 from tidegate.names import check_name
-from tidegate.options import redact
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.async_store import AsyncLookingStore
-from tidegate.sinks.layout import payloads
-from tidegate.sinks.reads import by_group, check_kept, check_visible, live_rows, nothing_here
+from tidegate.sinks.leases import check_lease
+from tidegate.sinks.reads import by_group, check_kept, check_visible, live_rows, nothing_here, values_at
 from tidegate.sinks.redis_aliases import alias_call, target_in
-from tidegate.sinks.redis_answers import Call, Refused, answer_of, encoded
+from tidegate.sinks.redis_answers import Call, Refused, answer_of, encoded, plain
 from tidegate.sinks.redis_async import AsyncCalls, Listed
-from tidegate.sinks.redis_channel import Channel, closed, connected
+from tidegate.sinks.redis_async_servers import View
+from tidegate.sinks.redis_channel import AsyncNode, Channel, closed, connected
 from tidegate.sinks.redis_keys import meta_key
+from tidegate.sinks.redis_origins import Origins, process_in
 from tidegate.sinks.redis_reads import (
     BLOCK_S,
     KEYS_AT_ONCE,
@@ -46,9 +47,11 @@ from tidegate.sinks.redis_reads import (
     scan_steps,
     schemas_in,
 )
-from tidegate.sinks.redis_settings import Address, RedisSettings, settings_of
+from tidegate.sinks.redis_resp import pack
+from tidegate.sinks.redis_settings import RedisSettings, settings_of
 from tidegate.sinks.shared_run import SharedRun
 from tidegate.sinks.store import CatalogEntry, Identity, Lease, Pointer
+from tidegate.urls import Address, redact
 from tidegate.wal.record import TableSchema
 
 CLOSING_STEPS = 3
@@ -68,7 +71,8 @@ class AsyncRedisStore(AsyncLookingStore):
         check_name("namespace", namespace)
         self.where = f"store {redact(url)}, namespace {namespace}"
         self.namespace = namespace
-        self._calls = AsyncCalls(settings_of(url, options), self.where, self._accept)
+        self._calls = AsyncCalls(settings_of(url, options), self.where, self._accept, self)
+        self._origins = Origins()
         self._meta = meta_key(namespace)
         self._identity: Identity | None = None
         self._known = Known(Pointer(), frozenset())
@@ -98,6 +102,7 @@ class AsyncRedisStore(AsyncLookingStore):
         return schemas_in(self.where, await self._ask("schemas"))
 
     async def lease(self, lease: Lease, ttl_s: float) -> None:
+        check_lease(self.where, lease, ttl_s)
         await self._ask("lease", *lease_args(lease, ttl_s))
 
     async def release(self, lease_id: str) -> None:
@@ -120,7 +125,8 @@ class AsyncRedisStore(AsyncLookingStore):
         self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
     ) -> Any:
         asked, calls = await self._reads(table, keys, version, start)
-        return payloads(in_places(asked, await self._asked(calls, version), len(keys)), at_us)
+        found = in_places(asked, await self._asked(calls, version), len(keys))
+        return values_at(self.where, table, keys, found, at_us)
 
     async def get_many_and_look(
         self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
@@ -129,7 +135,8 @@ class AsyncRedisStore(AsyncLookingStore):
         look = Call(self._meta, "pointer", ((await self._made()).uuid.encode(),))
         found, *replies = await self._asked([look, *calls], version)
         known = self._looked(found)
-        return payloads(in_places(asked, replies, len(keys)), at_us), known.pointer
+        found = in_places(asked, replies, len(keys))
+        return values_at(self.where, table, keys, found, at_us), known.pointer
 
     async def _reads(
         self, table: str, keys: Sequence[bytes], version: int, start: int
@@ -167,7 +174,7 @@ class AsyncRedisStore(AsyncLookingStore):
                 reply = None
         for batch in batches_of(rows):
             await self._check_readable(version)
-            live = live_rows(batch, at_us)
+            live = live_rows(batch, at_us, self.where, table)
             if live.num_rows:
                 yield live
 
@@ -212,6 +219,7 @@ class AsyncRedisStore(AsyncLookingStore):
 
     def _looked(self, found: list[Any]) -> Known:
         known = known_in(found)
+        known = known._replace(listed=self._origins.trusted(known.listed))
         self._known = known  # as a pair
         self._horizon = max(self._horizon, known.pointer.horizon)
         return known
@@ -232,7 +240,36 @@ class AsyncRedisStore(AsyncLookingStore):
         """Whether the pointer lists this server, by what is known or else by what stands there now."""
         if server_id not in listed():
             await self._look()
+        if server_id not in listed():
+            await self._survey(await self._calls.servers.view())
+            await self._look()
         return server_id in listed()
+
+    # -- planned changes -----------------------------------------------------------------------------
+
+    def meant(self, key: bytes, server_id: bytes) -> bytes:
+        """How a call names the server: with the origin of a key group that moved there and is whole."""
+        return self._origins.meant(key, server_id, self._calls.servers.known)
+
+    async def moved(self, call: Call, node: AsyncNode, origin: bytes) -> bool:
+        """Whether a key group that moved to this server is whole: the call is sent again, then."""
+        view = await self._calls.servers.view_from(node)
+        found = await self._survey(view)
+        listed, server = (await self._look()).listed, call.server or node.server_id
+        if found is None or not self._origins.proves(origin, server, listed, found):
+            return False
+        self._origins.remember(call.key, server, origin, view)
+        return True
+
+    async def _survey(self, view: View) -> dict[bytes, bytes] | None:
+        """The ids of all primaries, each with its process; None: one does not answer."""
+        answers = await self._calls.each_primary(view, pack((b"INFO",)))
+        if None in answers:
+            return None
+        found = dict(map(process_in, answers))
+        (noted,) = await self._calls.run([plain(self._meta, b"HGET", self._meta, b"processes")], _none_listed)
+        self._origins.learn(noted, found)
+        return found
 
 
 class _Waiting:

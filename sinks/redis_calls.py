@@ -8,10 +8,11 @@ as ``Refused``.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import redis
 import tenacity
@@ -32,17 +33,16 @@ from tidegate.sinks.redis_answers import (
     ServerIs,
     Then,
     answer_of,
-    barred,
     denied,
     encoded,
-    load_library,
-    must_load,
     no_answer,
     not_compared,
-    release_of,
+    origin_in,
     takes_no_functions,
+    why_again,
 )
 from tidegate.sinks.redis_functions import script_of
+from tidegate.sinks.redis_library import loading
 from tidegate.sinks.redis_resp import pack
 from tidegate.sinks.redis_servers import Node, Servers
 
@@ -75,11 +75,21 @@ class _Exchange:
         return (AHEAD + far) * self.flight
 
 
+class Moves(Protocol):
+    """Knows which key groups moved, and are whole where they are now."""
+
+    def meant(self, key: bytes, server_id: bytes) -> bytes:
+        """How a call for this key names the server."""
+
+    def moved(self, call: Call, node: Node, origin: bytes) -> bool:
+        """Whether the call's key group came whole from its origin to this server. It is remembered."""
+
+
 class Calls:
     """Sends calls, on connections that are reused. May be used by several threads.
 
     ``listed`` are the ids of servers whose data may be relied on; ``accept`` looks again whether
-    one of them is.
+    one of them is. ``moves`` knows of key groups that moved.
     """
 
     def __init__(
@@ -88,8 +98,10 @@ class Calls:
         where: str,
         accept: Callable[[bytes], bool],
         listed: Callable[[], frozenset[bytes]],
+        moves: Moves | None = None,
     ) -> None:
         self.servers, self.where, self._accept, self._listed = servers, where, accept, listed
+        self._moves = moves
         self._functions = servers.settings.functions
 
     def one(self, call: Call) -> Any:
@@ -170,12 +182,23 @@ class Calls:
         for attempt in self.retrying():
             with attempt:
                 try:
-                    replies = [self._at(node, parts) for node in self.servers.primaries()]
+                    replies = [self.at(node, parts) for node in self.servers.primaries()]
                 except DENIED as error:
                     raise denied(self.where, error) from error
                 except (*LOST, *NOT_NOW) as error:
                     self.servers.refresh()
                     raise Later(str(error) or type(error).__name__) from error
+        return replies
+
+    def each_primary_once(self, parts: tuple[bytes, ...]) -> list[Any]:
+        """The reply of every primary to one command that may be repeated; None: it does not answer now."""
+        replies: list[Any] = []
+        for node in self.servers.primaries():
+            replies.append(None)
+            for _ in range(2):  # an idle connection may have been closed
+                with contextlib.suppress(*LOST, *NOT_NOW):
+                    replies[-1] = self.at(node, parts)
+                    break
         return replies
 
     def each_primary_scan(self, pattern: str) -> list[Any]:
@@ -189,7 +212,7 @@ class Calls:
                         cursor = b""
                         while cursor != b"0":
                             scan = (b"SCAN", cursor or b"0", b"MATCH", pattern.encode(), b"COUNT", b"1000")
-                            cursor, keys = self._at(node, scan)
+                            cursor, keys = self.at(node, scan)
                             found += keys
                 except DENIED as error:
                     raise denied(self.where, error) from error
@@ -235,7 +258,8 @@ class Calls:
         return bool(int(local)), int(on_replicas)
 
     @staticmethod
-    def _at(node: Node, parts: tuple[bytes, ...]) -> Any:
+    def at(node: Node, parts: tuple[bytes, ...]) -> Any:
+        """The reply of one server to one command, tried once."""
         connection, _ = node.take()
         try:
             connection.send_packed_command([pack(parts)])
@@ -295,7 +319,7 @@ class Calls:
             exchange.connection, used = node.take()
             exchange.fresh = not used
             if self._functions and not node.ready:
-                self._functions = self._load(exchange.connection)
+                self._functions = self._load(node, exchange.connection)
             node.ready = True
         except DENIED as error:
             raise denied(self.where, error) from error
@@ -357,27 +381,23 @@ class Calls:
 
     def _encoded(self, call: Call, node: Node) -> bytes:
         known = node.server_id if call.at_server and node.server_id in self._listed() else b""
+        if call.at_server and self._moves is not None and (meant := call.server or known):
+            known = self._moves.meant(call.key, meant)
         return encoded(call, known, functions=self._functions)
 
-    @staticmethod
-    def _load(connection: Any) -> bool:
+    def _load(self, node: Node, connection: Any) -> bool:
         """Our functions on this server; False: functions are barred here, EVAL it is."""
-        found: Any
-        try:
-            connection.send_packed_command([release_of()])
-            found = connection.read_response()
-        except redis.ResponseError as error:
-            found = error
-        load = must_load(found)
-        if load:
+        steps, found = loading(self.where, node.address), None
+        while True:
             try:
-                connection.send_packed_command([load_library()])
-                connection.read_response()
+                command = steps.send(found)
+            except StopIteration as end:
+                return bool(end.value)
+            try:
+                connection.send_packed_command([command])
+                found = connection.read_response()
             except redis.ResponseError as error:
-                if barred(error):
-                    return False
-                raise
-        return load is not None
+                found = error
 
     # -- replies -----------------------------------------------------------------------------------
 
@@ -389,16 +409,18 @@ class Calls:
         ``answered``: by which server. Who holds the key by now may be another one.
         """
         again: list[int] = []
-        why, asked = "", set[bytes]()
+        why, asked, proven = "", set[bytes](), dict[tuple[bytes, bytes], bool]()
         for at, node in answered.items():
             error = replies[at]
             if not isinstance(error, Exception):
                 continue
             answer = answer_of(error, calls[at], self.where, node.address)
             if isinstance(answer, Refused):
-                replies[at] = answer
-                continue
-            if isinstance(answer, ServerIs):
+                origin = origin_in(answer)
+                if not origin or not self._is_whole(calls[at], node, origin, proven):
+                    replies[at] = answer
+                    continue
+            elif isinstance(answer, ServerIs):
                 self._meet(node, answer.server_id, asked)
             elif answer is Then.LOAD_SCRIPT:
                 self._load_script(node, calls[at].name)
@@ -409,8 +431,22 @@ class Calls:
             else:
                 self.servers.refresh()
             again.append(at)
-            why = f"{node.address}: {error}"
+            why = why_again(node.address, error)
         return again, why
+
+    def _is_whole(
+        self, call: Call, node: Node, origin: bytes, proven: dict[tuple[bytes, bytes], bool]
+    ) -> bool:
+        """Whether a key group that moved is whole; asked once a round for all that came the same way."""
+        way = call.server or node.server_id, origin
+        if self._moves is None:
+            return False
+        if way not in proven or proven[way]:
+            try:
+                proven[way] = self._moves.moved(call, node, origin)
+            except (redis.RedisError, OSError):
+                proven[way] = False
+        return proven[way]
 
     def _meet(self, node: Node, server_id: bytes, asked: set[bytes]) -> None:
         """A server gave its id: remember it if it is listed."""
@@ -425,7 +461,7 @@ class Calls:
     def _load_script(self, node: Node, name: str) -> None:
         """For EVALSHA. When the server is away, the call that is sent again tells."""
         try:
-            self._at(node, (b"SCRIPT", b"LOAD", script_of(name).text))
+            self.at(node, (b"SCRIPT", b"LOAD", script_of(name).text))
         except DENIED as error:
             raise denied(self.where, error) from error
         except (*LOST, *NOT_NOW):

@@ -20,8 +20,10 @@ from redis.asyncio.connection import Connection, SSLConnection
 
 from tidegate.deadline import left_of
 from tidegate.sinks.redis_answers import LOST
-from tidegate.sinks.redis_settings import Address, RedisSettings
+from tidegate.sinks.redis_servers import without_words
+from tidegate.sinks.redis_settings import RedisSettings
 from tidegate.sinks.shared_run import SharedRun
+from tidegate.urls import Address
 
 CONNECTIONS = 4
 """To each server, at most."""
@@ -211,7 +213,7 @@ class _Tls(_Ended, SSLConnection):
 
 async def connected(address: Address, settings: RedisSettings) -> Any:
     """A connection that has logged in. redis.RedisError or OSError: not in time, or refused."""
-    limits = settings.connection
+    limits, refused = settings.connection, None
     kind: Any = _Tls if settings.tls else _Plain
     connection = kind(host=address.host, port=address.port, protocol=2, **limits)
     try:
@@ -221,9 +223,14 @@ async def connected(address: Address, settings: RedisSettings) -> Any:
     except asyncio.TimeoutError:
         await _abandon(connection)
         raise redis.TimeoutError(f"no connection to {address} in time") from None
+    except redis.ResponseError as error:
+        await _abandon(connection)
+        refused = without_words(error)
     except BaseException:
         await _abandon(connection)
         raise
+    if refused is not None:  # raised here, so that it has no context
+        raise refused
     connection.socket_timeout = None  # the channel's reader always waits; the channel has its own limit
     return connection
 

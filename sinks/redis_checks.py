@@ -19,6 +19,7 @@ from tidegate.sinks.redis_functions import call_head
 from tidegate.sinks.redis_keys import SLOTS
 from tidegate.sinks.redis_resp import pack
 from tidegate.sinks.redis_servers import Node
+from tidegate.sinks.redis_settings import RedisSettings
 from tidegate.sinks.redis_space import Space
 
 STEPS = "a version is read and made visible in one step (I1, I7)"
@@ -26,6 +27,7 @@ KEPT = "what was made visible stays (I3, I10)"
 DURABLE = "durable before visible (I3)"
 AWAY = "readers and the stream go on when a server is lost"
 APPLIED = "what is decided can be applied (I4)"
+PRIVATE = "password and rows go to this server alone"
 
 VERSION_MIN, WAITAOF_MIN = (7, 0), (7, 2)
 LAG_WARN_S = 10
@@ -61,7 +63,19 @@ def set_up(space: Space, *, thorough: bool) -> list[Check]:
         lambda one: _replicas(one, wanted=settings.kind != "one"),
         _slots if settings.kind == "cluster" else _no_cluster,
     ]
-    return [check for look in looks for check in _of_each(told, look)]
+    return [*_tls(settings), *(check for look in looks for check in _of_each(told, look))]
+
+
+def _tls(settings: RedisSettings) -> list[Check]:
+    """A warning where TLS is switched on and proves nothing."""
+    if not settings.trusts_any_server:
+        return []
+    found = (
+        "unsafe: ssl_check_hostname or ssl_cert_reqs switches the check of the server's certificate off, so"
+        " that another server may take the password and the rows; leave both out, and give the authority that"
+        " signed it as ssl_ca_certs"
+    )
+    return [Check("TLS", "warn", found, PRIVATE)]
 
 
 def fsync(space: Space) -> list[Check]:
@@ -128,11 +142,11 @@ def number(told: Fields, name: str) -> int | None:
 
 
 def _ask_all(space: Space, *, thorough: bool) -> list[Told]:
-    by_function, by_eval = (call_head("release_of", functions=each)[:2] for each in (True, False))
+    by_function, by_eval = (call_head("present", functions=each)[:2] for each in (True, False))
     commands: list[tuple[bytes, ...]] = [
         (b"INFO",),
         (*by_function, b"0"),
-        (*by_eval, b"0", b"release_of"),
+        (*by_eval, b"0", b"present"),
         (b"CLUSTER", b"INFO"),
     ]
     settings = (b"appendfsync", b"save") if thorough else ()

@@ -94,7 +94,8 @@ def refuse_half_filled(space: Space) -> None:
 
 
 def oldest_after_fill(space: Space, pointer: Pointer, found: Mapping[int, Header]) -> int:
-    """For repair: the oldest version that a fill leaves to be compared with the log.
+    """For repair: the oldest version that a fill leaves to be compared with the log. A key group that lost
+    its header is no matter of this: repair looks for all of it in the log.
 
     ``pointer`` was read before the headers. WalGapError: what was filled is lost, or how far it came.
     StoreNotVerifiedError: a fill begins or ends at this moment, repeat.
@@ -102,7 +103,7 @@ def oldest_after_fill(space: Space, pointer: Pointer, found: Mapping[int, Header
     if pointer.visible:
         (stored,) = space.calls.run([plain(space.meta, b"HGET", space.meta, b"filled")])
         filled = int(stored or 0)
-        lost = [group for group, header in found.items() if header.floor < filled]
+        lost = [group for group, header in found.items() if header.floor < filled and header.since != 0]
         if lost:
             raise WalGapError(
                 f"{space.where}: servers lost a part of what was filled from another store at version"

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from tidegate.sinks.redis_space import Space
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
 
 class Header(NamedTuple):
-    """What the header of a key group says. ``layers`` and ``bases`` are by table."""
+    """What the header of a key group says. ``layers`` and ``bases`` are by table.
 
-    lost: bool
+    ``marked``: what it lost is being put back. ``since``: versions from this one on may be missing, 0: all of
+    the key group. ``lost_layers`` and ``lost_bases``: what was listed and is gone.
+    """
+
+    marked: bool
     server: bytes
     floor: int
     whole: int
     filling: int
     layers: dict[str, list[int]]
     bases: dict[str, int]
+    since: int | None = None
+    lost_layers: Mapping[str, list[int]] = NOTHING
+    lost_bases: Mapping[str, int] = NOTHING
 
     @property
     def newest(self) -> int:
@@ -33,12 +44,19 @@ def headers(space: Space) -> dict[int, Header]:
 
 def _header(reply: list[bytes]) -> Header:
     fields = dict(zip(reply[::2], reply[1::2], strict=True))
-    layers, bases = {}, {}
+    by_kind: dict[bytes, dict[str, bytes]] = {kind: {} for kind in (b"l", b"b", b"lost", b"lost_base")}
     for name, value in fields.items():
         kind, _, table = name.partition(b":")
-        if kind == b"l" and table:
-            layers[table.decode()] = [int(version) for version in value.split(b",")]
-        elif kind == b"b" and table:
-            bases[table.decode()] = int(value)
+        if kind in by_kind and table:
+            by_kind[kind][table.decode()] = value
+    layers, lost = (
+        {table: [int(version) for version in value.split(b",")] for table, value in by_kind[kind].items()}
+        for kind in (b"l", b"lost")
+    )
+    bases, lost_bases = (
+        {table: int(value) for table, value in by_kind[kind].items()} for kind in (b"b", b"lost_base")
+    )
     floor, whole, filling = (int(fields.get(name, 0)) for name in (b"floor", b"whole", b"filling"))
-    return Header(fields[b"u"].endswith(b"!"), fields.get(b"s", b""), floor, whole, filling, layers, bases)
+    since = int(fields[b"lost"]) if b"lost" in fields else None
+    marked, server = b"!" in fields[b"u"], fields.get(b"s", b"")
+    return Header(marked, server, floor, whole, filling, layers, bases, since, lost, lost_bases)

@@ -31,7 +31,8 @@ def changes_key(namespace: str, group: int, table: str, version: int, uuid: byte
     """The changes of one version: key -> stored value with its flags byte.
 
     They are written by plain commands, which ask for nothing before: one that comes when the namespace was
-    dropped and made again must not meet a key of the new one, so the uuid is part of the name.
+    dropped and made again must not meet a key of the new one, so the uuid is part of the name. Until its seal
+    the attempt is, too (``uuid:attempt``): rows of an attempt that no log has meet no other's.
     """
     return b"tg:{%b/%d}:%b:d:%d:%b" % (namespace.encode(), group, table.encode(), version, uuid)
 
@@ -39,6 +40,11 @@ def changes_key(namespace: str, group: int, table: str, version: int, uuid: byte
 def base_key(namespace: str, group: int, table: str) -> bytes:
     """All versions up to the base's, merged."""
     return b"tg:{%b/%d}:%b:b" % (namespace.encode(), group, table.encode())
+
+
+def rebuilt_key(namespace: str, group: int, table: str, token: bytes) -> bytes:
+    """A base that a repair writes; it has the token as a field until it takes its place."""
+    return b"tg:{%b/%d}:%b:r:%b" % (namespace.encode(), group, table.encode(), token)
 
 
 def owner_key(key: bytes) -> bytes:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.names import check_name
-from tidegate.options import redact
 from tidegate.sinks.redis_answers import plain
 from tidegate.sinks.redis_calls import Calls
 from tidegate.sinks.redis_keys import beside
 from tidegate.sinks.redis_servers import servers_of
 from tidegate.sinks.redis_settings import settings_of
+from tidegate.urls import redact
 
 
 class RedisMetadataStore:

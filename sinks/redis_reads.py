@@ -15,11 +15,14 @@ from tidegate.errors import (
     StoreNotVerifiedError,
     StoreUnavailableError,
     TidegateError,
+    VersionRegressedError,
 )
+from tidegate.sinks.attempts import other_attempt
+from tidegate.sinks.leases import too_many_leases
 from tidegate.sinks.reads import batch_of, decode, dropped, nothing_here
 from tidegate.sinks.redis_answers import Call, Refused, plain
 from tidegate.sinks.redis_keys import beside, header_key, meta_key
-from tidegate.sinks.store import CatalogEntry, Identity, Lease, Pointer
+from tidegate.sinks.store import CatalogEntry, Identity, Lease, Pointer, Stamp
 from tidegate.wal.record import TableSchema
 
 KEYS_AT_ONCE = 1_000
@@ -190,8 +193,20 @@ def refusal(where: str, refused: Refused, *, opened: bool) -> TidegateError:
             return SnapshotExpiredError(
                 f"{where}: that version was retired, the oldest that can be read is {refused.detail}"
             )
+        case "TGAHEAD":
+            return VersionRegressedError(f"{where}: no lease above the visible version, {refused.detail}")
+        case "TGLEASES":
+            return too_many_leases(where, int(refused.detail))
         case "TGFENCED":
             return FencedError(f"{where}: epoch {refused.detail} is claimed, above this driver's")
+        case "TGATTEMPT":
+            version, attempt, noted = (*refused.detail.split(" "), "")[:3]
+            return other_attempt(where, Stamp(int(version), 0, attempt), noted)
+        case "TGLOST" if " lost " in refused.detail:
+            return StoreNotVerifiedError(
+                f"{where}: {refused.detail}. It is not back yet: `tidegate repair` puts it back from the"
+                " log, or reports what the log no longer holds"
+            )
         case "TGLOST":
             return StoreNotVerifiedError(
                 f"{where}: {refused.detail} was not compared with the log: its server lost it (or evicted it,"

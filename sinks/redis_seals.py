@@ -53,7 +53,7 @@ class Seals:
             )
 
     def _calls(self, stamp: Stamp, counts: Counts, sets: KeySets, *, together: bool) -> list[Call]:
-        space, groups, version = self._space, sorted(counts), number(stamp.version)
+        space, groups, version = self._space, sorted(counts), sealed_as(stamp)
         if not together:
             name = "seal_again" if space.repairing else "seal"
             return [space.of_group(group, name, version, *_counted(group, counts, sets)) for group in groups]
@@ -68,6 +68,13 @@ class Seals:
             args += [number(len(counts[group])), *_counted(group, counts, sets)]
         more = tuple(header_key(self._space.namespace, group) for group in groups[1:])
         return self._space.of_group(groups[0], "seal_many", *args)._replace(more=more)
+
+
+def sealed_as(stamp: Stamp) -> bytes:
+    """A version as the functions that seal are told it; without an attempt by its number alone."""
+    if not stamp.attempt:
+        return number(stamp.version)
+    return b"%d:%d:%b" % (stamp.version, stamp.decided_at_us, stamp.attempt.encode())
 
 
 def _counted(group: int, counts: Counts, sets: KeySets) -> Iterator[bytes]:

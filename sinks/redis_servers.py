@@ -24,7 +24,8 @@ from tidegate import forks
 from tidegate.deadline import left_of
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis_keys import slot_of
-from tidegate.sinks.redis_settings import Address, RedisSettings
+from tidegate.sinks.redis_settings import RedisSettings
+from tidegate.urls import Address
 
 IDLE_MAX = 64
 LEAST_S = 0.001
@@ -62,6 +63,12 @@ def within(left_s: float, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a connection, which waits no longer than this at a time."""
     limits = ("socket_timeout", "socket_connect_timeout")
     return {**settings, **{name: min(settings[name], left_s) for name in limits}}
+
+
+def without_words(error: redis.ResponseError) -> redis.ResponseError:
+    """The error of a server that refuses a login, without the words that it quotes: the password is one."""
+    said, quoted, _ = str(error).partition(", with args beginning with")
+    return type(error)(said) if quoted else error
 
 
 def _limit(connection: Any, limit_s: float) -> None:
@@ -106,7 +113,13 @@ class Node:
             protocol=2,
             **within(left_s, self._settings.connection),
         )
-        connection.connect()
+        refused = None
+        try:
+            connection.connect()
+        except redis.ResponseError as error:
+            refused = without_words(error)
+        if refused is not None:  # raised here, so that it has no context
+            raise refused
         return connection, False
 
     def limit(self, connection: Any) -> None:
@@ -144,6 +157,8 @@ class Servers(abc.ABC):
 
     def __init__(self, settings: RedisSettings) -> None:
         self.settings = settings
+        self.looks = 0
+        """Goes up whenever the primaries are found to be others, or to have other slots."""
         self._nodes: dict[Address, Node] = {}
         self._lock = forks.Lock()
 
@@ -158,6 +173,10 @@ class Servers(abc.ABC):
     @abc.abstractmethod
     def refresh(self) -> None:
         """Forget what was looked at: it is looked at again when next needed."""
+
+    def look_from(self, node: Node) -> None:
+        """Look at the primaries now, as this one sees them. redis.RedisError, OSError: they cannot be."""
+        self.refresh()
 
     def node_at(self, address: Address) -> Node:
         """The one node of this address."""
@@ -186,9 +205,26 @@ class OneServer(Servers):
 def refused_by_sentinel(settings: RedisSettings, error: redis.ResponseError) -> Exception:
     """What it means that a Sentinel answered with an error."""
     if "unknown command" not in str(error).lower():
-        return error
+        return without_words(error)
     hosts = ",".join(str(seed) for seed in settings.seeds)
     return ConfigError(f"{hosts}: this is no Sentinel; write redis://{settings.seeds[0]} for a single server")
+
+
+def primary_among(masters: Mapping[str, Any], sentinel: Any, settings: RedisSettings) -> Address | None:
+    """The primary of the URL's name among those that a Sentinel knows; None: it knows none that is up."""
+    state = masters.get(settings.master)
+    if state is None or not sentinel.check_master_state(state, settings.master):
+        return None
+    return Address(state["ip"], int(state["port"]))
+
+
+def no_primary(settings: RedisSettings, failed: Sequence[str]) -> redis.ConnectionError:
+    """The error of Sentinels that do not answer or know no primary. Not redis-py's own: most of its releases
+    put every argument of the client into it, its password too.
+    """
+    return redis.ConnectionError(
+        f"no Sentinel knows a primary {settings.master!r} that is up{': ' * bool(failed)}{'; '.join(failed)}"
+    )
 
 
 class SentinelServers(Servers):
@@ -208,14 +244,30 @@ class SentinelServers(Servers):
             once = {"retry": Retry(NoBackoff(), 0)}
             sentinel = make(seeds, sentinel_kwargs={**within(left_s, self.settings.sentinel), **once})
             try:
-                host, port = sentinel.discover_master(self.settings.master)
-            except redis.ResponseError as error:
-                raise refused_by_sentinel(self.settings, error) from None
+                primary = self._primary = self.node_at(self._ask(sentinel))
             finally:
                 for client in sentinel.sentinels:
                     client.close()
-            primary = self._primary = self.node_at(Address(host, int(port)))
         return primary
+
+    def _ask(self, sentinel: Any) -> Address:
+        """The primary by the first Sentinel that knows one."""
+        failed = []
+        for seed, client in zip(self.settings.seeds, sentinel.sentinels, strict=True):
+            try:
+                found: Address | Exception | None = primary_among(
+                    client.sentinel_masters(), sentinel, self.settings
+                )
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                failed.append(f"{seed}: {error}")
+                continue
+            except redis.ResponseError as error:
+                found = refused_by_sentinel(self.settings, error)
+            if isinstance(found, Exception):  # raised here, so that it has no context
+                raise found
+            if found is not None:
+                return found
+        raise no_primary(self.settings, failed)
 
     def primaries(self) -> list[Node]:
         return [self.node_of(b"")]
@@ -230,6 +282,7 @@ class ClusterServers(Servers):
     def __init__(self, settings: RedisSettings) -> None:
         super().__init__(settings)
         self._ranges: list[tuple[int, int, Node]] | None = None
+        self._last_seen: list[tuple[int, int, Node]] = []
 
     def node_of(self, key: bytes) -> Node:
         ranges = self._ranges or self._look()
@@ -242,11 +295,14 @@ class ClusterServers(Servers):
     def refresh(self) -> None:
         self._ranges = None
 
-    def _look(self) -> list[tuple[int, int, Node]]:
+    def look_from(self, node: Node) -> None:
+        self._look(node.address)
+
+    def _look(self, *first: Address) -> list[tuple[int, int, Node]]:
         """Ask any server that answers; those known before the ones of the URL."""
         error: Exception | None = None
         with self._lock:
-            known = [*self._nodes, *self.settings.seeds]
+            known = [*first, *self._nodes, *self.settings.seeds]
         for address in dict.fromkeys(known):
             node = self.node_at(address)
             try:
@@ -261,11 +317,13 @@ class ClusterServers(Servers):
                 error = failed
             else:
                 node.give(connection)
-                self._ranges = [
+                found = [
                     (last, first, self.node_at(primary))
                     for last, first, primary in slot_ranges(slots, address)
                 ]
-                return self._ranges
+                self.looks += found != self._last_seen
+                self._ranges = self._last_seen = found
+                return found
         raise redis.ConnectionError(f"no server of the Cluster answered: {error}")
 
 

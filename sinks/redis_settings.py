@@ -9,11 +9,12 @@ With ``rediss+...`` the last two speak TLS.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, NamedTuple
-from urllib.parse import unquote, urlsplit
+import ssl
+from typing import Any, Literal
+from urllib.parse import unquote
 
 from tidegate.errors import ConfigError
-from tidegate.options import redact
+from tidegate.urls import Address, addresses, redact, servers_at, user_and_password
 
 Kind = Literal["one", "sentinel", "cluster"]
 PORT, SENTINEL_PORT = 6379, 26379
@@ -45,19 +46,11 @@ PASSED = (
 OF_SENTINEL = ("sentinel_username", "sentinel_password")
 
 
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class RedisSettings:
     """Plain data. ``connection`` are the arguments of a connection to a server that holds data."""
 
-    url: str
+    url: str = dataclasses.field(repr=False)
     kind: Kind
     seeds: tuple[Address, ...]
     master: str
@@ -67,32 +60,33 @@ class RedisSettings:
     timeout_s: float = TIMEOUT_S
     functions: bool = True
 
+    @property
+    def trusts_any_server(self) -> bool:
+        """Whether TLS takes a certificate that nobody signed, or one of another host."""
+        return self.tls and not (_is_verified(self.connection) and self.connection["ssl_check_hostname"])
+
 
 def settings_of(url: str, options: dict[str, Any]) -> RedisSettings:
     """The settings. ConfigError names what does not fit; a password is never shown."""
-    shown = redact(url)
-    scheme, _, rest = url.partition("://")
-    secure, kind = _kind_of(scheme)
-    try:
-        split = urlsplit(f"redis://{rest}")
-    except ValueError as error:
-        raise ConfigError(f"store {shown}: it cannot be read: {error}") from None
-    if split.query or split.fragment:
+    shown, parts = redact(url), servers_at(url)
+    secure, kind = _kind_of(parts.scheme)
+    if parts.rest:
         raise ConfigError(
-            f"store {shown}: give options as store_options (--store-config), not behind '?' or '#'"
+            f"store {shown}: give options as store_options (--store-config), not after '?' or '#'"
         )
-    login, _, hosts = split.netloc.rpartition("@")
-    connection = _login(login)
-    seeds = tuple(_address(each, SENTINEL_PORT if kind == "sentinel" else PORT, shown) for each in
-                  (hosts or "localhost").split(","))  # fmt: skip
+    connection = _login(parts.login, options, shown)
+    seeds = addresses(parts, SENTINEL_PORT if kind == "sentinel" else PORT, f"store {shown}")
     if kind == "one" and len(seeds) > 1:
         raise ConfigError(f"store {shown}: several servers are redis+cluster:// or redis+sentinel://")
-    path = [unquote(part) for part in split.path.split("/") if part]
+    path = [unquote(part) for part in parts.path.split("/") if part]
     master = path.pop(0) if kind == "sentinel" and path else ""
     if kind == "sentinel" and not master:
         raise ConfigError(f"store {shown}: write redis+sentinel://host:port,host:port/<name of the primary>")
     if path and (kind == "cluster" or len(path) > 1 or not path[0].isdecimal()):
-        raise ConfigError(f"store {shown}: {'/'.join(path)!r} is not the number of a database")
+        raise ConfigError(
+            f"store {shown}: what follows its servers is not the number of a database, as in redis://host:6379/0"
+            + "; a Cluster has no others than 0, and none is written" * (kind == "cluster")
+        )
     if path:
         connection["db"] = int(path[0])
     return _with_options(
@@ -106,20 +100,14 @@ def _kind_of(scheme: str) -> tuple[bool, Kind]:
     return base == "rediss", kinds[kind]
 
 
-def _login(login: str) -> dict[str, Any]:
-    if not login:
-        return {}
-    username, _, password = login.partition(":")
-    found = {"username": unquote(username), "password": unquote(password)}
-    return {name: value for name, value in found.items() if value}
-
-
-def _address(text: str, port: int, shown: str) -> Address:
-    try:
-        split = urlsplit(f"redis://{text}")
-        return Address(split.hostname or "localhost", split.port or port)
-    except ValueError as error:
-        raise ConfigError(f"store {shown}: {text!r} is not host:port: {error}") from None
+def _login(login: str | None, options: dict[str, Any], shown: str) -> dict[str, Any]:
+    username, password = user_and_password(login)
+    if login and password is None and not options.keys() & {"password", "credential_provider"}:
+        raise ConfigError(
+            f"store {shown}: it has a user or a password, which of them cannot be told: write user:password@"
+            " or :password@; user:@ for a user without a password"
+        )
+    return {name: value for name, value in (("username", username), ("password", password)) if value}
 
 
 def _with_options(
@@ -135,6 +123,8 @@ def _with_options(
     if not isinstance(functions, bool):
         raise ConfigError(f"store {shown}: functions is {functions!r}; it must be True or False")
     passed = {name: value for name, value in options.items() if name in PASSED}
+    if secure:  # redis-py checks the name by itself from release 6 on only
+        passed.setdefault("ssl_check_hostname", _is_verified(passed))
     request_s = min(REQUEST_S, timeout_s)
     of_sockets = ("socket_timeout", "socket_connect_timeout")
     limits = {name: _seconds(options, name, request_s, shown) for name in of_sockets}
@@ -152,6 +142,11 @@ def _with_options(
         timeout_s=timeout_s,
         functions=functions,
     )
+
+
+def _is_verified(options: dict[str, Any]) -> bool:
+    """Whether TLS verifies the server's certificate at all."""
+    return options.get("ssl_cert_reqs", "required") not in ("none", ssl.CERT_NONE)
 
 
 def _seconds(options: dict[str, Any], name: str, usual: float, shown: str) -> float:

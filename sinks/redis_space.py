@@ -11,12 +11,13 @@ from typing import Any
 from tidegate import forks
 from tidegate.errors import StoreNotVerifiedError, TidegateError
 from tidegate.names import check_name
-from tidegate.options import redact
 from tidegate.sinks import redis_drop
 from tidegate.sinks.reads import decode, dropped, encode, nothing_here
-from tidegate.sinks.redis_answers import FLIGHT_CALLS, Call, Later, Refused
+from tidegate.sinks.redis_answers import FLIGHT_CALLS, Call, Later, Refused, plain
 from tidegate.sinks.redis_calls import Calls
+from tidegate.sinks.redis_functions import readers
 from tidegate.sinks.redis_keys import header_key, meta_key
+from tidegate.sinks.redis_origins import Origins, listing, process_in
 from tidegate.sinks.redis_reads import (
     AnotherServerError,
     identity_call,
@@ -26,9 +27,10 @@ from tidegate.sinks.redis_reads import (
     of_group,
     refusal,
 )
-from tidegate.sinks.redis_servers import Servers, servers_of
-from tidegate.sinks.redis_settings import Address, settings_of
+from tidegate.sinks.redis_servers import Node, Servers, servers_of
+from tidegate.sinks.redis_settings import settings_of
 from tidegate.sinks.store import Identity, Pointer
+from tidegate.urls import Address, redact
 
 
 class Space:
@@ -45,13 +47,15 @@ class Space:
         self.where = f"store {redact(url)}, namespace {namespace}"
         self.namespace = namespace
         self.servers: Servers = servers_of(settings_of(url, options))
-        self.calls = Calls(self.servers, self.where, self._accept, self._listed_now)
+        self.calls = Calls(self.servers, self.where, self._accept, self._listed_now, self)
         self.meta = meta_key(namespace)
         self.visible = self.horizon = self.went_back = 0
-        self.listed = frozenset[bytes]()
+        self.listed = self._trusted = frozenset[bytes]()
+        self.origins = Origins()
         self.lost = False
         self._repairing = threading.local()
         self.compared_at: tuple[Address, ...] = ()
+        self.look_again_at = 0.0
         self._known: Identity | None = None
         self._lock = forks.Lock()
 
@@ -99,13 +103,59 @@ class Space:
         return bool(getattr(self._repairing, "ids", frozenset()))
 
     def _listed_now(self) -> frozenset[bytes]:
-        return self.listed | getattr(self._repairing, "ids", frozenset())
+        return self._trusted | getattr(self._repairing, "ids", frozenset())
 
     def _accept(self, server_id: bytes) -> bool:
         """Whether the pointer lists this server, by what is known or else by what stands there now."""
         if server_id not in self._listed_now():
             self.pointer()
+        if server_id not in self._listed_now():
+            self.learn(self.survey())
         return server_id in self._listed_now()
+
+    # -- planned changes -----------------------------------------------------------------------
+
+    def meant(self, key: bytes, server_id: bytes) -> bytes:
+        """How a call names the server: with the origin of a key group that moved there and is whole."""
+        return self.origins.meant(key, server_id, self.servers.looks)
+
+    def survey(self) -> dict[bytes, bytes]:
+        """The ids of all primaries, each with its process."""
+        for attempt in self.calls.retrying():
+            with attempt:
+                found = dict(map(process_in, self.calls.each_primary((b"INFO",))))
+                if b"" in found:
+                    self.servers.refresh()
+                    raise Later("a server that was a primary is a replica now")
+        return found
+
+    def trusted_of(self, ids: frozenset[bytes]) -> frozenset[bytes]:
+        """Those of these servers that are listed, or are the same processes as listed ones."""
+        return ids & self._trusted
+
+    def learn(self, found: dict[bytes, bytes]) -> None:
+        """Trust the ids that listed processes have taken since they were listed."""
+        (noted,) = self.calls.run([plain(self.meta, b"HGET", self.meta, b"processes")])
+        self.origins.learn(noted, found)
+        with self._lock:
+            self._trusted = self.origins.trusted(self.listed)
+
+    def moved(self, call: Call, node: Node, origin: bytes) -> bool:
+        """Whether a key group that moved to this server is whole; a writer notes it there, too."""
+        server = call.server or node.server_id
+        self.pointer()
+        self.servers.look_from(node)
+        answers = self.calls.each_primary_once((b"INFO",))
+        if None in answers:
+            return False
+        found = dict(map(process_in, answers))
+        self.learn(found)
+        if not self.origins.proves(origin, server, self.listed, found):
+            return False
+        self.origins.remember(call.key, server, origin, self.servers.looks)
+        if call.name not in readers() and call.name != "note_moved":
+            self.calls.run([Call(call.key, "note_moved", (self.uuid,), at_server=True)])
+        return True
 
     # -- identity ------------------------------------------------------------------------------
 
@@ -134,8 +184,8 @@ class Space:
         if found[1] is None:  # a header that is missing later is a loss (I10), never made anew
             uuid = stands.uuid.encode()
             self._make_headers(uuid, stands.key_groups)
-            ids = b",".join(sorted(self.server_ids()))
-            (reply,) = self.calls.run([Call(self.meta, "ready", (uuid, ids))])
+            servers = self.survey()
+            (reply,) = self.calls.run([Call(self.meta, "ready", (uuid, *listing(servers)))])
             if isinstance(reply, Refused):
                 raise refusal(self.where, reply, opened=True)
         if self._known is None:
@@ -163,6 +213,7 @@ class Space:
         if gone is None:
             raise dropped(self.where)
         self._known, self.visible, self.horizon, self.listed = None, 0, 0, frozenset()
+        self._trusted = self.listed
         self.went_back += 1
         return there or gone > 0
 
@@ -177,7 +228,7 @@ class Space:
             self.went_back += pointer.visible < self.visible
             self.visible = pointer.visible
             self.horizon = max(self.horizon, pointer.horizon)
-            self.listed = listed
+            self.listed, self._trusted = listed, self.origins.trusted(listed)
         return pointer
 
     def await_newer(self, version: int, timeout_s: float) -> bool:

@@ -13,6 +13,8 @@ pointer. docs/storage-format.md has the layout, docs/decisions/0013 why it is ri
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,20 +22,30 @@ import msgspec
 
 from tidegate.checks import Check
 from tidegate.deadline import one_call
-from tidegate.errors import CorruptError, TidegateError
+from tidegate.errors import CorruptError, StoreNotVerifiedError, TidegateError
 from tidegate.key_groups import key_group
-from tidegate.sinks import redis_checks, redis_room
+from tidegate.sinks import redis_attempts, redis_checks, redis_rebuild, redis_room
 from tidegate.sinks import redis_upkeep as upkeep
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.expired import Looked, Sweep
 from tidegate.sinks.key_sets import KeySets
-from tidegate.sinks.layout import payload, payloads
+from tidegate.sinks.leases import KeptLease, check_lease
 from tidegate.sinks.looking_store import LookingStore
-from tidegate.sinks.reads import by_group, check_fillable, check_kept, check_visible, encode
+from tidegate.sinks.reads import (
+    by_group,
+    check_fillable,
+    check_kept,
+    check_visible,
+    encode,
+    value_at,
+    values_at,
+)
+from tidegate.sinks.rebuildable import Lost, RebuildableStore
 from tidegate.sinks.redis_aliases import RedisAliases
 from tidegate.sinks.redis_answers import Call, Refused
 from tidegate.sinks.redis_fill import Fill, refuse_half_filled
-from tidegate.sinks.redis_keys import changes_key
+from tidegate.sinks.redis_functions import library_name
+from tidegate.sinks.redis_keys import beside, changes_key
 from tidegate.sinks.redis_reads import (
     KEYS_AT_ONCE,
     AnotherServerError,
@@ -64,15 +76,20 @@ from tidegate.sinks.store import (
     Vacuumed,
     never,
 )
-from tidegate.wal.frame import Chunk
+from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
+logger = logging.getLogger("tidegate")
+
 Found = TypeVar("Found")
+TOO_MANY = b"-1"
+LEASE_PAGES = 200
+"""The most pages of leases that one call looks at; some hundred leases are on a page."""
 LOOKS = 5
 """So often pointer and catalog are read when the horizon moves on between the two."""
 
 
-class RedisStore(LookingStore, SealingStore):
+class RedisStore(LookingStore, SealingStore, RebuildableStore):
     """A namespace on one Redis, behind Sentinels, or on a Cluster. Connects when it is first used.
 
     ``options``: ``redis_settings.py``.
@@ -88,6 +105,8 @@ class RedisStore(LookingStore, SealingStore):
         self._fill = Fill(self._space)
         self._sweep = Sweep()
         self._seals = Seals(self._space)
+        self._comparing = threading.local()
+        self._warned, self._lease_cursor = False, b"0"
         self.where = self._space.where
 
     # -- identity ------------------------------------------------------------------------------
@@ -107,7 +126,7 @@ class RedisStore(LookingStore, SealingStore):
         return self._space.pointer()
 
     def claim(self, epoch: int, writer: str) -> int:
-        return int(self._space.ask("claim", number(epoch), writer.encode()))
+        return int(self._space.ask("claim", number(epoch), writer.encode(), library_name().encode()))
 
     def heartbeat(self, epoch: int) -> None:
         self._space.ask("heartbeat", number(epoch))
@@ -130,8 +149,16 @@ class RedisStore(LookingStore, SealingStore):
     # -- writing a decided version ---------------------------------------------------------------
 
     def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
-        args = [part for one in schemas for part in (one.schema_id.encode(), encode(one))]
-        self._space.ask("put_schemas", *args)
+        self._space.ask("put_schemas", *redis_attempts.schema_parts(schemas))
+
+    def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
+        return redis_attempts.begin(self._space, stamp, schemas, epoch)
+
+    def begun(self) -> list[Stamp]:
+        return redis_attempts.begun(self._space)
+
+    def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
+        redis_attempts.discard(self._space, lost, epoch)
 
     def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
         self._space.calls.run(self._rows(stamp, chunks))
@@ -146,8 +173,9 @@ class RedisStore(LookingStore, SealingStore):
 
     def _rows(self, stamp: Stamp, chunks: Iterable[Chunk]) -> list[Call]:
         uuid, calls = self._space.uuid, []
+        under = b"%b:%b" % (uuid, stamp.attempt.encode()) if stamp.attempt else uuid
         for rows in rows_of([run for chunk in chunks for run in chunk.runs]):
-            key = changes_key(self._space.namespace, rows.run.group, rows.run.table, stamp.version, uuid)
+            key = changes_key(self._space.namespace, rows.run.group, rows.run.table, stamp.version, under)
             calls.append(Call(key, "", (hset(key, rows),)))
         return calls
 
@@ -167,7 +195,7 @@ class RedisStore(LookingStore, SealingStore):
     ) -> tuple[bytes | None, Pointer]:
         call = self._call_of(table, key, version, start)
         (((stored,),), pointer) = self._read(version, lambda: self._space.asked_and_looked([call]))
-        return payload(stored, at_us), pointer
+        return value_at(self.where, table, key, stored, at_us), pointer
 
     def _call_of(self, table: str, key: bytes, version: int, start: int) -> Call:
         """One call, and nothing that is made for many keys."""
@@ -192,7 +220,8 @@ class RedisStore(LookingStore, SealingStore):
         asked = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
         calls = self._calls_of(asked, "read", head_of(table, version, start), keys)
         replies, pointer = self._read(version, lambda: self._space.asked_and_looked(calls))
-        return payloads(in_places(asked, replies, len(keys)), at_us), pointer
+        found = in_places(asked, replies, len(keys))
+        return values_at(self.where, table, keys, found, at_us), pointer
 
     def _calls_of(
         self, asked: list[tuple[int, list[int]]], name: str, head: tuple[bytes, ...], keys: Sequence[bytes]
@@ -242,26 +271,63 @@ class RedisStore(LookingStore, SealingStore):
     # -- leases and retirement -----------------------------------------------------------------------
 
     def lease(self, lease: Lease, ttl_s: float) -> None:
+        check_lease(self.where, lease, ttl_s)
         self._space.ask("lease", *lease_args(lease, ttl_s))
 
     def release(self, lease_id: str) -> None:
         self._space.ask("release", lease_id.encode())
 
     def leases(self) -> list[LeaseInfo]:
-        now_us, *found = self._space.ask("leases")
-        now, infos = int(now_us), []
-        for name, content in zip(found[::2], found[1::2], strict=True):
-            version, taken, expires = (int(part) for part in content.split())
-            age_s = max(0.0, (now - taken) / 1e6)
-            infos.append(LeaseInfo(name.decode(), version, age_s, (expires - now) / 1e6))
-        return sorted((info for info in infos if info.expires_in_s > 0), key=lambda info: info.version)
+        return sorted(self._all_leases()[0], key=lambda info: info.version)
+
+    def _all_leases(self) -> tuple[list[LeaseInfo], int]:
+        """Those that hold, and how many entries do not; asked for page by page."""
+        held, others, cursor = dict[str, LeaseInfo](), 0, b""
+        for _ in range(LEASE_PAGES):
+            now_us, cursor, over, foreign, *found = self._space.ask("leases", cursor or b"0")
+            self._warn_of_foreign(int(foreign), cursor, "the next retirement removes")
+            others += int(over) + int(foreign)
+            for name, *numbers in zip(*(found[at::4] for at in range(4)), strict=True):
+                kept = KeptLease(name.decode(), *(int(part) for part in numbers))
+                held[kept.lease_id] = kept.told(int(now_us))
+            if cursor in (b"0", TOO_MANY):
+                break
+        return list(held.values()), others
+
+    def _warn_of_foreign(self, entries: int, cursor: bytes, removed: str) -> None:
+        """Once: something other than ``lease`` wrote among the leases."""
+        if self._warned or not (entries or cursor == TOO_MANY):
+            return
+        self._warned = True
+        logger.warning(
+            "%s: %s holds %s: somebody with a reader's rights wrote there without tidegate; %s them",
+            self.where,
+            beside(self._space.namespace, "leases").decode(),
+            f"{entries} entries that are no leases"
+            if entries
+            else "more leases than max_leases, or larger ones",
+            removed,
+        )
 
     def announce(
-        self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
+        self,
+        horizon: int,
+        *,
+        max_lease_s: float | None = None,
+        max_layers: int | None = None,
+        keep_versions: int | None = None,
+        max_leases: int | None = None,
     ) -> int:
-        most = -1 if max_lease_s is None else int(max_lease_s * 1e6)
-        layers = -1 if max_layers is None else max_layers
-        stands = int(self._space.ask("announce", number(horizon), number(most), number(layers)))
+        longest = -1 if max_lease_s is None else int(max_lease_s * 1e6)
+        limits = (longest, -1 if max_layers is None else max_layers, keep_versions or 0)
+        most = b"" if max_leases is None else number(max_leases)
+        for _ in range(LEASE_PAGES):
+            args = (number(horizon), *map(number, limits), most, self._lease_cursor)
+            found, cursor, foreign = self._space.ask("announce", *args)
+            self._warn_of_foreign(int(foreign), cursor, "this retirement removes")
+            self._lease_cursor, stands = b"0" if cursor == TOO_MANY else cursor, int(found)
+            if stands >= horizon or not int(foreign):
+                break  # else what was no lease may have held it
         self._space.horizon = max(self._space.horizon, stands)
         return stands
 
@@ -316,12 +382,38 @@ class RedisStore(LookingStore, SealingStore):
     # -- servers that lose what they acknowledged ----------------------------------------------------
 
     def unverified(self) -> bool:
-        return self._space.lost or bool(self._space.changed_servers()) or upkeep.moved(self._space)
+        return self._space.lost or bool(self._space.changed_servers()) or upkeep.unsettled(self._space)
 
     @contextlib.contextmanager
     def comparing(self, epoch: int) -> Iterator[int]:
-        with upkeep.comparing(self._space, epoch) as oldest:
+        with redis_rebuild.comparing(self._space, epoch) as (oldest, rebuild):
+            self._comparing.rebuild = rebuild  # of this thread: another one may repair, too
             yield oldest
+
+    def note_moved(self) -> None:
+        if not self._space.changed_servers():  # else all is compared anyway
+            with contextlib.suppress(StoreNotVerifiedError):
+                upkeep.note_moved(self._space)
+
+    def lost(self) -> list[Lost]:
+        return list(self._rebuild.lost)
+
+    def begin_bases(self, wanted: Iterable[tuple[int, str]]) -> None:
+        self._rebuild.begin_bases(wanted)
+
+    def add_to_bases(self, runs: Iterable[Run]) -> None:
+        self._rebuild.add_to_bases(runs)
+
+    def put_bases(self, group: int, tables: Mapping[str, int], floor: int = 0) -> bool:
+        return self._rebuild.put_bases(group, tables, floor)
+
+    def keep_lost(self, group: int, since: int | None) -> None:
+        self._rebuild.keep_lost(group, since)
+
+    @property
+    def _rebuild(self) -> redis_rebuild.Rebuild:
+        found: redis_rebuild.Rebuild = self._comparing.rebuild
+        return found
 
     def missing(self, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:
         return upkeep.missing(self._space, stamp, counts)
@@ -397,11 +489,19 @@ class RedisStore(LookingStore, SealingStore):
             starts, at_us = _starts(entry), entry.decided_at_us
             rows = upkeep.merge_all(self._space, starts, horizon, at_us, dry_run=dry_run)
         rows += upkeep.sweep(self._space, dry_run=dry_run)
-        entries, leases = (int(found) for found in self._space.ask("leftovers"))
+        entries, leases = int(self._space.ask("leftovers")), self._all_leases()[1]
         if not dry_run:
             self._space.ask("forget", number(horizon))
-            self._space.ask("announce", number(0), number(-1), number(-1))  # leases that ran out go
+            self._drop_leases()
         return Vacuumed(rows, 0, leases, entries)
+
+    def _drop_leases(self) -> None:
+        """Those that hold nothing any more, a page in each call that moves the horizon nowhere."""
+        self._lease_cursor = b"0"
+        for _ in range(LEASE_PAGES):
+            self.announce(0)
+            if self._lease_cursor == b"0":
+                return
 
     def drop(self) -> bool:
         return self._space.drop()

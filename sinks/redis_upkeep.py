@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import re
 import struct
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from tidegate import failpoints
 from tidegate.errors import StoreNotVerifiedError, StoreUnavailableError
 from tidegate.sinks.expired import Looked
-from tidegate.sinks.redis_answers import plain
-from tidegate.sinks.redis_fill import oldest_after_fill
-from tidegate.sinks.redis_header import Header, headers
+from tidegate.sinks.redis_answers import Refused, plain
+from tidegate.sinks.redis_header import headers
 from tidegate.sinks.redis_keys import base_key, changes_key, header_key, patterns
 from tidegate.sinks.redis_reads import number
+from tidegate.sinks.redis_servers import Node
 from tidegate.sinks.redis_space import Space
 from tidegate.sinks.store import Counts, Finding, Stamp, Stopped, never
 
@@ -28,6 +28,9 @@ MERGE_FLIGHTS = 16
 """A step has so many flights for all servers together: between steps a merge can be stopped, and each has a
 time-out of its own."""
 CHANGES = re.compile(rb"tg:\{[^/}]+/(\d+)\}:([^:]+):d:(\d+):([^:]+)$")
+UNSEALED = re.compile(rb":d:(\d+):[^:]+:([^:]+)$")
+SWEPT = re.compile(rb"tg:\{[^/}]+/(\d+)\}:([^:]+):d:(\d+):([^:]+(?::[^:]+)?)$")
+REBUILT = re.compile(rb"tg:\{[^/}]+/(\d+)\}:([^:]+):r:([^:]+)$")
 
 Starts = Mapping[tuple[int, str], int]
 """Tables by key group, each with its start at the horizon."""
@@ -152,77 +155,75 @@ def _time(at_us: int) -> bytes:
 
 
 def sweep(space: Space, *, dry_run: bool) -> int:
-    """Drop changes that came late: under a floor, or of a namespace that was dropped; how many rows."""
+    """Drop changes that came late, under a floor, beside their layer, or of a namespace that was dropped; how
+    many rows.
+
+    Bases that a repair wrote and never put in place go, too.
+    """
     _, pattern = patterns(space.namespace)
-    calls = []
+    calls, drop = [], b"0" if dry_run else b"1"
     for key in space.calls.each_primary_scan(pattern.replace(":*", ":*:d:*")):
-        found = CHANGES.search(key)
+        found = SWEPT.search(key)
         if found is not None:
             group, table, version, uuid = found.groups()
-            drop = b"0" if dry_run else b"1"
             calls.append(space.of_group(int(group), "sweep", table, version, uuid, drop))
+    for key in space.calls.each_primary_scan(pattern.replace(":*", ":*:r:*")):
+        found = REBUILT.search(key)
+        if found is not None:
+            group, table, token = found.groups()
+            calls.append(space.of_group(int(group), "sweep_rebuild", table, token, drop))
     return sum(int(rows) for rows in space.asked(calls))
 
 
 # -- servers that lost something ------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def comparing(space: Space, epoch: int) -> Iterator[int]:
-    """``Store.comparing``: the ids are noted first, and listed when they are still the same at the end."""
-    pointer = space.pointer()
-    horizon = pointer.horizon
-    ids = space.server_ids()
-    with space.relying_on(ids):
-        groups = range(space.made.key_groups)
-        space.asked([space.of_group(group, "begin_rebuild") for group in groups])
-        found = headers(space)
-        lost = [group for group, header in found.items() if header.lost]
-        oldest = 1 if lost else min([max(horizon, 1), *_lost_from(space, found, ids & space.listed)])
-        yield max(oldest, oldest_after_fill(space, pointer, found))
-        space.asked([space.of_group(group, "end_rebuild") for group in groups])
-        if space.server_ids() != ids:
-            raise StoreNotVerifiedError(f"{space.where}: servers changed again during the repair; repeat it")
-        space.ask("list_servers", number(epoch), b",".join(sorted(ids)))
-        floor = max(header.floor for header in found.values())
-        space.lost = False
-        if floor > horizon:  # the pointer's server lost it: no lease holds what is merged already
-            space.ask("announce", number(floor), b"0", b"0")
-        space.pointer()
+LOOK_S = 1.0
+"""So often the headers are looked at: who marked them may have died."""
 
 
-def _lost_from(space: Space, found: Mapping[int, Header], whole: frozenset[bytes]) -> Iterator[int]:
-    """Per server that changed, the oldest version that it may have lost a part of; also per server that
-    key groups moved to, for those whose origin is not among the ``whole``: listed, and still what it was.
-
-    What it has is what it had at one moment. At that moment, a version that is sealed in any of its
-    key groups had everything before it published, so sealed everywhere. On a Cluster a key group may
-    have come from another server after that moment: there each speaks for itself only.
+def unsettled(space: Space) -> bool:
+    """Whether something was lost and is not back, or a key group lies on another server than the one where it
+    was last compared.
     """
-    proves = min if space.servers.settings.kind == "cluster" else max
-    newest: dict[bytes, list[int]] = defaultdict(list)
-    for group, header in found.items():
-        server_id = space.calls.node_of(header_key(space.namespace, group)).server_id
-        if server_id not in whole or header.server not in (server_id, *whole):
-            newest[server_id].append(header.newest)
-    yield from (max(proves(versions), 1) for versions in newest.values())
-
-
-def moved(space: Space) -> bool:
-    """Whether a key group lies on another server than the one where it was last compared."""
-    if space.servers.settings.kind != "cluster":
+    if space.servers.settings.kind == "cluster":
+        space.servers.refresh()
+    places = tuple(node.address for node in _nodes(space))
+    now = time.monotonic()
+    if places == space.compared_at and now < space.look_again_at:
         return False
-    space.servers.refresh()
-    groups = range(space.made.key_groups)
-    nodes = [space.calls.node_of(header_key(space.namespace, group)) for group in groups]
-    places = tuple(node.address for node in nodes)
-    if places == space.compared_at:
-        return False
-    found = headers(space)
-    if any(header.server != nodes[group].server_id for group, header in found.items()):
+    moved, lost = _looked_at(space)
+    if moved or lost:
         return True
-    space.compared_at = places
+    space.compared_at, space.look_again_at = places, now + LOOK_S
     return False
+
+
+def note_moved(space: Space) -> None:
+    """``RebuildableStore.note_moved``: what cannot be shown to be whole is left to repair."""
+    moved, _ = _looked_at(space)
+    calls = [space.of_group(group, "note_moved") for group in moved]
+    for reply in space.calls.run(calls):
+        if isinstance(reply, Refused) and reply.code != "TGLOST":
+            raise space.refused(reply)
+
+
+def _nodes(space: Space) -> list[Node]:
+    groups = range(space.made.key_groups)
+    return [space.calls.node_of(header_key(space.namespace, group)) for group in groups]
+
+
+def _looked_at(space: Space) -> tuple[list[int], bool]:
+    """Key groups that are not where they were compared, and whether one is marked, or lost its header."""
+    keys = [header_key(space.namespace, group) for group in range(space.made.key_groups)]
+    found = space.calls.run([plain(key, b"HMGET", key, b"u", b"s") for key in keys])
+    nodes, moves = _nodes(space), space.servers.settings.kind == "cluster"
+    moved = [
+        group
+        for group, (stands, server) in enumerate(found)
+        if moves and stands == space.uuid and server != nodes[group].server_id
+    ]
+    return moved, any(stands != space.uuid for stands, _ in found)
 
 
 def missing(space: Space, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:

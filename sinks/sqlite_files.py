@@ -42,8 +42,8 @@ from urllib.parse import quote
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.sinks.reads import decode, dropped
 from tidegate.sinks.store import Identity
+from tidegate.wal.file_io import create, sync_above
 from tidegate.wal.file_io import make_folder as make_durably
-from tidegate.wal.file_io import sync_above
 
 META_FILE = "meta.sqlite"
 SHARDS_MAX = 16
@@ -153,6 +153,8 @@ class Files:
 
     def make(self, name: str, script: str) -> None:
         """Make a file with these tables, or finish making it. ConfigError: SQLite cannot work here."""
+        with contextlib.suppress(OSError):  # it is there; or cannot be made, which SQLite explains
+            os.close(create(self.folder / name, os.O_RDWR))  # its -wal and -shm get the same mode
         with self._explaining(name):
             connection = self._connect(name, "rwc")
             try:

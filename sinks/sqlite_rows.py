@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from tidegate.key_groups import groups_of, task_of
 from tidegate.names import escape
 from tidegate.sinks.expired import HEAD_BYTES, Looked, is_hidden
 from tidegate.sinks.sqlite_files import SHARD, SHARDS_MAX, TABLE, Files, has_table
-from tidegate.sinks.store import Counts, Finding, Identity, Stopped
+from tidegate.sinks.store import Counts, Finding, Identity, Stamp, Stopped
 from tidegate.wal.frame import Chunk, Run
 
 INSERT = "INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)"
@@ -52,12 +52,17 @@ HEADS = """SELECT key, MAX(version), substr(value, 1, {head}) FROM {table}
 DROP_UNTIL = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version <= ?"
 COUNT_ROWS = "SELECT kg, COUNT(*) FROM {table} WHERE version = ? GROUP BY kg"
 
+BEFORE_ALL = float("-inf")
+"""SQLite sorts numbers before texts before bytes: a key that somebody made another type is met and told."""
 LOOK_UP_KEYS = 64
 """Keys per statement: three variables each, 999 are allowed by old builds; more was not faster."""
 PAGE_ROWS = 1_000
 PAGE_BYTES = 4 * 1024 * 1024
 RETIRE_ROWS = 2_000
 """Rows per transaction of a retirement, so that an apply waits for milliseconds, not for all of it."""
+
+
+Refuse = Callable[[sqlite3.Connection, str, Stamp], None]
 
 
 class Asked(NamedTuple):
@@ -98,10 +103,13 @@ class Shards:
 
     # -- writing -------------------------------------------------------------------------------
 
-    def apply(self, version: int, chunk: Chunk) -> None:
+    def apply(self, stamp: Stamp, chunk: Chunk, refuse: Refuse) -> None:
+        """``refuse`` raises where the transaction's file says that this attempt was discarded."""
+        version = stamp.version
         for shard, runs in self._by_shard(chunk.runs):
             # No fsync here: the seal's makes it durable (sqlite_files.py says why).
             with self._files.writing(self._name(shard), durable=False) as connection:
+                refuse(connection, self._files.where, stamp)
                 floors = dict(connection.execute(FLOORS_ABOVE, (version - 1,)).fetchall())
                 # A late zombie: what it brings was replaced and dropped already.
                 self._insert(connection, shard, version, [run for run in runs if run.group not in floors])
@@ -133,12 +141,22 @@ class Shards:
             )
             connection.executemany(INSERT.format(table=name), rows)
 
-    def seal(self, version: int, counts: Counts) -> list[str]:
+    def rewrite(self, version: int, runs: Sequence[Run]) -> None:
+        """``Store.rewrite``. A floor above the version means that the horizon moved on: rows that
+        were replaced since are gone there, perhaps by a delete that left no marker, and must not come back.
+        """
+        for shard, of_shard in self._by_shard(runs):
+            with self._files.writing(self._name(shard), durable=True) as connection:
+                floors = dict(connection.execute(FLOORS_ABOVE, (version,)).fetchall())
+                self._insert(connection, shard, version, [run for run in of_shard if run.group not in floors])
+
+    def seal(self, stamp: Stamp, counts: Counts, refuse: Refuse) -> list[str]:
         """Seal what is whole; in words, what is not."""
-        wrong = []
+        wrong, version = [], stamp.version
         for shard, groups in self._groups_by_shard(counts):
             # Durable even when all of it was sealed before: the trap in sqlite_files.py.
             with self._files.writing(self._name(shard), durable=True) as connection:
+                refuse(connection, self._files.where, stamp)
                 for group in groups:
                     if connection.execute(IS_SEALED, (group, version)).fetchone():
                         continue
@@ -153,7 +171,7 @@ class Shards:
 
     def look_up(
         self, table: str, asked: Iterable[Asked], version: int, start: int, *, retired_too: bool = False
-    ) -> Iterator[tuple[int, bytes]]:
+    ) -> Iterator[tuple[int, bytes | None]]:
         """The stored values that there are: (place, value).
 
         SnapshotExpiredError, unless ``retired_too``: a floor is above the version. Floors and
@@ -177,7 +195,16 @@ class Shards:
                     found += connection.execute(
                         sql, (*itertools.chain.from_iterable(part), start, version)
                     ).fetchall()
-            yield from found
+            for place, value in found:
+                if value is not None and type(value) is not bytes:
+                    raise self._no_bytes(shard, table, value)
+                yield place, value
+
+    def _no_bytes(self, shard: int, table: str, found: object) -> CorruptError:
+        return CorruptError(
+            f"{self._files.where}: {self._files.folder / self._name(shard)}, table {table}: {found!r:.60} is"
+            " stored where bytes have to be: restore the store from a copy"
+        )
 
     def page(self, table: str, group: int, first: bytes, version: int, start: int) -> Page:
         """Some rows of a key group from the key ``first`` on; errors as ``look_up``."""
@@ -189,8 +216,11 @@ class Shards:
             if not self._has_table(connection, shard, name):
                 return Page(keys, values, None)
             held_bytes = 0
-            cursor = connection.execute(PAGE.format(table=name), (group, first, start, version, PAGE_ROWS))
+            begin = first or BEFORE_ALL
+            cursor = connection.execute(PAGE.format(table=name), (group, begin, start, version, PAGE_ROWS))
             for key, _, value in cursor:
+                if type(key) is not bytes or type(value) is not bytes:
+                    raise self._no_bytes(shard, table, value if type(key) is bytes else key)
                 keys.append(key)
                 values.append(value)
                 held_bytes += len(key) + len(value)

@@ -22,12 +22,15 @@ import pyarrow as pa
 from tidegate.clock import Clock
 from tidegate.errors import (
     ConfigError,
+    CorruptError,
     IncompleteError,
     StoreUnavailableError,
 )
 from tidegate.key_groups import key_group
 from tidegate.names import check_name, escape
-from tidegate.sinks import sqlite_fill
+from tidegate.options import LEASES_MAX
+from tidegate.sinks import leases as rules
+from tidegate.sinks import sqlite_attempts, sqlite_fill
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.expired import Looked, Sweep
 from tidegate.sinks.file_aliases import FileAliases
@@ -35,7 +38,6 @@ from tidegate.sinks.reads import (
     batch_of,
     check_fillable,
     check_kept,
-    check_leasable,
     check_visible,
     decode,
     dropped,
@@ -60,7 +62,7 @@ from tidegate.sinks.store import (
     Vacuumed,
     never,
 )
-from tidegate.wal.frame import Chunk
+from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
 CLAIM = "UPDATE pointer SET epoch = ?, writer = ? WHERE epoch < ?"
@@ -71,13 +73,8 @@ CATALOG = """SELECT entry FROM catalog WHERE version >= ? AND version <= ?
 LEASE = """INSERT INTO leases VALUES (:id, :version, :now, :now + :ttl) ON CONFLICT (lease_id) DO UPDATE
     SET taken_us = CASE version WHEN excluded.version THEN taken_us ELSE excluded.taken_us END,
         version = excluded.version, expires_us = excluded.expires_us"""
-LEASES = """SELECT lease_id, version, max(0, ?1 - taken_us), expires_us - ?1 FROM leases WHERE expires_us > ?1
-    ORDER BY version, taken_us"""
-# Both ways from now: a time of taking far ahead is a clock that went back since (T41).
-ANNOUNCE = """UPDATE pointer SET horizon = max(horizon, min(:horizon, visible, coalesce(
-    (SELECT min(version) FROM leases WHERE abs(:now - taken_us) < :most AND version >= visible - :layers),
-    visible)))"""
-NO_LIMIT = 2**62
+LEASES = """SELECT lease_id, version, taken_us, expires_us FROM leases WHERE expires_us > ?
+    ORDER BY version, taken_us LIMIT ?"""
 
 Kind = TypeVar("Kind")
 
@@ -88,7 +85,7 @@ class SqliteStore(Store):
     ``timeout_s``: how long to wait for another process's lock before StoreUnavailableError.
     """
 
-    can_be_filled = True
+    can_be_filled = can_rewrite = True
 
     def __init__(
         self, path: str, namespace: str, clock: Clock | None = None, *, timeout_s: float = 30.0
@@ -168,6 +165,13 @@ class SqliteStore(Store):
         if row is None:
             raise dropped(self.where)
         visible, digest, epoch, writer, horizon, heartbeat_us = row
+        numbers = (visible, epoch, horizon, 0 if heartbeat_us is None else heartbeat_us)
+        fits = all(type(one) is int and one >= 0 for one in numbers) and {type(digest), type(writer)} == {str}
+        if not fits:
+            raise CorruptError(
+                f"{self.where}: {self._files.folder / META_FILE}: the pointer is {row!r:.200}: restore the"
+                " store from a copy"
+            )
         age_s = None if heartbeat_us is None else max(0.0, (self._clock.now_us() - heartbeat_us) / 1e6)
         pointer = Pointer(visible, digest, epoch, writer, horizon, age_s)
         self._visible_seen = max(self._visible_seen, pointer.visible)
@@ -210,21 +214,50 @@ class SqliteStore(Store):
 
     def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
         _ = self._shards
-        rows = [(schema.schema_id, encode(schema).decode()) for schema in schemas]
         with self._files.writing(META_FILE, durable=True) as meta:
-            meta.executemany("INSERT OR REPLACE INTO schemas VALUES (?, ?)", rows)
+            self._keep_schemas(meta, schemas)
+
+    @staticmethod
+    def _keep_schemas(meta: sqlite3.Connection, schemas: Iterable[TableSchema]) -> None:
+        rows = [(schema.schema_id, encode(schema).decode()) for schema in schemas]
+        meta.executemany("INSERT OR REPLACE INTO schemas VALUES (?, ?)", rows)
+
+    def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
+        _ = self._shards
+        with self._files.writing(META_FILE, durable=True) as meta:
+            self._keep_schemas(meta, schemas)
+            return sqlite_attempts.begin(meta, self.where, stamp, epoch)
+
+    def begun(self) -> list[Stamp]:
+        _ = self._shards
+        with self._files.reading(META_FILE) as meta:
+            return sqlite_attempts.above_visible(meta)
+
+    def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
+        sqlite_attempts.discard(self._files, self._shards, lost, epoch)
+
+    def _refuse_other(self, stamp: Stamp) -> None:
+        with self._files.connection(META_FILE) as meta:
+            sqlite_attempts.refuse_other(meta, self.where, stamp)
 
     def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
+        shards = self._shards
+        self._refuse_other(stamp)
         for chunk in chunks:
-            self._shards.apply(stamp.version, chunk)
+            shards.apply(stamp, chunk, sqlite_attempts.refuse_discarded)
 
     def seal(self, stamp: Stamp, counts: Counts) -> None:
-        wrong = self._shards.seal(stamp.version, counts)
+        shards = self._shards
+        self._refuse_other(stamp)
+        wrong = shards.seal(stamp, counts, sqlite_attempts.refuse_discarded)
         if wrong:
             raise IncompleteError(
                 f"{self.where}: version {stamp.version} is not whole in {len(wrong)} key groups:"
                 f" {'; '.join(wrong[:3])}"
             )
+
+    def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
+        self._shards.rewrite(stamp.version, runs)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -276,10 +309,14 @@ class SqliteStore(Store):
     def lease(self, lease: Lease, ttl_s: float) -> None:
         _ = self._shards
         with self._files.writing(META_FILE, durable=True) as meta:
-            horizon = self._one_of(meta, "horizon")
-            check_leasable(self.where, lease.version, horizon)
+            visible, horizon = self._one_of(meta, "visible"), self._one_of(meta, "horizon")
+            rules.check_leasable(self.where, lease, ttl_s, visible, horizon)
+            now_us = self._clock.now_us()
+            others = [held for held in self._held(meta, now_us) if held.lease_id != lease.lease_id]
+            if len(others) >= LEASES_MAX:
+                raise rules.too_many_leases(self.where, LEASES_MAX)
             of_lease = {"id": lease.lease_id, "version": lease.version}
-            meta.execute(LEASE, {**of_lease, "now": self._clock.now_us(), "ttl": int(ttl_s * 1e6)})
+            meta.execute(LEASE, {**of_lease, "now": now_us, "ttl": int(ttl_s * 1e6)})
 
     def release(self, lease_id: str) -> None:
         _ = self._shards
@@ -288,24 +325,39 @@ class SqliteStore(Store):
 
     def leases(self) -> list[LeaseInfo]:
         _ = self._shards
+        now_us = self._clock.now_us()
         with self._files.connection(META_FILE) as meta:
-            rows = meta.execute(LEASES, (self._clock.now_us(),)).fetchall()
-        return [
-            LeaseInfo(name, version, age_us / 1e6, left_us / 1e6) for name, version, age_us, left_us in rows
-        ]
+            return [held.told(now_us) for held in self._held(meta, now_us)]
+
+    @staticmethod
+    def _held(meta: Any, now_us: int) -> list[rules.KeptLease]:
+        """The leases that have not run out, the oldest versions first, and no more than there may be."""
+        return [rules.KeptLease(*row) for row in meta.execute(LEASES, (now_us, LEASES_MAX + 1))]
 
     def announce(
-        self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
+        self,
+        horizon: int,
+        *,
+        max_lease_s: float | None = None,
+        max_layers: int | None = None,
+        keep_versions: int | None = None,
+        max_leases: int | None = None,
     ) -> int:
         # Behind the new horizon nobody drops again what an earlier version replaced, and a power cut may
         # bring back what is not on disk.
         self._shards.put_on_disk()
-        most = NO_LIMIT if max_lease_s is None else int(max_lease_s * 1e6)
-        layers = NO_LIMIT if max_layers is None else max_layers
+        limits = rules.Limits(max_lease_s, max_layers, keep_versions)
         with self._files.writing(META_FILE, durable=True) as meta:
-            now_us = self._clock.now_us()
+            now_us, visible = self._clock.now_us(), self._one_of(meta, "visible")
             meta.execute("DELETE FROM leases WHERE expires_us <= ?", (now_us,))
-            meta.execute(ANNOUNCE, {"horizon": horizon, "now": now_us, "most": most, "layers": layers})
+
+            def published_us(version: int) -> int | None:
+                row = meta.execute("SELECT entry FROM catalog WHERE version = ?", (version,)).fetchone()
+                return row and self._decode(row[0], CatalogEntry).published_at_us
+
+            held, wanted = self._held(meta, now_us), min(horizon, visible)
+            allowed = rules.horizon_allowed(wanted, held, limits, visible, now_us, published_us)
+            meta.execute("UPDATE pointer SET horizon = max(horizon, ?)", (allowed,))
             stands = self._one_of(meta, "horizon")
             meta.execute("DELETE FROM leases WHERE version < ?", (stands,))  # revoked: the horizon passed
         return stands

@@ -9,8 +9,7 @@ servers'. All pass ``tidegate.testing.store_suite``.
 
 Every method may raise StoreUnavailableError: no answer in time. From ``pointer`` and the
 reads it proves nothing but that; from ``publish``, ``claim`` and ``announce`` the effect is
-unknown; ``create, apply, seal, put_schemas, heartbeat, lease, retire, vacuum, drop`` may simply be
-repeated.
+unknown; ``create, begin, apply, seal, put_schemas, heartbeat, lease, retire, vacuum, drop`` may be repeated.
 """
 
 from __future__ import annotations
@@ -25,9 +24,11 @@ import msgspec
 from tidegate.checks import Check
 from tidegate.errors import ConfigError
 from tidegate.sinks.aliases import Aliases
+from tidegate.sinks.attempts import Attempts
 from tidegate.sinks.fillable import Fillable
-from tidegate.sinks.layout import payload, payloads
-from tidegate.sinks.reads import live_rows
+from tidegate.sinks.leases import Lease as Lease  # noqa: PLC0414 - stores and their users find it here
+from tidegate.sinks.leases import LeaseInfo as LeaseInfo  # noqa: PLC0414
+from tidegate.sinks.reads import live_rows, value_at, values_at
 from tidegate.wal.frame import Chunk
 from tidegate.wal.record import Origin, TableAt, TableSchema
 
@@ -87,26 +88,13 @@ class CatalogEntry(msgspec.Struct, frozen=True):
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """The version being applied and its write timestamp, the decision's (never the clock's)."""
+    """The version being applied; its write timestamp, the decision's (never the clock's); the attempt that
+    was decided ('': not told, not checked).
+    """
 
     version: int
     decided_at_us: int
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """A reader's pin on a version."""
-
-    lease_id: str
-    version: int
-
-
-class LeaseInfo(msgspec.Struct, frozen=True):
-    """A lease as it stands: seconds since it was first taken on this version, and until it runs out."""
-
-    lease_id: str
-    version: int
-    age_s: float
-    expires_in_s: float
+    attempt: str = ""
 
 
 class Vacuumed(msgspec.Struct, frozen=True):
@@ -121,16 +109,14 @@ class Vacuumed(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing ``verify`` found wrong, in words: where, what was expected, what is there."""
+    """One thing ``verify`` found wrong: where, what was expected, what is there."""
 
     where: str
     expected: str
     found: str
 
 
-ABOVE_ALL = 2**52
-"""A version above any that there will be."""
-
+ABOVE_ALL = 2**52  # a version above any that there will be
 Counts = Mapping[int, Mapping[str, int]]
 """Changes per key group and table."""
 
@@ -138,20 +124,18 @@ Stopped = Callable[[], bool]
 """Asked between two steps of long work: True, and it ends there."""
 
 
-def never() -> bool:
-    """Go on to the end."""
+def never() -> bool:  # go on to the end
     return False
 
 
-class Store(Fillable, abc.ABC):
+class Store(Fillable, Attempts):
     """One namespace in one store. An instance may be used by several threads.
 
     ``where`` names the store in messages; it never shows a password.
     """
 
     where: str
-    keep_versions_default = 100
-    """So many versions stay readable unless ``keep_versions`` says otherwise."""
+    keep_versions_default = 100  # so many stay readable unless ``keep_versions`` says otherwise
     value_bytes_max: int | None = None
     """The largest value that the store takes; None: any that the options allow."""
     apply_bytes = 0
@@ -234,7 +218,8 @@ class Store(Fillable, abc.ABC):
 
         May be repeated any number of times, by anyone, at any time later, with others beside it: the
         same chunk leaves the same rows, and in a key group whose floor is at or above the version nothing
-        at all. Durable no later than the seal of its key groups.
+        at all. Durable no later than the seal of its key groups. Of another attempt than the one that
+        was begun nothing is ever read or sealed; WalGapError where that is known at once.
         """
 
     @abc.abstractmethod
@@ -243,7 +228,7 @@ class Store(Fillable, abc.ABC):
 
         Durable on return, with everything applied there. May be repeated: sealed already, or
         at or below the floor, is success. IncompleteError: some group holds other counts than
-        ``counts`` says; nothing was sealed in it, apply again.
+        ``counts`` says; nothing was sealed in it, apply again. WalGapError: of another attempt.
         """
 
     # -- reading -----------------------------------------------------------------------------------
@@ -279,13 +264,13 @@ class Store(Fillable, abc.ABC):
         Null where the key is absent, deleted, or expired at ``at_us``, the version's ``decided_at_us``.
         Errors as ``get_stored``; ValueError: a value expires and no time was given.
         """
-        return payloads(self.get_stored(table, keys, version, start), at_us)
+        return values_at(self.where, table, keys, self.get_stored(table, keys, version, start), at_us)
 
     def get(
         self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
     ) -> bytes | None:
         """The value of one key, as ``get_many`` gives it."""
-        return payload(self.get_stored_one(table, key, version, start), at_us)
+        return value_at(self.where, table, key, self.get_stored_one(table, key, version, start), at_us)
 
     @abc.abstractmethod
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
@@ -301,7 +286,7 @@ class Store(Fillable, abc.ABC):
         Values have no flags byte. What is live, and errors: as ``get_many``.
         """
         for batch in self.scan_stored(table, group, version, start):
-            live = live_rows(batch, at_us)
+            live = live_rows(batch, at_us, self.where, table)
             if live.num_rows:
                 yield live
 
@@ -317,6 +302,8 @@ class Store(Fillable, abc.ABC):
         SnapshotExpiredError: the version is below the horizon. That is what a renewal meets
         after the lease was revoked, or when it ran out and the horizon has passed it; one that
         ran out and was not passed is good again. Atomic with ``announce``.
+        VersionRegressedError: the version is above the visible one. StoreUnavailableError: there are as many
+        leases as ``max_leases`` allows. ConfigError: it cannot be a lease.
         """
 
     @abc.abstractmethod
@@ -331,7 +318,13 @@ class Store(Fillable, abc.ABC):
 
     @abc.abstractmethod
     def announce(
-        self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
+        self,
+        horizon: int,
+        *,
+        max_lease_s: float | None = None,
+        max_layers: int | None = None,
+        keep_versions: int | None = None,
+        max_leases: int | None = None,
     ) -> int:
         """Move the horizon up to ``horizon``, but not past the visible version nor past a version
         that a lease holds; the horizon that stands. Durable on return, before anything is deleted;
@@ -340,10 +333,15 @@ class Store(Fillable, abc.ABC):
         A lease holds its version until it runs out by the store's clock, but no longer than
         ``max_lease_s`` since it was first taken (a lease that the clock says was taken so long
         from now does not hold either: the clock went back, T41), and only while it is at most
-        ``max_layers`` versions behind the visible one. None: no such limit. Leases that the
-        horizon passes are revoked in the same atomic step: from then on reads at their version
+        ``max_layers`` versions behind the visible one. Readers together hold a version no longer than
+        ``max_lease_s`` since the version ``keep_versions`` above it became visible, however many leases they
+        take. None: no such limit. ``max_layers`` alone limits a lease that ``of_writer`` named. Leases
+        that the horizon passes are revoked in the same atomic step: from then on reads at their version
         and their renewal raise SnapshotExpiredError (I8). Limits revoke nothing by themselves:
         a lease at or above the horizon stays good.
+
+        ``max_leases``: above it ``lease`` refuses, from then on, in a store that can note it. What others
+        put among the leases, and is none, holds nothing and is removed, with a warning.
 
         May be repeated, and may land late: the horizon never goes down, and never past what
         holds when the call takes effect.
@@ -406,6 +404,8 @@ class Store(Fillable, abc.ABC):
 
         A key group whose floor is at or above the version is not named: it is merged there.
         """
+        if self.can_rewrite and stamp.version <= self.pointer().horizon:
+            return {}  # some rows were dropped, others written again: compared by keys (``repair_base.py``)
         return {group: counts[group] for group in counts if self.verify(stamp, {group: counts[group]})}
 
     def stamp(self, version: int) -> None:

@@ -8,6 +8,7 @@ What travels to tasks is plain data. No pyspark is imported here.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,22 +16,24 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.committers.apply import ApplyWork, chunks_of, plan, read_manifest
+from tidegate.committers.apply import ApplyWork, chunks_of, plan, read_manifest, stamp_of
 from tidegate.decoders import msgpack_decoder
-from tidegate.errors import ConfigError, WalGapError
-from tidegate.options import redact
+from tidegate.errors import ConfigError, CorruptError, WalGapError
 from tidegate.sinks.layout import payloads
 from tidegate.sinks.open_store import shared_store
-from tidegate.sinks.store import Stamp, Store
+from tidegate.sinks.store import Pointer, Store
 from tidegate.spark.arrow_rows import columns_of, record_batch
 from tidegate.spark.pinned import Pinned, pin
 from tidegate.spark.source_options import SourceOptions
+from tidegate.urls import redact
 from tidegate.values import values_of
 from tidegate.wal.fold import View, fact_of, fold_all
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import shared_log
 from tidegate.wal.record import TableSchema
+
+logger = logging.getLogger("tidegate")
 
 CHANGE_TYPE, VERSION = "_change_type", "_version"
 ROWS_PER_PART = 50_000
@@ -60,7 +63,7 @@ class Feed:
     """What tasks must know. ``pinned`` says where the store is and what the columns are."""
 
     pinned: Pinned
-    wal: str
+    wal: str = dataclasses.field(repr=False)
     wal_options: dict[str, Any] = dataclasses.field(repr=False)
     exact: bool
 
@@ -185,8 +188,10 @@ class FeedPlanner:
         """The versions after ``after``, up to ``upto``, as one list of works per task.
 
         WalGapError: the log no longer has the first of them. ConfigError: the table got columns that this
-        feed does not have, or the log is of another namespace.
+        feed does not have, or the log is of another namespace. CorruptError: log and store are of two
+        histories.
         """
+        self._refuse_other_history(upto)
         parts: list[list[FeedWork]] = []
         rows = 0
         for version in range(after + 1, upto + 1):
@@ -213,7 +218,7 @@ class FeedPlanner:
         assert fact is not None
         works = plan(manifest, fact, tasks)
         if emptied and not works:  # no row came instead, of any table
-            named = manifest.namespace, fact.attempt, Stamp(version, fact.decided_at_us)
+            named = manifest.namespace, fact.attempt, stamp_of(fact)
             works = [ApplyWork(*named, 0, 0, (), {})]
         index = manifest.tables.index(table) if table in manifest.tables else -1
         for place, work in enumerate(works):
@@ -255,7 +260,7 @@ class FeedPlanner:
             return
         try:
             self._view = fold_all(self._view, self._log.decisions(self._view.position))
-        except WalGapError:  # cut behind what was folded: it starts with a Summary now
+        except (WalGapError, CorruptError):  # it was cut, at its start or, by a loss, at its end
             self._view = fold_all(View(), self._log.decisions())
         state, at = self._view.state, self._feed.pinned
         if state is None or state.namespace != at.uuid:
@@ -263,6 +268,33 @@ class FeedPlanner:
             raise ConfigError(
                 f"log {redact(self._feed.wal)} holds {there}, the store is of {at.uuid}: check the option wal"
             )
+
+    def _refuse_other_history(self, upto: int) -> None:
+        """CorruptError: what is visible in the store was not decided in this log. A version's digest is that
+        of all decisions up to it.
+
+        A log may lose a decision that was folded here and never visible, and make another one of its number:
+        then the log is folded again.
+        """
+        pointer = self._store.pointer()
+        self._fold(max(upto, pointer.visible))
+        if self._is_of(pointer):
+            return
+        logger.warning("log %s lost a decision that was read here: it is read again", redact(self._feed.wal))
+        self._view = View()
+        self._fold(max(upto, pointer.visible))
+        if not self._is_of(pointer):
+            raise CorruptError(
+                f"version {pointer.visible} has digest {pointer.digest} in the store, and another one in log"
+                f" {redact(self._feed.wal)}: they are of two histories; check the option wal, or restore the"
+                " log that belongs to this store"
+            )
+
+    def _is_of(self, pointer: Pointer) -> bool:
+        fact = fact_of(self._folded, pointer.visible)
+        if fact is None:  # so long ago that it is not kept, or never decided
+            return bool(self._folded.last_version >= pointer.visible)
+        return fact.digest == pointer.digest
 
     def _retired(self, version: int, why: str) -> WalGapError:
         return WalGapError(

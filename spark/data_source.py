@@ -34,16 +34,22 @@ from tidegate.spark.source_options import SourceOptions
 KEYS_MAX = 10_000
 """A filter that names more keys than this reads the whole table."""
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+REDACTION = "spark.sql.redaction.options.regex"
+LOGINS = "(?i)^(store|wal)(options)?$"
+"""Our options that may hold a login: Spark prints the options of a stream in its plan."""
 
 
 def register(spark: SparkSession) -> None:
     """Make ``format("tidegate")`` known to this session; may be repeated.
 
     Switches on Spark's filter push-down for Python data sources, without which filters on the key would
-    read whole tables.
+    read whole tables. Adds the options that may hold a login to those that Spark hides in plans.
     """
     spark.dataSource.register(TidegateSource)
     spark.conf.set(PUSHDOWN, "true")
+    hidden = spark.conf.get(REDACTION) or ""
+    if LOGINS not in hidden:
+        spark.conf.set(REDACTION, f"{hidden}|{LOGINS}" if hidden else LOGINS)
 
 
 class TidegateSource(DataSource):

@@ -15,7 +15,7 @@ from tidegate.errors import ConfigError
 from tidegate.spark.kept_columns import kept
 from tidegate.spark.nested import Leaf, holds, may_hold
 from tidegate.values import kind_of
-from tidegate.wal.bad_rows import NOT_TEXT
+from tidegate.wal.bad_rows import NO_TIME, NOT_TEXT
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.settle import HASH_BITS, TABLE_BITS
 
@@ -181,7 +181,8 @@ def task_of(group: Column, parallelism: int, key_groups: int) -> Column:
 def json_value(fields: Sequence[types.StructField], flags: bytes = b"+") -> Column:
     """A stored value: ``+`` (or other flags) and the JSON object of these columns.
 
-    JSON has no text that is not UTF-8: where there is one the flags are ``NOT_TEXT``.
+    JSON has no text that is not UTF-8: where there is one the flags are ``NOT_TEXT``. Python has the years
+    1 to 9999 only: with a date or time of another they are ``NO_TIME``.
     """
     return kept(_json_value, flags, *fields)
 
@@ -191,6 +192,8 @@ def _json_value(flags: bytes, *fields: types.StructField) -> Column:
         return functions.lit(flags + b"{}")
     text = functions.to_json(functions.struct(*(column(f.name) for f in fields)), JSON_OPTIONS)
     lead = functions.lit(flags)
+    if any(may_hold(f.dataType, NO_TIMES) for f in fields):
+        lead = functions.when(_no_time(fields), functions.lit(NO_TIME)).otherwise(lead)
     if any(may_hold(f.dataType, NO_UTF8) for f in fields):
         lead = functions.when(_no_text(fields), functions.lit(NOT_TEXT)).otherwise(lead)
     return _joined(lead, text.cast("binary"))
@@ -207,6 +210,38 @@ def _no_text(fields: Sequence[types.StructField]) -> Column:
         together = functions.concat_ws("\n", *(column(f.name).cast("string") for f in texts))
         lost.append(~functions.is_valid_utf8(together))
     return reduce(or_, lost)
+
+
+def _no_time(fields: Sequence[types.StructField]) -> Column:
+    """Whether some date or time in these columns is not of the years 1 to 9999. Columns of one type are
+    looked at as one, as texts are.
+    """
+    lost = []
+    for kind in YEARS:
+        same = [column(f.name) for f in fields if type(f.dataType) is kind]
+        if len(same) > 1:
+            lost.append(_outside(kind, functions.least(*same), functions.greatest(*same)))
+        elif same:
+            lost.append(_outside(kind, same[0], same[0]))
+    nested = [f for f in fields if may_hold(f.dataType, NO_TIMES) and type(f.dataType) not in YEARS]
+    return reduce(or_, lost + [holds(f.dataType, column(f.name), NO_TIMES) for f in nested])
+
+
+YEARS: dict[type[types.DataType], tuple[str, str]] = {
+    types.DateType: ("DATE'0001-01-01'", "DATE'+10000-01-01'"),
+    types.TimestampType: ("TIMESTAMP'0001-01-01T00:00:00Z'", "TIMESTAMP'+10000-01-01T00:00:00Z'"),
+    types.TimestampNTZType: ("TIMESTAMP_NTZ'0001-01-01T00:00:00'", "TIMESTAMP_NTZ'+10000-01-01T00:00:00'"),
+}
+"""The first that Python has of each type, and the first behind its last one."""
+
+
+def _outside(kind: type[types.DataType], first: Column, last: Column) -> Column:
+    begin, end = YEARS[kind]
+    return (first < functions.expr(begin)) | (last >= functions.expr(end))
+
+
+NO_TIMES = Leaf(lambda kind: type(kind) in YEARS, lambda kind, at: _outside(type(kind), at, at), keys=True)
+"""Dates and times that Python has not."""
 
 
 NO_UTF8 = Leaf(

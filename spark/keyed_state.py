@@ -30,6 +30,8 @@ TYPES = {**INTEGERS, **FLOATS, **TEXTS, "boolean": pa.bool_()}
 """Types that reducers work on, as they are in Arrow."""
 
 
+FIRST_DAY = pa.scalar("0001-01-01").cast(pa.date32())
+
 OVERFLOW = b"!"
 """Spark hands this and the column's name over, instead of a value, where the batch's own sum overflows."""
 
@@ -149,6 +151,8 @@ def parse(values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
     if found is not None:
         return found
     lines = pc.fill_null(values, b"{}")
+    if not _is_framed(lines):
+        return _parse_slowly(lines, columns)
     joined = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), b"\n")[0].as_buffer()
     as_read = [(column.name, _read_type(column.type)) for column in columns]
     options = pj.ParseOptions(explicit_schema=pa.schema(as_read), unexpected_field_behavior="ignore")
@@ -160,7 +164,16 @@ def parse(values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
     if table.num_rows != len(lines):
         msg = f"{len(lines)} values of state were parsed as {table.num_rows} rows"
         raise CorruptError(msg)
-    return [table[column.name].combine_chunks().cast(TYPES[column.type]) for column in columns]
+    return [_of_python(table[column.name].combine_chunks().cast(TYPES[column.type])) for column in columns]
+
+
+def _of_python(array: Any) -> Any:
+    """The array itself. ArrowInvalid: it has a time of the year 0, which Arrow has, and Python has not."""
+    if pa.types.is_temporal(array.type) and array.null_count < len(array):
+        earliest = pc.min(array)
+        if earliest.value < FIRST_DAY.cast(array.type).value:
+            raise pa.ArrowInvalid(f"{earliest.cast(pa.string())} is of the year 0")
+    return array
 
 
 class Keyed(Protocol):
@@ -200,10 +213,18 @@ def _parse_or_name(
                 mend = "; delete that row, or write it anew" * bool(what)
                 msg = (
                     f"table {table.name}, key {shown}: {what}{value}: {error}; nothing was decided; dates and"
-                    f" timestamps have to be of the years 0 to 9999{mend}"
+                    f" timestamps have to be of the years 1 to 9999{mend}"
                 )
                 raise BadRecordError(msg) from error
         raise
+
+
+def _is_framed(lines: Any) -> bool:
+    """Whether each line is a row of its own when all are parsed together: with a brace at either end, and no
+    line break, none can end in the next one; and as many rows as lines then means one in each.
+    """
+    braces = pc.and_(pc.starts_with(lines, b"{"), pc.ends_with(lines, b"}"))
+    return bool(pc.all(pc.and_(braces, pc.invert(pc.match_substring(lines, b"\n")))).as_py())
 
 
 def _parse_numbers(values: Any, columns: Sequence[ReducedColumn]) -> list[Any] | None:
@@ -214,9 +235,10 @@ def _parse_numbers(values: Any, columns: Sequence[ReducedColumn]) -> list[Any] |
     if any(b"," in name for name in names):
         return None
     empty = b"{" + b",".join(name + b":null" for name in names) + b"}"
-    cells = pc.split_pattern(pc.fill_null(values, empty), b",").values
-    if len(cells) != len(values) * len(columns):
+    of_each = pc.split_pattern(pc.fill_null(values, empty), b",")
+    if not pc.all(pc.equal(pc.list_value_length(of_each), len(columns))).as_py():
         return None
+    cells = of_each.flatten()
     arrays, last = [], len(columns) - 1
     for place, (column, name) in enumerate(zip(columns, names, strict=True)):
         mine = cells.take(pa.array(range(place, len(cells), len(columns)))) if last else cells
@@ -245,7 +267,7 @@ def _parse_slowly(lines: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
         cells = [row.get(column.name) for row in rows]
         if column.type in FLOATS:
             cells = [None if cell is None else float(cell) for cell in cells]
-        arrays.append(pa.array(cells, _read_type(column.type)).cast(TYPES[column.type]))
+        arrays.append(_of_python(pa.array(cells, _read_type(column.type)).cast(TYPES[column.type])))
     return arrays
 
 

@@ -24,7 +24,7 @@ from tidegate.spark.state_read import ReadState
 from tidegate.spark.user_calls import ADVICE, Emit, UserCalls, check_size, name_of
 from tidegate.value_encoding import encoder_of
 from tidegate.values import values_of
-from tidegate.wal.bad_rows import NOT_TEXT, StageSpec, bad_rows
+from tidegate.wal.bad_rows import MARKS, StageSpec, bad_rows
 from tidegate.wal.quarantine import ROWS_MAX
 from tidegate.wal.record import StateReads, TableSchema
 
@@ -99,7 +99,7 @@ def _without_bad_rows(batches: Iterable[Any], work: UpdateWork, made: MadeRows) 
         bad = bad_rows(checked, any_value)
         for one in bad[:wanted]:
             row = batch["v"][one.row].as_py()
-            made.add(table, batch["k"][one.row].as_py(), row if row.startswith(NOT_TEXT) else VALUE + row)
+            made.add(table, batch["k"][one.row].as_py(), row if row.startswith(MARKS) else VALUE + row)
         wanted = max(0, wanted - len(bad))
         if bad:
             keep = np.ones(len(batch), dtype=bool)

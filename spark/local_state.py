@@ -35,13 +35,9 @@ from tidegate.spark.redistribution import (
 from tidegate.spark.user_calls import ADVICE, Emit, Source, UserCalls, check_size
 from tidegate.value_encoding import encoder_of
 from tidegate.values import values_of
-from tidegate.wal.bad_rows import NOT_TEXT, StageSpec
-from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.bad_rows import NO_TIME, NOT_TEXT, StageSpec
+from tidegate.wal.record import TableSchema
 
-INSTANCES_SCHEMA = TableSchema(
-    (Column("state", "string"), Column("instance", "int")),
-    (Column("items", "bigint"), Column("parallelism", "int")),
-)
 ITEMS_MAX = 100_000
 """Items of one instance: its list is held in memory."""
 LIST_BYTES_MAX = 256 * 1024 * 1024
@@ -216,7 +212,7 @@ def _rows(work: LocalWork, first: Any, batches: Iterator[Any]) -> Iterator[dict[
             lost = f"text that is not valid UTF-8: {content[1:121].decode(errors='replace')}"
             raise BadRecordError(f"{shown()}: a row has a {lost}; nothing was decided")
         try:
-            row = decode(content)
+            row = decode(content.removeprefix(NO_TIME))  # which cannot be read: the error says the column
         except CorruptError as error:
             msg = f"{shown()}: a row has a value that Python has not: {error}; nothing was decided"
             raise BadRecordError(msg) from None

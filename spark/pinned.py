@@ -15,7 +15,6 @@ import pyarrow as pa
 from tidegate import reading
 from tidegate.clock import Clock
 from tidegate.errors import SnapshotExpiredError, TidegateError
-from tidegate.options import redact
 from tidegate.reading import TableView
 from tidegate.renewal import Renewals
 from tidegate.sinks.aliases import Target, refuse_writing
@@ -24,6 +23,7 @@ from tidegate.sinks.store import Identity, Lease, Store
 from tidegate.snapshot import Reader
 from tidegate.spark.arrow_rows import columns_of, record_batch
 from tidegate.spark.source_options import SourceOptions
+from tidegate.urls import redact
 from tidegate.values import Values, values_of
 from tidegate.wal.record import TableSchema
 
@@ -40,7 +40,7 @@ class Pinned:
     long may it take until the first task runs, and so long is the version held after the last one began.
     """
 
-    url: str
+    url: str = dataclasses.field(repr=False)
     store_options: dict[str, Any] = dataclasses.field(repr=False)
     namespace: str
     uuid: str

@@ -32,9 +32,9 @@ def reduced_rows(
 
 
 def _field(reduced: ReducedColumn) -> types.StructField:
-    """The aggregate's column, as far as its JSON asks for its type: whether it is a text."""
-    kind = types.StringType() if reduced.type == "string" else types.LongType()
-    return types.StructField(reduced.name, kind)
+    """The aggregate's column, as far as its JSON asks for its type: whether it is a text or a time."""
+    looked_at = {"string": types.StringType(), "date": types.DateType(), "timestamp": types.TimestampType()}
+    return types.StructField(reduced.name, looked_at.get(reduced.type, types.LongType()))
 
 
 def _aggregate(reduced: ReducedColumn) -> Column:

@@ -25,15 +25,15 @@ class SourceOptions:
     """What a read names. ``starting`` 0: from version 1 on; None: from what is visible at the start."""
 
     namespace: str
-    store: str
+    store: str = dataclasses.field(repr=False)
     table: str
-    store_options: dict[str, Any]
+    store_options: dict[str, Any] = dataclasses.field(repr=False)
     lease_s: float
     parallelism: int
     version: int | None
     as_of: datetime.datetime | None
-    wal: str
-    wal_options: dict[str, Any]
+    wal: str = dataclasses.field(repr=False)
+    wal_options: dict[str, Any] = dataclasses.field(repr=False)
     starting: int | None
     versions_max: int | None
     snapshot_when_retired: bool

@@ -41,10 +41,11 @@ from tidegate.spark.keyed_changes import deleted_table
 from tidegate.spark.keyed_state import ReducedColumn, reduced_column
 from tidegate.spark.keyed_update import StateFunction
 from tidegate.spark.legacy_dates import written_as_they_are
-from tidegate.spark.local_state import INSTANCES_SCHEMA, Redistribute, Step
+from tidegate.spark.local_state import Redistribute, Step
 from tidegate.spark.local_step import Local, check_local, check_rows, items_schema
 from tidegate.spark.reduce_call import reduced_rows
 from tidegate.spark.update_call import Ddl, Outputs, Update, check_function, output_schemas, table_schema
+from tidegate.wal import own_tables
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
 
@@ -307,10 +308,12 @@ class Transaction:
         items = items_schema(table, schema)
         none = functions.lit(b"")
         call = Call("local_state", table, rows, none, none, (), items, items.key, (), None, local)
-        self._add(call, {LOCAL: INSTANCES_SCHEMA, **emits})
+        self._add(call, {LOCAL: own_tables.INSTANCES_SCHEMA, **emits})
 
     def stored(self, table: str, rows: DataFrame, schema: TableSchema) -> None:
         """For ``import_folder``: the table holds exactly these rows, ``key`` and ``value`` as stored."""
+        if own_tables.is_own(table) and (fault := own_tables.fault_of(table, schema, self._known)):
+            raise ConfigError(f"table {table}: {fault}; import into a new namespace")
         order = (kept(functions.monotonically_increasing_id),)
         self._add(Call("replace", table, rows, column("key"), column("value"), order, schema, schema.key))
 

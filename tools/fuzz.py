@@ -89,7 +89,8 @@ def values(data: bytes) -> None:
 
 def texts(data: bytes) -> None:
     """URLs and addresses."""
-    from tidegate.options import Endpoints, redact, store_at
+    from tidegate.options import Endpoints, store_at
+    from tidegate.urls import redact
     from tidegate.wal.file_format import parse_address, parse_decisions_header
     from tidegate.wal.kafka_address import parse_address as parse_kafka_address
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements.lock"
 PYTHON_MIN = "3.10"
 QUIET = ("-q", "--disable-pip-version-check")
-HEADER = "# Written by `make lock`; not by hand. `make locked` installs just these.\n"
+HEADER = "# Written by `make lock`; not by hand. `make setup` installs just these.\n"
 
 
 def environment(folder: Path, *wanted: str) -> Path:

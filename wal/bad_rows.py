@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.decoders import json_decoder
 from tidegate.errors import BadRecordError, CorruptError
+from tidegate.key_columns import parts_of
 from tidegate.key_groups import decode_key
 
 CHANGES = pa.schema(
@@ -26,6 +29,14 @@ CHANGES = pa.schema(
 
 NOT_TEXT = b"~"
 """Spark hands a value over with these flags where its JSON lost bytes of a text that is not UTF-8."""
+NO_TIME = b"@"
+"""And with these where it has a date or a time that Python has not."""
+MARKS = (NOT_TEXT, NO_TIME)
+YEARS = "that is not of the years 1 to 9999"
+OUTSIDE = re.compile(rb'"(?:[+-][0-9]{4,}|0000)-[0-9]{2}-[0-9]{2}')
+"""How Spark writes such a day in JSON."""
+DAY, FIRST_YEAR = 10, b"0001"
+"""The length of a day as text, and what the first that Python has starts with."""
 
 
 class StageSpec(msgspec.Struct, frozen=True):
@@ -36,7 +47,8 @@ class StageSpec(msgspec.Struct, frozen=True):
 
     ``at_us`` is the attempt's time: after the last decision's, not after its own decision's. State
     is read at it. ``ttls_us`` holds per table how long after it the rows expire, 0 for never.
-    ``batch`` is what messages call the attempt's rows.
+    ``batch`` is what messages call the attempt's rows. ``key_names`` and ``time_columns`` hold, per table,
+    the key columns, and the value columns that may hold dates or times.
     """
 
     namespace: str
@@ -51,6 +63,8 @@ class StageSpec(msgspec.Struct, frozen=True):
     at_us: int = 0
     ttls_us: tuple[int, ...] = ()
     batch: str = ""
+    key_names: tuple[tuple[str, ...], ...] = ()
+    time_columns: tuple[tuple[str, ...], ...] = ()
 
 
 class BadRow(NamedTuple):
@@ -103,6 +117,8 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
             note(pc.greater(sizes, limit), why, f"shorten it or raise {what}_bytes_max", sizes)
     for row in _not_utf8(batch, spec):
         found.setdefault(row, BadRow(row, "its key is not valid UTF-8", "use a binary key column"))
+    for row, why in (*_no_time_in_keys(batch, spec), *_no_time_in_values(batch, spec)):
+        found.setdefault(row, BadRow(row, why, "mend or filter such rows, or use a string column"))
     return [found[row] for row in sorted(found) if batch["t"][row].as_py() != spec.quarantine]
 
 
@@ -118,6 +134,33 @@ def _not_utf8(batch: Any, spec: StageSpec) -> list[int]:
             places = np.flatnonzero(mine.to_numpy(zero_copy_only=False)).tolist()
             rows += [row for row in places if not _is_text(batch["k"][row].as_py(), types)]
     return rows
+
+
+def _no_time_in_values(batch: Any, spec: StageSpec) -> Iterator[tuple[int, str]]:
+    marked = pc.fill_null(pc.starts_with(batch["v"], NO_TIME), fill_value=False)
+    for row in np.flatnonzero(marked.to_numpy(zero_copy_only=False)).tolist():
+        names = spec.time_columns[batch["t"][row].as_py()] if spec.time_columns else ()
+        value = memoryview(batch["v"][row].as_py())[len(NO_TIME) :]
+        cells = json_decoder(dict[str, msgspec.Raw]).decode(value)
+        looked_at = [name for name in names if name in cells] or list(cells)  # a function's rows have others
+        hit = [name for name in looked_at if OUTSIDE.search(bytes(cells[name]))]
+        where = f"column {hit[0]}" if hit else f"one of the columns {', '.join(looked_at)}"
+        yield row, f"{where} of its value has a date or time {YEARS}"
+
+
+def _no_time_in_keys(batch: Any, spec: StageSpec) -> Iterator[tuple[int, str]]:
+    for table, types in enumerate(spec.key_types):
+        if "date" not in types:
+            continue
+        mine = pc.and_(pc.equal(batch["t"], table), pc.is_valid(batch["k"]))
+        rows = np.flatnonzero(mine.to_numpy(zero_copy_only=False))
+        for at, part in enumerate(parts_of(batch["k"].filter(mine), len(types))):
+            if types[at] != "date":
+                continue
+            fits = pc.and_(pc.equal(pc.binary_length(part), DAY), pc.greater_equal(part, FIRST_YEAR))
+            name = spec.key_names[table][at] if spec.key_names else str(at + 1)
+            for row in rows[~fits.to_numpy(zero_copy_only=False)].tolist():
+                yield row, f"column {name} of its key has a date {YEARS}"
 
 
 def _is_text(key: bytes | None, types: Sequence[str]) -> bool:

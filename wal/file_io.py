@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 from pathlib import Path
 
 WINDOW_BYTES = 1024 * 1024
@@ -66,13 +67,48 @@ def sync_folder(folder: Path) -> None:
         close(fd)
 
 
+def create(path: Path, flags: int) -> int:
+    """Make a file and open it. In a folder of ours, mode 0700, it has mode 0600, whatever the umask.
+
+    In a folder that was opened to a group alone the group has the same rights in the file, too.
+    In any other folder the umask holds. FileExistsError: it is there.
+    """
+    mode = stat.S_IMODE(path.parent.stat().st_mode) & 0o666
+    fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    if mode & 0o060 and not mode & 0o006:
+        os.fchmod(fd, mode)
+    return fd
+
+
+def open_lock(path: Path, *, make: bool) -> int:
+    """Open the file of a lock, made if need be. FileNotFoundError: it is not there.
+
+    A descriptor of its own for each call: flock then excludes threads too, not only processes.
+    """
+    try:
+        return os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with contextlib.suppress(FileExistsError):  # another was quicker
+        return create(path, os.O_RDONLY)
+    return os.open(path, os.O_RDONLY)
+
+
+def others_may_read(folder: Path) -> bool:
+    """Whether every user of this machine may, as far as the folder itself says."""
+    return bool(stat.S_IMODE(folder.stat().st_mode) & 0o007)
+
+
 def make_folder(folder: Path) -> None:
-    """Make a folder and what is missing above it, each durable in its parent. FileExistsError: it is none."""
+    """Make a folder and what is missing above it, each durable in its parent and for this user alone.
+    FileExistsError: it is none.
+    """
     if folder.is_dir():
         return
     make_folder(folder.parent)
     try:
-        folder.mkdir()
+        folder.mkdir(mode=0o700)
     except FileExistsError:
         if not folder.is_dir():  # else another was quicker
             raise

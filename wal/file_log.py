@@ -23,7 +23,7 @@ import logging
 import os
 import random
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import NoReturn
 
@@ -50,7 +50,9 @@ from tidegate.wal.file_format import (
 from tidegate.wal.file_io import (
     Window,
     close,
+    create,
     make_folder,
+    open_lock,
     read_at,
     remove_folder,
     sync_above,
@@ -109,7 +111,7 @@ class FileLog(Log):
     def create(self) -> None:
         try:
             make_folder(self._changelog)
-            with self._locked(os.O_CREAT):
+            with self._locked(make=True):
                 if not self._decisions.exists():
                     self._put_in_place(base=0)
                 # Also when it was there: whoever made it may have died before this.
@@ -132,10 +134,10 @@ class FileLog(Log):
         Made beside and renamed: half a file never stands there, and readers of the old one go on.
         """
         fresh = self._decisions.with_suffix(".new")
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        fresh.unlink(missing_ok=True)  # of one who died here
+        fd = create(fresh, os.O_WRONLY)
         try:
-            write_all(fd, decisions_header(base))
-            for piece in pieces:
+            for piece in chain([decisions_header(base)], pieces):
                 write_all(fd, piece)
             os.fsync(fd)
         except OSError:
@@ -163,7 +165,7 @@ class FileLog(Log):
             msg = f"{self.where}: a record of {len(content)} bytes is too long"
             raise ConfigError(msg)
         try:
-            with self._locked(os.O_CREAT), self._opened(os.O_RDWR) as (fd, base):
+            with self._locked(make=True), self._opened(os.O_RDWR) as (fd, base):
                 self._sync_name(base)
                 end = self._end_of_whole(fd, base)
                 frame = frame_prefix(content) + content + END
@@ -315,7 +317,7 @@ class FileLog(Log):
 
     def _new_segment(self, path: Path) -> int:
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            fd = create(path, os.O_WRONLY)
         except FileExistsError as error:
             msg = f"{path} is there already; each segment name is staged once"
             raise ConfigError(msg) from error
@@ -416,7 +418,7 @@ class FileLog(Log):
         aside = self.folder.with_name(self.folder.name + DROPPED)
         try:
             there = remove_folder(aside)  # what an earlier drop has left
-            with contextlib.suppress(FileNotFoundError), self._locked(os.O_CREAT):
+            with contextlib.suppress(FileNotFoundError), self._locked(make=True):
                 # One step, while nobody appends: no name leads to the log any more.
                 self.folder.rename(aside)
                 sync_folder(self.folder.parent)
@@ -441,12 +443,11 @@ class FileLog(Log):
             close(fd)
 
     @contextlib.contextmanager
-    def _locked(self, flags: int = 0) -> Generator[None, None, None]:
+    def _locked(self, *, make: bool = False) -> Generator[None, None, None]:
         """Hold the lock. WalUnavailableError: not got in time. OSError: no lock to be had."""
         deadline = self._clock.monotonic() + self._lock_timeout_s
         while True:
-            # A descriptor of its own per call: flock then keeps out threads too, not only processes.
-            fd = os.open(self._lock, os.O_RDONLY | flags, 0o666)
+            fd = open_lock(self._lock, make=make)
             try:
                 self._wait_for_lock(fd, deadline)
                 # The log may have been dropped since, and made anew: its appends go by another file then.

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidegate.errors import ConfigError
 from tidegate.names import NAME
-from tidegate.options import redact
+from tidegate.urls import hide, redact
 
 TIMEOUT_S = 30.0
 REQUEST_S = 3.0
@@ -156,10 +156,7 @@ class KafkaSettings:
 
     def hide(self, text: str) -> str:
         """The text without any secret of the client's options."""
-        for name, value in self.client.items():
-            if SECRET.search(name) and len(str(value)) > 0:
-                text = text.replace(str(value), "***")
-        return text
+        return hide(text, [str(value) for name, value in self.client.items() if SECRET.search(name)])
 
 
 def settings_of(url: str, options: Mapping[str, Any]) -> KafkaSettings:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError, CorruptError, WalGapError, WalUnavailableError
 from tidegate.names import check_name
+from tidegate.urls import redact
 from tidegate.wal.fold import Entry
 from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
 
@@ -43,7 +44,7 @@ class MemoryLog(Log):
     def __init__(self, name: str, namespace: str, *, clock: Clock | None = None) -> None:
         check_name("namespace", namespace)
         self._clock = clock or Clock()
-        self.where = f"memory://{name} ({namespace})"
+        self.where = f"{redact(f'memory://{name}')} ({namespace})"
         self._content = _contents.setdefault((name, namespace), _Content())
 
     def create(self) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from tidegate.errors import ConfigError
-from tidegate.options import redact
+from tidegate.urls import path_of, redact
 from tidegate.wal.log import Log
 
 SCHEMES = {"memory": "memory://name", "file": "file:///path", "kafka": "kafka://host1:9092,host2:9092"}
@@ -49,9 +48,8 @@ def _file(url: str, namespace: str, options: dict[str, Any]) -> Log:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 86_400:
         msg = f"lock_timeout_s is {seconds!r}; it must be a number of seconds above 0 and below 86,400"
         raise ConfigError(msg)
-    parts = urlsplit(url)
-    path = unquote(parts.path)
-    if parts.netloc or not path.startswith("/") or parts.query or parts.fragment or "\0" in path:
+    path = path_of(url)
+    if path is None:
         msg = (
             f"{redact(url)!r} is not a log's folder: write file:/// and the absolute path, as in file:///path"
         )

@@ -6,8 +6,33 @@
 --   TGSERVER   this is not the server the caller took it for; its id follows
 --   TGEXPIRED  the version was retired; the oldest that can be read follows
 --   TGFENCED   a higher epoch is claimed; it follows
+--   TGATTEMPT  the version is another attempt's, or this one was discarded: version and attempt follow, and the noted one
+--   TGAHEAD    no lease on a version above the visible one; that follows
+--   TGLEASES   as many leases as max_leases allows, which follows
+--   TGLEASE    an id or a length that no lease has
+
+--
+-- The slot of a Cluster that moves (MIGRATING at the one server, IMPORTING at the other) has its keys on both. Until it has
+-- moved, an access to a key that is not here is an error inside a function: the key left, or is to come, or was never
+-- anywhere, or the same call has just emptied it. Lua takes nothing back. Hence two rules (docs/decisions/0066):
+--   1. No function writes while its slot moves: each of `writes` runs in `on_stable_slot`.
+--   2. No function of `reads` takes "not here" for "absent". A client that follows ASK gets no error where one key
+--      alone is accessed, so a key that may be absent is first touched together with one that is here.
 
 local reads, writes = {}, {}
+
+-- An error in a slot that moves, unless all of these keys are here.
+local function touch(...)
+  redis.call('EXISTS', ...)
+end
+
+-- Touches a key that never exists: in a slot that moves the call fails before it wrote anything.
+local function on_stable_slot(write)
+  return function(keys, args)
+    touch(keys[1], keys[1] .. ':')
+    return write(keys, args)
+  end
+end
 
 local function refuse(code, detail)
   return redis.error_reply(code .. ' ' .. tostring(detail))

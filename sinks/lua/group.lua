@@ -1,5 +1,5 @@
 -- The rows of one key group. KEYS[1] is its header, tg:{<namespace>/<group>}:h, a hash:
---   u          the namespace's uuid; with a "!" behind it while what was lost is being put back
+--   u          the namespace's uuid; with "!" and tokens behind it while what was lost is put back (rebuild.lua)
 --   s          the server's id at which it was last compared with the log
 --   floor      versions up to it are merged, and can no longer be told apart
 --   l:<table>  the sealed versions above the base, newest first: "7,6"
@@ -7,17 +7,46 @@
 --   k:<table>  a digest of the base's keys, and their number, where they are known to be one layer's
 --   k:<table>:<version>  the same of a layer that deletes nothing
 --   whole      up to this version everything was sealed on every server when it was written
+--   sealed     "<version> <decided, us> <attempt>" of the newest version that was sealed here
+--   discarded  "<attempt>,...": attempts that the log lost, and a person gave up: they are never sealed here
 --   filling    the key group is being filled at this version from another store, and is not whole yet
--- Beside it: <table>:d:<version>:<uuid>, the changes of one version, and <table>:b, the base. Metadata never lies
--- in a data hash. A d: hash that is not listed is never looked at, nor one of another uuid: what a namespace that was
+--   lost, lost:<table>, lost_base:<table>   what was lost and is not back yet (rebuild.lua)
+-- Beside it: <table>:d:<version>:<uuid>, the changes of one version, and <table>:b, the base. Changes come as
+-- <table>:d:<version>:<uuid>:<attempt>; the seal gives them the shorter name. Metadata never lies in a data hash.
+-- A d: hash that is not listed is never looked at, nor one of another uuid: what a namespace that was
 -- dropped sent late.
--- ARGV[1] is the uuid, ARGV[2] the id of the server that the caller means.
+-- ARGV[1] is the uuid, ARGV[2] the id of the server that the caller means; behind a comma the id of the one where
+-- the key group was compared, if it moved here and the caller has found that it is whole (docs/decisions/0068).
 
 local REBUILDING = '!'
 
+local function marked(stands, uuid)
+  return stands and string.sub(stands, 1, #uuid + 1) == uuid .. REBUILDING
+end
+
+-- The header's key, and in words what of its key group is not back yet.
+local function told_lost(key)
+  local fields, told = redis.call('HGETALL', key), {}
+  for at = 1, #fields, 2 do
+    local kind, name = string.match(fields[at], '^(lost[_a-z]*):?(.*)$')
+    if kind == 'lost' and name == '' then
+      told[#told + 1] = fields[at + 1] == '0' and 'all of it' or 'versions from ' .. fields[at + 1] .. ' on'
+    elseif kind == 'lost' then
+      told[#told + 1] = 'table ' .. name .. ' of version ' .. fields[at + 1]
+    elseif kind == 'lost_base' then
+      told[#told + 1] = 'table ' .. name .. ' up to version ' .. fields[at + 1]
+    end
+  end
+  table.sort(told)
+  return #told == 0 and key or key .. ' lost ' .. table.concat(told, '; ')
+end
+
 local function refuse_uuid(key, stands, uuid)
-  if not stands or stands == uuid .. REBUILDING then
+  if not stands then
     return refuse('TGLOST', key)
+  end
+  if marked(stands, uuid) then
+    return refuse('TGLOST', told_lost(key))
   end
   if stands ~= uuid then
     return refuse('TGOTHER', stands)
@@ -26,21 +55,26 @@ end
 
 local function refuse_server(args)
   local id = server_id()
-  if id ~= args[2] then
+  if id == args[2] then
+    return nil
+  end
+  local meant, origin = string.match(args[2], '^([^,]*),(.*)$')
+  if id ~= meant then
     return refuse('TGSERVER', id)
   end
+  args[2], args.origin = meant, origin
 end
 
 -- A key group that moved here counts when somebody has looked where it came from.
-local function refuse_unnoted(key, noted, id)
-  if noted ~= id then
-    return refuse('TGLOST', key)
+local function refuse_unnoted(key, noted, args)
+  if noted ~= args[2] and (not noted or noted ~= args.origin) then
+    return refuse('TGLOST', key .. ' moved from ' .. (noted or 'nowhere'))
   end
 end
 
 local function refuse_strange_header(key, args)
   local header = redis.call('HMGET', key, 'u', 's')
-  return refuse_uuid(key, header[1], args[1]) or refuse_unnoted(key, header[2], args[2])
+  return refuse_uuid(key, header[1], args[1]) or refuse_unnoted(key, header[2], args)
 end
 
 local function refuse_stranger(key, args)
@@ -51,7 +85,7 @@ end
 local function refuse_stranger_but_rebuild(key, args)
   local refusal = refuse_server(args)
   local stands = redis.call('HGET', key, 'u')
-  if refusal or stands == args[1] .. REBUILDING then
+  if refusal or marked(stands, args[1]) then
     return refusal
   end
   return refuse_uuid(key, stands, args[1])
@@ -91,15 +125,19 @@ local function layers_of(listed)
   return layers
 end
 
+local function list_versions(key, field, versions)
+  if #versions == 0 then
+    return redis.call('HDEL', key, field)
+  end
+  table.sort(versions, function(one, other) return one > other end)
+  for at, version in ipairs(versions) do
+    versions[at] = text(version)
+  end
+  return redis.call('HSET', key, field, table.concat(versions, ','))
+end
+
 local function list_layers(key, name, layers)
-  if #layers == 0 then
-    return redis.call('HDEL', key, 'l:' .. name)
-  end
-  table.sort(layers, function(one, other) return one > other end)
-  for at, version in ipairs(layers) do
-    layers[at] = text(version)
-  end
-  return redis.call('HSET', key, 'l:' .. name, table.concat(layers, ','))
+  return list_versions(key, 'l:' .. name, layers)
 end
 
 local function has(layers, version)
@@ -111,63 +149,22 @@ local function has(layers, version)
   return false
 end
 
+local function without(versions, version)
+  local left = {}
+  for _, one in ipairs(versions) do
+    if one ~= version then
+      left[#left + 1] = one
+    end
+  end
+  return left
+end
+
 -- uuid: what stands in the header, made if there was none.
 writes.make = function(keys, args)
   if redis.call('HSETNX', keys[1], 'u', args[1]) == 1 then
     redis.call('HSET', keys[1], 's', server_id())
   end
   return redis.call('HGET', keys[1], 'u')
-end
-
--- The keys that the header lists, and whether all of them are there. One that is not was lost: keys come one by one
--- with a slot that moves, and a server that is promoted meanwhile may have the header and not all of its rows.
-local function listed(key, uuid)
-  local fields, found, whole = redis.call('HGETALL', key), {}, true
-  for at = 1, #fields, 2 do
-    local kind, name = string.match(fields[at], '^([lb]):(.+)$')
-    if kind == 'b' then
-      found[#found + 1] = place(key, name, ':b')
-    elseif kind == 'l' then
-      for _, layer in ipairs(layers_of(fields[at + 1])) do
-        found[#found + 1] = changes_of(key, name, text(layer), uuid)
-      end
-    end
-  end
-  for _, one in ipairs(found) do
-    whole = whole and redis.call('EXISTS', one) == 1
-  end
-  return found, whole
-end
-
--- uuid, server, the header's u until all is put back: 1 if the header was lost, or was being put back before.
--- A header without all of its rows is as good as lost: then all of the key group goes, and is put back.
-writes.begin_rebuild = function(keys, args)
-  local refusal = refuse_server(args)
-  if refusal then
-    return refusal
-  end
-  local stands = redis.call('HGET', keys[1], 'u')
-  if stands == args[1] or stands == args[1] .. REBUILDING then
-    local found, whole = listed(keys[1], args[1])
-    if not whole then
-      for _, one in ipairs(found) do
-        redis.call('UNLINK', one)
-      end
-      redis.call('DEL', keys[1])
-    end
-  end
-  redis.call('HSETNX', keys[1], 'u', args[1] .. REBUILDING)
-  return redis.call('HGET', keys[1], 'u') == args[1] .. REBUILDING and 1 or 0
-end
-
--- uuid, server: all is put back, and counts at this server.
-writes.end_rebuild = function(keys, args)
-  local refusal = refuse_stranger_but_rebuild(keys[1], args)
-  if refusal then
-    return refusal
-  end
-  redis.call('HSET', keys[1], 'u', args[1], 's', args[2])
-  return 1
 end
 
 -- uuid, server, table, version, start, key, ...: the stored values, null where there is none.
@@ -180,7 +177,7 @@ reads.read = function(keys, args)
   end
   local name, version, start = args[3], tonumber(args[4]), tonumber(args[5])
   local header = redis.call('HMGET', keys[1], 'u', 'floor', 'l:' .. name, 'b:' .. name, 's')
-  refusal = refuse_uuid(keys[1], header[1], args[1]) or refuse_unnoted(keys[1], header[5], args[2])
+  refusal = refuse_uuid(keys[1], header[1], args[1]) or refuse_unnoted(keys[1], header[5], args)
   if refusal then
     return refusal
   end
@@ -275,36 +272,81 @@ reads.page = function(keys, args)
   return stands and refuse_gone({ source }) or redis.call('HSCAN', source, args[7], 'COUNT', args[8])
 end
 
+-- A version as a seal is told it: "<version>:<decided, us>:<attempt>", or its number alone.
+local function sealed_as(told)
+  local version, at, attempt = string.match(told, '^(%d+):(%d+):(.+)$')
+  return version or told, attempt, version and version .. ' ' .. at .. ' ' .. attempt
+end
+
+-- Another attempt of the version was sealed here, or this one was discarded.
+local function refuse_other_attempt(key, version, attempt)
+  local header = redis.call('HMGET', key, 'sealed', 'discarded')
+  local newest, other = string.match(header[1] or '', '^(%d+) %d+ (.+)$')
+  if newest == version and other ~= attempt then
+    return refuse('TGATTEMPT', version .. ' ' .. attempt .. ' ' .. other)
+  end
+  if string.find(',' .. (header[2] or ''), ',' .. attempt .. ',', 1, true) then
+    return refuse('TGATTEMPT', version .. ' ' .. attempt .. ' ')
+  end
+end
+
+-- Whether the layer was listed and lost: it is sealed again, also where its merge was under way.
+local function is_lost(key, name, version)
+  return has(layers_of(redis.call('HGET', key, 'lost:' .. name)), version)
+end
+
+local function found_again(key, name, version)
+  local lost = layers_of(redis.call('HGET', key, 'lost:' .. name))
+  if has(lost, version) then
+    list_versions(key, 'lost:' .. name, without(lost, version))
+  end
+end
+
 -- uuid, server, version, then table, count and a digest of the keys or '', again and again: mark the version as whole.
 -- Tables and what belongs to them stand from `first` to `last` of the arguments.
 -- What does not fit, as table and count found, again and again; empty: sealed. In this order: sealed already
 -- (its rows may be on the way to the base), under the floor (a late zombie), counted.
 local function seal(key, args, first, last)
-  local version, floor = tonumber(args[3]), tonumber(redis.call('HGET', key, 'floor')) or 0
+  local told, attempt, note = sealed_as(args[3])
+  local refusal = attempt and refuse_other_attempt(key, told, attempt)
+  if refusal then
+    return refusal
+  end
+  local version, floor = tonumber(told), tonumber(redis.call('HGET', key, 'floor')) or 0
   local wrong, sealing, digests = {}, {}, {}
+  local brought = attempt and args[1] .. ':' .. attempt or args[1]
   for at = first, last, 3 do
     local name, layers = args[at], layers_of(redis.call('HGET', key, 'l:' .. args[at]) or '')
-    local changes = changes_of(key, name, args[3], args[1])
-    if not has(layers, version) then
-      if version <= floor then
-        redis.call('UNLINK', changes)
-      else
-        local rows = redis.call('HLEN', changes)
-        if rows ~= tonumber(args[at + 1]) then
-          wrong[#wrong + 1], wrong[#wrong + 2] = name, rows
-        elseif rows > 0 then
-          layers[#layers + 1] = version
-          sealing[name], digests[name] = layers, args[at + 2]
-        end
+    local changes = changes_of(key, name, told, brought)
+    local sealed = has(layers, version)
+    if sealed or (version <= floor and not is_lost(key, name, version)) then
+      if attempt or not sealed then
+        redis.call('UNLINK', changes)  -- it came late
+      end
+    else
+      local rows = redis.call('HLEN', changes)
+      if rows ~= tonumber(args[at + 1]) then
+        wrong[#wrong + 1], wrong[#wrong + 2] = name, rows
+      elseif rows > 0 then
+        layers[#layers + 1] = version
+        sealing[name], digests[name] = layers, args[at + 2]
       end
     end
   end
   if #wrong == 0 then
+    local newest = tonumber(string.match(redis.call('HGET', key, 'sealed') or '', '^%d+')) or 0
+    if attempt and version > floor and version >= newest then
+      redis.call('HSET', key, 'sealed', note)
+    end
     for name, layers in pairs(sealing) do
+      local changes = changes_of(key, name, told, args[1])
+      if attempt then
+        redis.call('RENAME', changes_of(key, name, told, brought), changes)
+      end
       list_layers(key, name, layers)
+      found_again(key, name, version)
       if digests[name] ~= '' then
-        local rows = redis.call('HLEN', changes_of(key, name, args[3], args[1]))
-        redis.call('HSET', key, keys_field(name, version), text(rows) .. ' ' .. digests[name])
+        redis.call('HSET', key, keys_field(name, version), text(redis.call('HLEN', changes)) .. ' ' .. digests[name])
       end
     end
   end
@@ -327,6 +369,9 @@ writes.seal_many = function(keys, args)
     end
     local last = at + 3 * tonumber(args[at])
     found[place], at = seal(key, args, at + 1, last), last + 1
+    if found[place].err then
+      return found[place]
+    end
   end
   return found
 end
@@ -334,6 +379,48 @@ end
 -- The same, for those who put back what was lost.
 writes.seal_again = function(keys, args)
   return refuse_stranger_but_rebuild(keys[1], args) or seal(keys[1], args, 4, #args)
+end
+
+-- uuid, server, version, most to remember, then attempts: these are never sealed here from now on, and every layer
+-- from the version on goes. No reader sees it, and no merge has begun to move it: the horizon lies below. 1; 0: lost.
+writes.discard = function(keys, args)
+  local stands = redis.call('HGET', keys[1], 'u')
+  local refusal = stands and refuse_stranger_but_rebuild(keys[1], args)
+  if refusal or not stands then
+    return refusal or 0  -- a header that was lost lists nothing
+  end
+  local lowest, all, known = tonumber(args[3]), {}, {}
+  for one in string.gmatch(redis.call('HGET', keys[1], 'discarded') or '', '[^,]+') do
+    all[#all + 1], known[one] = one, true
+  end
+  for at = 5, #args do
+    if not known[args[at]] then
+      all[#all + 1] = args[at]
+    end
+  end
+  local first = math.max(1, #all - tonumber(args[4]) + 1)
+  redis.call('HSET', keys[1], 'discarded', table.concat(all, ',', first) .. ',')
+  local fields = redis.call('HGETALL', keys[1])
+  for at = 1, #fields, 2 do
+    local name = string.match(fields[at], '^l:(.+)$')
+    if name then
+      local kept = {}
+      for _, layer in ipairs(layers_of(fields[at + 1])) do
+        if layer < lowest then
+          kept[#kept + 1] = layer
+        else
+          redis.call('UNLINK', changes_of(keys[1], name, text(layer), args[1]))
+          redis.call('HDEL', keys[1], keys_field(name, layer))
+        end
+      end
+      list_layers(keys[1], name, kept)
+    end
+  end
+  local newest = tonumber(string.match(redis.call('HGET', keys[1], 'sealed') or '', '^%d+')) or 0
+  if newest >= lowest then
+    redis.call('HDEL', keys[1], 'sealed')
+  end
+  return 1
 end
 
 -- uuid, server, version: make room for a fill at this version. What lies below it goes, and is never read nor
@@ -398,9 +485,10 @@ writes.end_fill = function(keys, args)
 end
 
 -- Whether a stored value has expired at a time, given as it stands in values: 8 bytes, big-endian, signed.
+-- What is too short to have an expiry has not expired: readers report it, and retirement goes on.
 local function expired(value, at)
   local kind = string.sub(value, 1, 1)
-  if kind ~= 'e' and kind ~= 'x' then
+  if (kind ~= 'e' and kind ~= 'x') or #value < 9 then
     return false
   end
   for place = 1, 8 do
@@ -582,12 +670,15 @@ reads.mergeable = function(keys, args)
   local header = redis.call('HMGET', keys[1], 'l:' .. name, 'b:' .. name)
   local based, base = tonumber(header[2]), place(keys[1], name, ':b')
   local gone, seen, hidden = 0, {}, based and based >= start
+  touch(keys[1], base)
   if based and based < start then
     gone = redis.call('HLEN', base)
   end
   for _, layer in ipairs(layers_of(header[1])) do
     if layer <= upto then
-      local found = redis.call('HGETALL', changes_of(keys[1], name, text(layer), args[1]))
+      local changes = changes_of(keys[1], name, text(layer), args[1])
+      touch(keys[1], changes)
+      local found = redis.call('HGETALL', changes)
       for at = 1, #found, 2 do
         local key = found[at]
         if layer < start or seen[key] then
@@ -603,8 +694,8 @@ reads.mergeable = function(keys, args)
   return gone
 end
 
--- uuid, server, table, version, the changes' uuid, 1 to drop: rows of changes that a late apply left under the floor,
--- or that are of a namespace that was dropped.
+-- uuid, server, table, version, the changes' uuid (and attempt), 1 to drop: rows of changes that a late apply left
+-- under the floor or beside their layer, or that are of a namespace that was dropped.
 writes.sweep = function(keys, args)
   local refusal = refuse_stranger(keys[1], args)
   if refusal then
@@ -612,7 +703,9 @@ writes.sweep = function(keys, args)
   end
   local header = redis.call('HMGET', keys[1], 'floor', 'l:' .. args[3])
   local above = tonumber(args[4]) > (tonumber(header[1]) or 0)
-  if args[5] == args[1] and (above or has(layers_of(header[2]), tonumber(args[4]))) then
+  local sealed = has(layers_of(header[2]), tonumber(args[4]))
+  local awaits_its_seal = string.find(args[5], args[1] .. ':', 1, true) == 1 and above and not sealed
+  if awaits_its_seal or (args[5] == args[1] and (above or sealed)) then
     return 0
   end
   local changes = changes_of(keys[1], args[3], args[4], args[5])
@@ -623,7 +716,7 @@ writes.sweep = function(keys, args)
   return rows
 end
 
--- uuid, server, version, then tables: the floor, then per table 1 if the version is sealed there, and rows.
+-- uuid, server, version, then tables: the floor, or 0 where one of them lost the version, then per table 1 if the version is sealed there, and rows.
 reads.look = function(keys, args)
   local refusal = refuse_stranger_but_rebuild(keys[1], args)
   if refusal then
@@ -631,9 +724,14 @@ reads.look = function(keys, args)
   end
   local found = { tonumber(redis.call('HGET', keys[1], 'floor')) or 0 }
   for at = 4, #args do
+    if is_lost(keys[1], args[at], tonumber(args[3])) then
+      found[1] = 0
+    end
     local layers = layers_of(redis.call('HGET', keys[1], 'l:' .. args[at]) or '')
+    local changes = changes_of(keys[1], args[at], args[3], args[1])
+    touch(keys[1], changes)
     found[#found + 1] = has(layers, tonumber(args[3])) and 1 or 0
-    found[#found + 1] = redis.call('HLEN', changes_of(keys[1], args[at], args[3], args[1]))
+    found[#found + 1] = redis.call('HLEN', changes)
   end
   return found
 end
@@ -662,5 +760,7 @@ reads.rows = function(keys, args)
   if refusal then
     return refusal
   end
-  return redis.call('HMGET', changes_of(keys[1], args[3], args[4], args[1]), unpack(args, 5))
+  local changes = changes_of(keys[1], args[3], args[4], args[1])
+  touch(keys[1], changes)
+  return redis.call('HMGET', changes, unpack(args, 5))
 end

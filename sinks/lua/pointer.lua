@@ -27,14 +27,14 @@ writes.create = function(keys, args)
   return redis.call('HMGET', keys[1], 'identity', 'ready')
 end
 
--- uuid, server ids. Every key group has its header: the namespace may be used.
+-- uuid, server ids, processes. Every key group has its header: the namespace may be used.
 writes.ready = function(keys, args)
   if redis.call('HGET', keys[1], 'uuid') ~= args[1] then
     return refuse('TGOTHER', args[1])
   end
   if redis.call('HSETNX', keys[1], 'ready', '1') == 1 then
     redis.call('HSET', keys[1], 'visible', '0', 'digest', '', 'epoch', '0', 'writer', '', 'horizon', '0',
-      'servers', args[2])
+      'servers', args[2], 'processes', args[3] or '')
   end
   return 1
 end
@@ -53,14 +53,14 @@ reads.pointer = function(keys, args)
   return found
 end
 
--- uuid, epoch, writer: the epoch that stands.
+-- uuid, epoch, writer, the library that the writer uses: the epoch that stands.
 writes.claim = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
     return refusal
   end
   if tonumber(args[2]) > number_of(keys[1], 'epoch') then
-    redis.call('HSET', keys[1], 'epoch', args[2], 'writer', args[3])
+    redis.call('HSET', keys[1], 'epoch', args[2], 'writer', args[3], 'library', args[4])
   end
   return number_of(keys[1], 'epoch')
 end
@@ -75,6 +75,95 @@ writes.heartbeat = function(keys, args)
     return 0
   end
   redis.call('HSET', keys[1], 'heartbeat_us', text(now_us()))
+  return 1
+end
+
+-- Which attempt of a version may write: begun:<version> -> "<decided, us> <attempt>", noted before the version's
+-- first row. discarded -> "<version> <decided, us> <attempt>,...": attempts that the log lost, and a person gave up.
+
+local function is_discarded(discarded, attempt)
+  return string.find(',' .. (discarded or ''), ' ' .. attempt .. ',', 1, true) ~= nil
+end
+
+-- uuid, epoch, version, time of the decision, attempt: 1; 0 where the version is visible, and nothing was noted.
+writes.begin = function(keys, args)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  local field, before = 'begun:' .. args[3], 'begun:' .. text(tonumber(args[3]) - 1)
+  local found = redis.call('HMGET', keys[1], 'visible', 'epoch', 'writer', 'discarded', field)
+  local visible, version = tonumber(found[1]), tonumber(args[3])
+  if tonumber(found[2]) > tonumber(args[2]) then
+    return refuse('TGFENCED', found[2])
+  end
+  if version <= visible then
+    return 0
+  end
+  local noted = found[5] and string.match(found[5], ' (.+)$')
+  if (noted and noted ~= args[5]) or is_discarded(found[4], args[5]) then
+    return refuse('TGATTEMPT', args[3] .. ' ' .. args[5] .. ' ' .. (noted or ''))
+  end
+  redis.call('HSET', keys[1], field, args[4] .. ' ' .. args[5])
+  if version - 1 <= visible then
+    redis.call('HDEL', keys[1], before)  -- versions begin in order: no other is left
+  end
+  return 1
+end
+
+-- uuid: what was discarded, then version and note of what was begun above the visible version, again and again.
+reads.begun = function(keys, args)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  local fields, visible = redis.call('HGETALL', keys[1]), number_of(keys[1], 'visible')
+  local found = { redis.call('HGET', keys[1], 'discarded') or '' }
+  for at = 1, #fields, 2 do
+    local version = string.match(fields[at], '^begun:(%d+)$')
+    if version and tonumber(version) > visible then
+      found[#found + 1], found[#found + 2] = version, fields[at + 1]
+    end
+  end
+  return found
+end
+
+-- uuid, epoch, most to remember, then version, time and attempt, again and again: these never begin again. 1.
+writes.refuse_attempts = function(keys, args)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  local found = redis.call('HMGET', keys[1], 'epoch', 'discarded')
+  if tonumber(found[1]) > tonumber(args[2]) then
+    return refuse('TGFENCED', found[1])
+  end
+  local all = {}
+  for one in string.gmatch(found[2] or '', '[^,]+') do
+    all[#all + 1] = one
+  end
+  for at = 4, #args, 3 do
+    if not is_discarded(found[2], args[at + 2]) then
+      all[#all + 1] = args[at] .. ' ' .. args[at + 1] .. ' ' .. args[at + 2]
+    end
+  end
+  local first = math.max(1, #all - tonumber(args[3]) + 1)
+  redis.call('HSET', keys[1], 'discarded', table.concat(all, ',', first) .. ',')
+  return 1
+end
+
+-- uuid, version: the notes from it on go, behind all that was written under them.
+writes.forget_begun = function(keys, args)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  for _, field in ipairs(redis.call('HKEYS', keys[1])) do
+    local version = string.match(field, '^begun:(%d+)$')
+    if version and tonumber(version) >= tonumber(args[2]) then
+      redis.call('HDEL', keys[1], field)
+    end
+  end
   return 1
 end
 
@@ -99,18 +188,14 @@ writes.mark = function(keys, args)
 end
 
 -- uuid, epoch, version, digest, catalog entry: the flip. 1, or 0 and nothing changed.
--- Both keys beside the pointer are touched first: where one of them has left with its slot, that is an error,
--- and what was written before an error stays. Only from the exact predecessor (I7), or to the version that the
--- store was filled at, never under a higher epoch (I6), never on a server that was not
--- compared with the log: it may have lost what is said to be visible.
+-- Only from the exact predecessor (I7), or to the version that the store was filled at, never under a higher epoch
+-- (I6), never on a server that was not compared with the log: it may have lost what is said to be visible.
 local function flip(keys, args, filled)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
     return refusal
   end
   local catalog, stream = beside(keys[1], 'catalog'), beside(keys[1], 'versions')
-  redis.call('EXISTS', catalog)
-  redis.call('EXISTS', stream)
   local id = server_id()
   local found = redis.call('HMGET', keys[1], 'visible', 'epoch', 'servers', 'horizon')
   if not string.find(found[3], id, 1, true) then
@@ -129,11 +214,15 @@ local function flip(keys, args, filled)
     redis.call('HSET', keys[1], 'filled', args[3])
   end
   redis.call('HSET', catalog, args[3], text(now_us()) .. ' ' .. args[5])
-  -- Who waits for a version sleeps on this stream. After a failover it may be ahead of the pointer.
+  -- Who waits for a version sleeps on this stream. After a failover it may be ahead of the pointer. A slot that is
+  -- leaving takes no key back that was emptied here: who waits then looks again by the clock.
   local added = redis.pcall('XADD', stream, 'MAXLEN', '16', args[3] .. '-0', 'visible', args[3])
   if type(added) == 'table' and added.err then
-    redis.call('DEL', stream)
-    redis.call('XADD', stream, args[3] .. '-0', 'visible', args[3])
+    redis.call('UNLINK', stream)
+    added = redis.pcall('XADD', stream, args[3] .. '-0', 'visible', args[3])
+    if type(added) == 'table' and added.err and not string.find(added.err, 'non local key', 1, true) then
+      return added
+    end
   end
   return 1
 end
@@ -146,6 +235,8 @@ writes.publish_filled = function(keys, args)
   return flip(keys, args, true)
 end
 
+local CATALOG_MAX = 100000
+
 -- uuid, oldest, newest: the entries there are, ascending, each "<published, us> <entry>".
 reads.catalog = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
@@ -153,8 +244,10 @@ reads.catalog = function(keys, args)
     return refusal
   end
   local first = math.max(tonumber(args[2]), number_of(keys[1], 'horizon'), 1)
-  local last = math.min(tonumber(args[3]), number_of(keys[1], 'visible'))
+  -- A pointer that says more is none of ours: looking for its versions would not end.
+  local last = math.min(tonumber(args[3]), number_of(keys[1], 'visible'), first + CATALOG_MAX)
   local catalog, entries = beside(keys[1], 'catalog'), {}
+  touch(keys[1], catalog)
   for from = first, last, 1000 do
     local versions = {}
     for version = from, math.min(from + 999, last) do
@@ -183,22 +276,6 @@ writes.forget = function(keys, args)
   return gone
 end
 
--- uuid: how many catalog entries lie below the horizon, and how many leases ran out.
-reads.leftovers = function(keys, args)
-  local refusal = refuse_other(keys[1], args[1])
-  if refusal then
-    return refusal
-  end
-  local horizon, now, entries, leases = number_of(keys[1], 'horizon'), now_us(), 0, 0
-  for _, version in ipairs(redis.call('HKEYS', beside(keys[1], 'catalog'))) do
-    entries = entries + (tonumber(version) < horizon and 1 or 0)
-  end
-  for _, lease in ipairs(redis.call('HVALS', beside(keys[1], 'leases'))) do
-    leases = leases + (tonumber(string.match(lease, '(%d+)$')) <= now and 1 or 0)
-  end
-  return { entries, leases }
-end
-
 -- uuid, then schema id and schema, again and again.
 writes.put_schemas = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
@@ -212,15 +289,85 @@ writes.put_schemas = function(keys, args)
 end
 
 reads.schemas = function(keys, args)
-  return refuse_other(keys[1], args[1]) or redis.call('HGETALL', beside(keys[1], 'schemas'))
+  local schemas = beside(keys[1], 'schemas')
+  touch(keys[1], schemas)
+  return refuse_other(keys[1], args[1]) or redis.call('HGETALL', schemas)
 end
 
 -- Leases: lease id -> "<version> <taken, us> <expires, us>". They and the horizon move in the same place,
--- so that neither can pass the other.
+-- so that neither can pass the other. Readers may write to that hash past these functions, for no right is narrower
+-- than HSET: what is not exactly a lease does not count, and the next announce removes it. The writer's own leases, whose
+-- ids begin so, are fields of the pointer, which readers cannot write.
 
-local function lease_of(content)
-  local version, taken, expires = string.match(content, '^(%d+) (%-?%d+) (%-?%d+)$')
-  return tonumber(version), tonumber(taken), tonumber(expires)
+local WRITERS, OF_WRITER = '^writer%-', 'lease:'
+local LEASES_MAX, LEASE_BYTES_MAX, LEASE_US_MAX, PAGE = 4000, 512, 86400 * 1000000, '250'
+
+local function is_lease_id(id)
+  return #id <= 64 and string.find(id, '^[%w_.-]+$') ~= nil
+end
+
+-- Nil where the content cannot be a lease's: what `lease` would never have written.
+local function lease_of(content, visible, now)
+  local version, taken, expires = string.match(content, '^(%d+) (%d+) (%d+)$')
+  version, taken, expires = tonumber(version), tonumber(taken), tonumber(expires)
+  if #content > 64 or not version or version > visible or expires > now + LEASE_US_MAX then
+    return nil
+  end
+  return { version = version, taken = taken, expires = expires }
+end
+
+-- Where the readers' leases are, unless there are more of them than `lease` lets in, or larger ones: then they are not
+-- looked at, for a call that walks them keeps the server from everybody else.
+local function leases_at(key, most)
+  local leases = beside(key, 'leases')
+  local count = redis.call('HLEN', leases)
+  local fit = count <= most
+  if count > 0 and fit then
+    fit = redis.call('MEMORY', 'USAGE', leases, 'SAMPLES', '0') <= (most + 1) * LEASE_BYTES_MAX
+  end
+  return leases, count, fit
+end
+
+-- A page of the readers' leases: the next cursor, those that hold by id, the ids of those that do not any more, and of
+-- what is no lease.
+local function page_of_leases(leases, cursor, horizon, visible, now)
+  local scanned = redis.call('HSCAN', leases, cursor, 'COUNT', PAGE)
+  local found, held, over, foreign = scanned[2], {}, {}, {}
+  for at = 1, #found, 2 do
+    local id = found[at]
+    local lease = is_lease_id(id) and not string.find(id, WRITERS) and lease_of(found[at + 1], visible, now)
+    if not lease then
+      foreign[#foreign + 1] = id
+    elseif lease.expires <= now or lease.version < horizon then
+      over[#over + 1] = id
+    else
+      held[id] = lease
+    end
+  end
+  return scanned[1], held, over, foreign
+end
+
+local function remove_fields(key, ...)
+  for _, fields in ipairs({ ... }) do
+    for at = 1, #fields, 1000 do
+      redis.call('HDEL', key, unpack(fields, at, math.min(at + 999, #fields)))
+    end
+  end
+end
+
+-- The writer's leases that hold by id, and the fields of those that do not any more.
+local function leases_of_writer(key, horizon, visible, now)
+  local found, held, over = redis.call('HGETALL', key), {}, {}
+  for at = 1, #found, 2 do
+    local id = string.match(found[at], '^' .. OF_WRITER .. '(.+)$')
+    local lease = id and lease_of(found[at + 1], visible, now)
+    if lease and lease.expires > now and lease.version >= horizon then
+      held[id] = lease
+    elseif id then
+      over[#over + 1] = found[at]
+    end
+  end
+  return held, over
 end
 
 -- uuid, lease id, version, microseconds.
@@ -229,68 +376,155 @@ writes.lease = function(keys, args)
   if refusal then
     return refusal
   end
-  local horizon, version, now = number_of(keys[1], 'horizon'), tonumber(args[3]), now_us()
+  local stands = redis.call('HMGET', keys[1], 'horizon', 'visible', 'max_leases')
+  local horizon, visible, most = tonumber(stands[1]), tonumber(stands[2]), tonumber(stands[3]) or LEASES_MAX
+  local id, version, now = args[2], tonumber(args[3]), now_us()
   if version < horizon then
     return refuse('TGEXPIRED', text(horizon))
   end
-  local leases, taken = beside(keys[1], 'leases'), now
-  local known = redis.call('HGET', leases, args[2])
-  if known then
-    local held, first = lease_of(known)
-    taken = held == version and first or now
+  if version > visible then
+    return refuse('TGAHEAD', text(visible))
   end
-  redis.call('HSET', leases, args[2], args[3] .. ' ' .. text(taken) .. ' ' .. text(now + tonumber(args[4])))
+  if not is_lease_id(id) or tonumber(args[4]) > LEASE_US_MAX then
+    return refuse('TGLEASE', 'no lease')
+  end
+  local leases, field = beside(keys[1], 'leases'), id
+  if string.find(id, WRITERS) then
+    leases, field = keys[1], OF_WRITER .. id
+  end
+  local known = redis.call('HGET', leases, field)
+  if not known and leases ~= keys[1] and redis.call('HLEN', leases) >= most then
+    -- Those that ran out while no writer was there: some page is likely to have one.
+    local _, count, fit = leases_at(keys[1], most)
+    local over, foreign = {}, {}
+    if fit then
+      _, _, over, foreign = page_of_leases(leases, text(now % 65536), horizon, visible, now)
+    end
+    if count - #over - #foreign >= most then
+      return refuse('TGLEASES', text(most))
+    end
+    remove_fields(leases, over, foreign)
+  end
+  local lease = known and lease_of(known, visible, now)
+  local taken = lease and lease.version == version and lease.taken or now
+  redis.call('HSET', leases, field, text(version) .. ' ' .. text(taken) .. ' ' .. text(now + tonumber(args[4])))
   return 1
 end
 
 -- uuid, lease id.
 writes.release = function(keys, args)
-  return refuse_other(keys[1], args[1]) or redis.call('HDEL', beside(keys[1], 'leases'), args[2])
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  if string.find(args[2], WRITERS) then
+    return redis.call('HDEL', keys[1], OF_WRITER .. args[2])
+  end
+  return redis.call('HDEL', beside(keys[1], 'leases'), args[2])
 end
 
--- uuid: the time, then lease id and lease, again and again.
+-- uuid, cursor: the time, the next cursor or -1 for more than may be, how many that do not hold any more and how many
+-- that are none are on this page, then of each lease that holds its id, version, time of taking and end.
 reads.leases = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
     return refusal
   end
-  local found = redis.call('HGETALL', beside(keys[1], 'leases'))
-  table.insert(found, 1, text(now_us()))
+  touch(keys[1], beside(keys[1], 'leases'))
+  local stands, now = redis.call('HMGET', keys[1], 'horizon', 'visible', 'max_leases'), now_us()
+  local horizon, visible = tonumber(stands[1]), tonumber(stands[2])
+  local leases, _, fit = leases_at(keys[1], tonumber(stands[3]) or LEASES_MAX)
+  local cursor, held, over, foreign = '-1', {}, {}, {}
+  if fit then
+    cursor, held, over, foreign = page_of_leases(leases, args[2], horizon, visible, now)
+  end
+  local some, found = { held }, { text(now), cursor, #over, #foreign }
+  if args[2] == '0' then
+    some[2] = leases_of_writer(keys[1], horizon, visible, now)
+  end
+  for _, of_some in ipairs(some) do
+    for id, lease in pairs(of_some) do
+      found[#found + 1], found[#found + 2] = id, text(lease.version)
+      found[#found + 1], found[#found + 2] = text(lease.taken), text(lease.expires)
+    end
+  end
   return found
 end
 
--- uuid, horizon, the longest a lease holds in microseconds or -1, versions behind the visible or -1:
--- the horizon that stands.
+-- uuid, horizon, the longest a lease holds in microseconds or -1, versions behind the visible or -1, keep_versions or 0,
+-- max_leases or '', cursor: the horizon that stands; the next cursor, or -1: more leases than max_leases were there, and
+-- none held; how many entries were no leases and went, on the page of this cursor.
+-- Readers together hold a version no longer than one lease, counted from when it could first have been retired: when
+-- the version keep_versions above it became visible.
 writes.announce = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
     return refusal
   end
-  local visible, stands, now = number_of(keys[1], 'visible'), number_of(keys[1], 'horizon'), now_us()
-  local most, layers = tonumber(args[3]), tonumber(args[4])
-  local moved, leases = math.min(tonumber(args[2]), visible), beside(keys[1], 'leases')
-  local found = redis.call('HGETALL', leases)
-  for at = 1, #found, 2 do
-    local version, taken, expires = lease_of(found[at + 1])
-    -- Both ways from now: taken far ahead is a clock that went back since.
-    local young = most < 0 or math.abs(now - taken) < most
-    local near = layers < 0 or version >= visible - layers
-    if expires > now and young and near then
-      moved = math.min(moved, version)
+  local now, catalog = now_us(), beside(keys[1], 'catalog')
+  local found = redis.call('HMGET', keys[1], 'visible', 'horizon', 'max_leases')
+  local visible, stands = tonumber(found[1]), tonumber(found[2])
+  local longest, layers, kept = tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
+  local most = tonumber(args[6]) or tonumber(found[3]) or LEASES_MAX
+  local leases, count, fit = leases_at(keys[1], most)
+  local moved = math.min(tonumber(args[2]), visible)
+  -- Both ways from now: a time far ahead is of a clock that went back since.
+  local function young(since)
+    return longest < 0 or math.abs(now - since) < longest
+  end
+  local function fresh(version)
+    local entry = longest >= 0 and kept > 0 and redis.call('HGET', catalog, text(version + kept))
+    local published = entry and tonumber(string.match(entry, '^(%d+) '))
+    return not published or young(published)
+  end
+  local function near(lease)
+    return layers < 0 or lease.version >= visible - layers
+  end
+  local of_writer, gone = leases_of_writer(keys[1], stands, visible, now)
+  for _, lease in pairs(of_writer) do
+    if lease.version < moved and near(lease) then
+      moved = lease.version
+    end
+  end
+  for _, content in ipairs(count > 0 and fit and redis.call('HVALS', leases) or {}) do
+    local version = tonumber(string.match(content, '^(%d+) '))
+    if version and version < moved and version >= stands then
+      local lease = lease_of(content, visible, now)
+      if lease and lease.expires > now and near(lease) and young(lease.taken) and fresh(version) then
+        moved = version
+      end
     end
   end
   moved = math.max(moved, stands)
-  redis.call('HSET', keys[1], 'horizon', text(moved))
-  for at = 1, #found, 2 do
-    local version, _, expires = lease_of(found[at + 1])
-    if expires <= now or version < moved then
-      redis.call('HDEL', leases, found[at])
-    end
+  redis.call('HSET', keys[1], 'horizon', text(moved), 'max_leases', text(most))
+  remove_fields(keys[1], gone)
+  if not fit then
+    redis.call('UNLINK', leases)
+    return { moved, '-1', 0 }
   end
-  return moved
+  if count == 0 then
+    return { moved, '0', 0 }
+  end
+  local cursor, _, over, foreign = page_of_leases(leases, args[7], moved, visible, now)
+  remove_fields(leases, over, foreign)
+  return { moved, cursor, #foreign }
 end
 
--- uuid, epoch, server ids: the servers that were compared with the log, from now on.
+-- uuid: how many catalog entries lie below the horizon.
+reads.leftovers = function(keys, args)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  local horizon, entries = number_of(keys[1], 'horizon'), 0
+  for _, version in ipairs(redis.call('HKEYS', beside(keys[1], 'catalog'))) do
+    entries = entries + (tonumber(version) < horizon and 1 or 0)
+  end
+  return entries
+end
+
+-- uuid, epoch, server ids, processes: the servers that were compared with the log, from now on. A process is
+-- "<server id>:<run id>:<bytes from a primary>": while the last two stay, it never lost anything (redis_origins.py).
 writes.list_servers = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
@@ -299,7 +533,7 @@ writes.list_servers = function(keys, args)
   if number_of(keys[1], 'epoch') > tonumber(args[2]) then
     return refuse('TGFENCED', text(number_of(keys[1], 'epoch')))
   end
-  redis.call('HSET', keys[1], 'servers', args[3])
+  redis.call('HSET', keys[1], 'servers', args[3], 'processes', args[4] or '')
   return 1
 end
 

@@ -13,13 +13,15 @@ LOST = ("ssl", "eof", "closed", "reset", "disconnect", "aborted", "broken pipe")
 
 
 def over_its_time(said: str, own: str | None) -> str:
-    """What to do when a certificate's time is over, by what the failed connection ``said`` and by the file of
-    the client's ``own`` certificate; '' when it is not that.
+    """What to do when a certificate's time is over or its name is another one, by what the failed connection
+    ``said`` and by the file of the client's ``own`` certificate; '' when it is neither.
 
     >>> over_its_time("certificate verify failed: certificate has expired", None)
     "the server's certificate, or who signed it, is over its time: renew it there"
     """
     words = said.lower()
+    if "certificate is not valid for" in words or "hostname mismatch" in words:
+        return "the server's certificate is of other names: connect by one of them, or give it this one"
     if "certificate has expired" in words:
         return "the server's certificate, or who signed it, is over its time: renew it there"
     end = end_of(own) if own else None

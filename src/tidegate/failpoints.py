@@ -30,6 +30,7 @@ NAMES = (
     "manifest.after_write",  # the manifest is durable, nothing decided
     "decide.before_append",  # the last moment at which nothing is decided
     "decide.after_append",  # Decided is durable, the driver has not read it back
+    "apply.after_begin",  # the store has noted the attempt, and has no row of it
     "apply.before_chunk",  # before a chunk goes to the store
     "apply.after_chunk",  # a chunk is in the store, not sealed
     "seal.after",  # a range of key groups is sealed

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import functools
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -156,7 +158,7 @@ def encode_key(values: Sequence[object], types: Sequence[str]) -> bytes:
 def decode_key(key: bytes, types: Sequence[str]) -> object:
     """The inverse of ``encode_key``: one value for one column, a tuple for several.
 
-    CorruptError: these bytes are no key of these columns.
+    CorruptError: these bytes are no key of these columns, or not as ``encode_key`` writes it.
     """
     try:
         if len(types) == 1:
@@ -167,8 +169,9 @@ def decode_key(key: bytes, types: Sequence[str]) -> object:
             values.append(_decode_one(part, kind))
         if rest:
             raise ValueError
-    except (ValueError, ArithmeticError) as error:  # not UTF-8, not a number, not a date
-        msg = f"{key!r} is not a key of the columns' types, {', '.join(types)}"
+    except (ValueError, ArithmeticError, BadRecordError) as error:  # not UTF-8, not a number, not a date
+        shown = repr(key[:60]) + f"... ({len(key)} bytes)" * (len(key) > 60)
+        msg = f"{shown} is not a key of the columns' types, {', '.join(types)}"
         raise CorruptError(msg) from error
     return tuple(values)
 
@@ -228,16 +231,40 @@ def _encode_decimal(value: decimal.Decimal, kind: str, scale: int) -> bytes:
 
 
 def _decode_one(part: bytes, kind: str) -> object:
+    """The value. ValueError, ArithmeticError: ``_encode_one`` does not write this of any value."""
     match kind:
         case "string":
             return part.decode()
         case "binary":
             return part
         case "boolean":
-            return part == b"true"
+            if part in (b"true", b"false"):
+                return part == b"true"
         case "date":
-            return datetime.date.fromisoformat(part.decode())
+            day = datetime.date.fromisoformat(part.decode())
+            if day.isoformat().encode() == part:
+                return day
         case "tinyint" | "smallint" | "int" | "bigint":
-            return int(part)
+            number, end = int(part), INTEGER_LIMITS[kind]
+            if -end <= number < end and b"%d" % number == part:
+                return number
         case _:
-            return decimal.Decimal(part.decode())
+            if decimal_pattern(kind).fullmatch(text := part.decode()):
+                return decimal.Decimal(text)
+    raise ValueError
+
+
+@functools.lru_cache(maxsize=256)
+def decimal_pattern(kind: str) -> re.Pattern[str]:
+    """The text of a ``decimal(p,s)`` in a key: zero has no sign. ValueError: it is no such type."""
+    precision, scale = decimal_parts(kind)
+    whole = f"(?:0|[1-9][0-9]{{0,{precision - scale - 1}}})" if precision > scale else "0"
+    return re.compile(rf"(?!-[0.]*\Z)-?{whole}" + f"[.][0-9]{{{scale}}}" * (scale > 0))
+
+
+def decimal_parts(kind: str) -> tuple[int, int]:
+    """Precision and scale of ``decimal(p,s)``. ValueError: it is no such type."""
+    if not kind.startswith("decimal("):
+        raise ValueError
+    precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
+    return int(precision), int(scale)

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable
 
 from tidegate.errors import ConfigError
+from tidegate.urls import redact
 
 LOCAL = "_local"
 """The table that knows the instances of every local state; ``_local.<name>`` holds the items of one."""
@@ -33,7 +34,9 @@ CUT = 14
 def check_name(what: str, name: object) -> str:
     """The name itself, or ConfigError when it is not ``[A-Za-z0-9_.-]{1,64}``."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
-        msg = f"{what} name {name!r} is not allowed: use 1 to 64 of the characters A-Z a-z 0-9 _ . -"
+        misplaced = isinstance(name, str) and re.search("://|@", name)  # a URL in the wrong place
+        shown = redact(str(name)) if misplaced else repr(name)
+        msg = f"{what} name {shown} is not allowed: use 1 to 64 of the characters A-Z a-z 0-9 _ . -"
         raise ConfigError(msg)
     return name
 

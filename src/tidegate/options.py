@@ -13,10 +13,12 @@ from tidegate.errors import ConfigError
 from tidegate.key_groups import check_key_groups, check_parallelism
 from tidegate.local_dir import LocalDirs, check_local_dir
 from tidegate.names import DELETED, LOCAL, check_name, did_you_mean
+from tidegate.urls import redact, scheme_of
 
 KEY_BYTES_MAX = 32 * 1024
 VALUE_BYTES_MAX = 16 * 1024 * 1024
 KEEP_VERSIONS_MAX = 1_000
+LEASES_MAX, MOST_LEASES = 4_000, 8_000
 """Versions are retired by the facts that the fold keeps, of so many versions."""
 DRIVER_ROWS_MAX = 100_000
 """More rows are not few: what they take in the driver's memory is bounded by their number."""
@@ -61,6 +63,7 @@ class Options:
     keep_versions: int | None = None
     max_layers: int | None = None
     max_lease_s: float = 600.0
+    max_leases: int = LEASES_MAX
     apply_deadline_s: float = 300.0
     decide_deadline_s: float = 60.0
     parallelism: int | str | None = None
@@ -97,6 +100,7 @@ class Options:
         self._check_parallelism()
         if self.keep_versions is not None:
             _whole("keep_versions", self.keep_versions, 1, KEEP_VERSIONS_MAX)
+        _whole("max_leases", self.max_leases, 1, MOST_LEASES)
         _whole("wait_replicas", self.wait_replicas, 0)
         _whole("state_cache_bytes", self.state_cache_bytes, 0)
         _whole("state_memory_bytes", self.state_memory_bytes, 0)
@@ -223,11 +227,7 @@ class StoreAt:
 
     def __post_init__(self) -> None:
         if STORE_NAME.fullmatch(self.name) is None:
-            msg = (
-                f"{self.name!r} cannot name a store: use 1 to 40 of the characters a-z 0-9 _ and -, the first"
-                " a letter or a digit"
-            )
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.name!r} cannot name a store: {_NO_NAME}")
 
     def __repr__(self) -> str:
         return f"StoreAt({self.name!r}, {redact(self.url)!r})"
@@ -236,6 +236,7 @@ class StoreAt:
 STORE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _NAMED = re.compile(r"([^=:/]*)=([^:/]+:.*)", re.DOTALL)
 """``name=URL``: a URL has a colon before any equals sign."""
+_NO_NAME = "use 1 to 40 of the characters a-z 0-9 _ and -, the first a letter or a digit"
 
 
 def store_at(text: str, options: dict[str, Any] | None = None) -> StoreAt:
@@ -248,12 +249,15 @@ def store_at(text: str, options: dict[str, Any] | None = None) -> StoreAt:
     ('redis', 'copy')
     """
     if not isinstance(text, str):
-        raise ConfigError(f"a store is {text!r}; it must be text: a URL, or name=URL")
+        raise ConfigError(f"a store is {type(text).__name__}; it must be text: a URL, or name=URL")
     named = _NAMED.fullmatch(text)
-    name, url = (named[1], named[2]) if named else ("", text)
-    kind = url.partition(":")[0].partition("+")[0].lower()
+    if named and scheme_of(named[2]):
+        if STORE_NAME.fullmatch(named[1]) is None:  # not shown: it may be a piece of a login
+            raise ConfigError(f"what precedes = cannot name a store: {_NO_NAME}")
+        return StoreAt(named[1], named[2], options or {})
+    kind = scheme_of(text).partition("+")[0].lower()
     derived = re.sub(r"[^a-z0-9_-]", "", "redis" if kind == "rediss" else kind)[:40].lstrip("_-")
-    return StoreAt(name if named else derived or "store", url, options or {})
+    return StoreAt(derived or "store", text, options or {})
 
 
 def stores_at(
@@ -267,7 +271,7 @@ def stores_at(
     if isinstance(stores, str):
         return (store_at(stores, dict(options or {})),)
     if not isinstance(stores, Sequence):
-        raise ConfigError(f"store is {stores!r}; it must be a URL, or a list of URL or name=URL")
+        raise ConfigError(f"store is {type(stores).__name__}; it must be a URL, or a list of URL or name=URL")
     found = tuple(one if isinstance(one, StoreAt) else store_at(one) for one in stores)
     names = [one.name for one in found]
     if not found:
@@ -338,7 +342,7 @@ class Endpoints:
     ) -> Endpoints:
         """From what a user gave; errors as ``stores_at``."""
         if not isinstance(wal, str):
-            raise ConfigError(f"the log's URL is {wal!r}; it must be text, as in file:///path")
+            raise ConfigError(f"the log's URL is {type(wal).__name__}; it must be text, as in file:///path")
         for name, options in (("wal_options", wal_options), ("store_options", store_options)):
             if not isinstance(options, Mapping | None):
                 raise ConfigError(f"{name} is {type(options).__name__}; it must be a dict of options")
@@ -362,19 +366,6 @@ class Endpoints:
             f"Endpoints(namespace={self.namespace!r}, wal={redact(self.wal)!r},"
             f" store={redact(self.store)!r}{also})"
         )
-
-
-def redact(url: str) -> str:
-    """The URL with its password, if any, replaced by ``***`` (T48).
-
-    Rather too much is hidden than too little: a password may hold ``/`` and ``@`` that nobody
-    encoded, and clients also take it from the query.
-
-    >>> redact("redis://user:secret@cache:6379/0")
-    'redis://user:***@cache:6379/0'
-    """
-    hidden = re.sub(r"(?<=://)([^/@:]*):.*@", r"\1:***@", url, flags=re.DOTALL)
-    return re.sub(r"(?i)([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*", r"\1***", hidden)
 
 
 def _whole(name: str, value: object, least: int, most: int | None = None) -> None:

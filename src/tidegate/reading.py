@@ -17,11 +17,12 @@ from tidegate.errors import (
     WaitTimeoutError,
 )
 from tidegate.key_groups import encode_key
-from tidegate.options import redact
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.names_there import has_instead
+from tidegate.sinks.reads import shown_bytes
 from tidegate.sinks.store import CatalogEntry, Identity, Pointer
 from tidegate.source_offsets import Offsets, checked_offsets, passed
+from tidegate.urls import redact
 from tidegate.values import EPOCH, Value, Values, described, values_of
 from tidegate.wal.record import (
     BatchOrigin,
@@ -438,14 +439,20 @@ class TableView(NamedTuple):
         """The rows of one record batch, decoded one by one."""
         keys, contents = (batch.column(name).to_pylist() for name in ("key", "value"))
         for key, content in zip(keys, contents, strict=True):
-            yield self.values.decode_key(key), self.decode(key, content)
+            yield self._key(key), self.decode(key, content)
+
+    def _key(self, key: bytes) -> Any:
+        try:
+            return self.values.decode_key(key)
+        except CorruptError as error:
+            raise CorruptError(f"{self.where}, table {self.name}: {error}") from error
 
     def decode(self, key: bytes, content: bytes) -> Value:
         """The value. CorruptError names the table and the key."""
         try:
             return self.values.decode(content)
         except CorruptError as error:
-            raise CorruptError(f"{self.where}, table {self.name}, key {key!r}: {error}") from error
+            raise CorruptError(f"{self.where}, table {self.name}, key {shown_bytes(key)}: {error}") from error
 
 
 def view_of(
@@ -464,7 +471,10 @@ def view_of(
     at = entry.tables[table]
     if at.schema_id not in schemas:
         return None
-    values = values_of(schemas[at.schema_id])
+    try:
+        values = values_of(schemas[at.schema_id])
+    except ConfigError as error:
+        raise ConfigError(f"{where}, table {table}, schema {at.schema_id}: {error}") from None
     return TableView(where, table, entry.version, at.start, entry.decided_at_us, identity.key_groups, values)
 
 

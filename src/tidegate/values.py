@@ -27,8 +27,9 @@ from __future__ import annotations
 import datetime
 import decimal
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import msgspec
 import pyarrow as pa
@@ -68,9 +69,8 @@ class Values:
         self.schema = schema
         self.key_types = schema.key_types
         self._is_bytes = schema.value_format == "bytes"
-        kinds = {column.name: self._kind_of_value(column) for column in schema.value}
-        self._reads = _struct(kinds).reads
-        self._decoder = msgspec.json.Decoder(self._reads)
+        self.kinds = kinds = {column.name: self._kind_of_value(column) for column in schema.value}
+        self._decoder = msgspec.json.Decoder(object_of({name: kind.reads for name, kind in kinds.items()}))
         self._mends = [(name, kind.mend) for name, kind in kinds.items() if kind.mend is not None]
         self._names = list(kinds)
         keys = {column.name: kind_of(column.type) for column in schema.key}
@@ -101,12 +101,14 @@ class Values:
         return row
 
     def decode_all(self, contents: Any) -> list[dict[str, Any]]:
-        """The values of an Arrow binary array of JSON, parsed together; a null is a row of None.
+        """The values of an Arrow binary array of JSON, each parsed by itself; a null is a row of None.
 
-        msgspec.MsgspecError, ValueError: some value is none of this schema; ``decode`` says which.
+        Parsed together, three that cannot be read may give three rows: what is open in one ends in the next.
+        msgspec.MsgspecError, ValueError, ArithmeticError: some value is none of this schema; ``decode`` says
+        which.
         """
-        joined = b"[" + b",".join(content or b"{}" for content in contents.to_pylist()) + b"]"
-        rows: list[dict[str, Any]] = msgspec.json.Decoder(list[self._reads]).decode(joined)  # type: ignore[name-defined]
+        decode = self._decoder.decode
+        rows = [{} if content is None else decode(content) for content in contents.to_pylist()]
         for name, mend in self._mends:
             for row in rows:
                 found = row.get(name)
@@ -166,6 +168,22 @@ def _float_of(found: float | str) -> float:
     return float(found)
 
 
+def _decimal_of(precision: int, scale: int) -> Mend:
+    """Give all digits of the scale, and refuse other numbers: Arrow ends the process at 1E-999999999."""
+    exactly = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
+    unit = decimal.Decimal((0, (1,), -scale))
+
+    def checked(found: decimal.Decimal) -> decimal.Decimal:
+        try:
+            if not found.is_finite():
+                raise decimal.InvalidOperation
+            return found.quantize(unit, context=exactly)
+        except decimal.DecimalException:
+            raise ValueError(f"a number that is not exactly one of decimal({precision},{scale})") from None
+
+    return checked
+
+
 def _date_of_days(text: str) -> datetime.date:
     return EPOCH.date() + datetime.timedelta(days=int(text))
 
@@ -181,16 +199,23 @@ def _naive_of_us(text: str) -> datetime.datetime:
 _AWARE = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
 _NAIVE = Annotated[datetime.datetime, msgspec.Meta(tz=False)]
 
+_FLOAT = float | Literal["NaN", "Infinity", "-Infinity"]
+
+
+def _whole(bits: int) -> Any:
+    return Annotated[int, msgspec.Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)]
+
+
 SIMPLE: dict[str, Kind] = {
     "string": Kind(str, pa.string()),
     "binary": Kind(bytes, pa.binary()),
     "boolean": Kind(bool, pa.bool_()),
-    "tinyint": Kind(int, pa.int8()),
-    "smallint": Kind(int, pa.int16()),
-    "int": Kind(int, pa.int32()),
-    "bigint": Kind(int, pa.int64()),
-    "float": Kind(float | str, pa.float32(), _float_of),
-    "double": Kind(float | str, pa.float64(), _float_of),
+    "tinyint": Kind(_whole(8), pa.int8()),
+    "smallint": Kind(_whole(16), pa.int16()),
+    "int": Kind(_whole(32), pa.int32()),
+    "bigint": Kind(_whole(64), pa.int64()),
+    "float": Kind(_FLOAT, pa.float32(), _float_of),
+    "double": Kind(_FLOAT, pa.float64(), _float_of),
     "date": Kind(datetime.date, pa.date32()),
     "timestamp": Kind(_AWARE, pa.timestamp("us", "UTC")),
     "timestamp_ntz": Kind(_NAIVE, pa.timestamp("us")),
@@ -215,8 +240,17 @@ KEYS_OF_MAPS: dict[str, Mend] = {
 """How the text of a map's key becomes what it was."""
 
 
+NESTED_MAX = 100
+"""Arrays, maps and structs within each other: what reads them calls itself for each."""
+
+
 def kind_of(name: str) -> Kind:
-    """The type of this Spark name, nested ones too. ConfigError: it is not known."""
+    """The type of this Spark name, nested ones too. ConfigError: it is not known, or nested too deeply."""
+    depths = itertools.accumulate((c == "<") - (c == ">") for c in name)
+    if max(depths, default=0) > NESTED_MAX:
+        raise ConfigError(
+            f"{name[:60]}... is nested more than {NESTED_MAX} levels deep; make a string of its inner part"
+        )
     try:
         kind, rest = _read_type(name, name)
     except (RecursionError, pa.ArrowInvalid):
@@ -241,9 +275,9 @@ def _read_type(text: str, whole: str) -> tuple[Kind, str]:
     match word:
         case "decimal":
             arguments, rest = _read_arguments(rest, whole)
-            if len(arguments) != 2 or not 1 <= arguments[0] <= 38:
+            if len(arguments) != 2 or not 1 <= arguments[0] <= 38 or arguments[1] > 38:
                 raise _unknown(whole)
-            return Kind(decimal.Decimal, pa.decimal128(*arguments)), rest
+            return Kind(decimal.Decimal, pa.decimal128(*arguments), _decimal_of(*arguments)), rest
         case "char" | "varchar":
             _, rest = _read_arguments(rest, whole)
             return SIMPLE["string"], rest
@@ -285,7 +319,10 @@ def _read_map(rest: str, whole: str) -> tuple[Kind, str]:
     if name not in KEYS_OF_MAPS:
         raise _unknown(whole)
     value, rest = _read_type(_after(rest, ",", whole), whole)
-    return _map(key, KEYS_OF_MAPS[name], value), _after(rest, ">", whole)
+    mend_key = KEYS_OF_MAPS[name]
+    if name == "decimal" and (fits := key.mend) is not None:
+        return _map(key, lambda text: fits(decimal.Decimal(text)), value), _after(rest, ">", whole)
+    return _map(key, mend_key, value), _after(rest, ">", whole)
 
 
 def _read_struct(rest: str, whole: str) -> tuple[Kind, str]:
@@ -320,10 +357,18 @@ def _map(key: Kind, mend_key: Mend, value: Kind) -> Kind:
     return Kind(dict[str, value.reads | None], pa.map_(key.arrow, value.arrow), mend_all)  # type: ignore[name-defined]
 
 
-def _struct(fields: dict[str, Kind]) -> Kind:
+def object_of(fields: dict[str, Any]) -> Any:
+    """What msgspec shall read of a JSON object whose fields have these types, or are null, or are not there.
+    ConfigError: it cannot read a field of such a name.
+    """
     typed_dict: Any = TypedDict
-    reads = typed_dict("Row", {name: kind.reads | None for name, kind in fields.items()}, total=False)
+    reads = typed_dict("Row", {name: one | None for name, one in fields.items()}, total=False)
     _check_found(fields, reads)
+    return reads
+
+
+def _struct(fields: dict[str, Kind]) -> Kind:
+    reads = object_of({name: kind.reads for name, kind in fields.items()})
     mends = [(name, kind.mend) for name, kind in fields.items()]
 
     def mend_all(found: dict[str, Any]) -> dict[str, Any]:

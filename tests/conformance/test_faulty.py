@@ -74,6 +74,10 @@ class TestFaultyStore(StoreSuite):
         rows = memory_store._spaces[self.name, store.test_namespace].rows
         del rows[row.table, row.group][row.key][row.version]
 
+    def lose_rows(self, store, rows):
+        for row in self.stored_rows(store) & {*rows}:
+            self.lose_row(store, row)
+
     def _instance(self, namespace):
         store = FaultyStore(memory_store.MemoryStore(self.name, namespace, self.clock), Direct())
         store.test_namespace = namespace

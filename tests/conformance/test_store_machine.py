@@ -101,6 +101,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.decided = []  # all versions, oldest first; at most the last one is not visible
         self.visible = self.horizon = self.retired = 0
         self.leases = {}
+        self.published = {}
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -146,6 +147,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.publish(entry, self.epoch)
         assert not self.store.publish(entry, self.epoch)
         self.visible += 1
+        self.published[self.visible] = self.clock.now
 
     def apply_and_seal(self, version):
         for chunk in version.chunks:
@@ -194,17 +196,23 @@ class StoreMachine(RuleBasedStateMachine):
         back=st.integers(-1, 2),
         max_lease_s=st.sampled_from([None, 4, 12, 3000]),
         max_layers=st.sampled_from([None, 0, 1, 100]),
+        keep_versions=st.sampled_from([None, 1, 2]),
     )
-    def announce(self, back, max_lease_s, max_layers):
+    def announce(self, back, max_lease_s, max_layers, keep_versions):
+        def fresh(version):
+            since = None if keep_versions is None else self.published.get(version + keep_versions)
+            return max_lease_s is None or since is None or self.clock.now - since < max_lease_s * 10**6
+
         holding = [
             version
             for version, taken, until in self.leases.values()
             if until > self.clock.now
             and (max_lease_s is None or self.clock.now - taken < max_lease_s * 10**6)
             and (max_layers is None or version >= self.visible - max_layers)
+            and fresh(version)
         ]
         self.horizon = max(self.horizon, min([self.visible - back, self.visible, *holding]))
-        limits = {"max_lease_s": max_lease_s, "max_layers": max_layers}
+        limits = {"max_lease_s": max_lease_s, "max_layers": max_layers, "keep_versions": keep_versions}
         assert self.store.announce(self.visible - back, **limits) == self.horizon
         for name, (version, _, until) in list(self.leases.items()):
             if version < self.horizon or until <= self.clock.now:

@@ -1,5 +1,6 @@
 """Every store passes the shipped suite."""
 
+import contextlib
 import itertools
 import sqlite3
 import uuid
@@ -41,6 +42,10 @@ class TestMemoryStore(StoreSuite):
 
     def lose_row(self, store, row):
         del _spaces[self.name, store.test_namespace].rows[row.table, row.group][row.key][row.version]
+
+    def lose_rows(self, store, rows):
+        for row in self.stored_rows(store) & {*rows}:
+            self.lose_row(store, row)
 
     def _instance(self, namespace):
         store = MemoryStore(self.name, namespace, self.clock)
@@ -99,6 +104,16 @@ class TestSqliteStore(StoreSuite):
                 connection.commit()
             connection.close()
         assert lost == 1
+
+    def lose_rows(self, store, rows):
+        for path in (self.root / escape(store.test_namespace)).glob("shard-*.sqlite"):
+            with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+                found = connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 't!_%' ESCAPE '!'")
+                tables = {name for (name,) in found}
+                for table in tables:
+                    some = [row[1:] for row in rows if f"t_{row.table}" == table]
+                    delete = f"DELETE FROM {table} WHERE kg = ? AND key = ? AND version = ?"
+                    connection.executemany(delete, some)
 
     def _instance(self, namespace):
         store = SqliteStore(str(self.root), namespace, self.clock, timeout_s=20)

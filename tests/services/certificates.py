@@ -31,6 +31,14 @@ def make_expired(folder: Path, name: str) -> None:
     _make(folder, f"expired-{name}", *SIGNED, days=-1)
 
 
+def make_of_another(folder: Path) -> None:
+    """A server's certificate that the same ca.pem signed, of another host than this machine."""
+    _extensions(
+        folder / "server.ext", "basicConstraints=critical,CA:FALSE", "subjectAltName=DNS:other.example"
+    )
+    _make(folder, "server", *SIGNED)
+
+
 def _make(folder: Path, name: str, *by: str, days: int = 2) -> None:
     _openssl(
         folder, "req", *KEY, "-subj", f"/CN=tests-{name}", "-keyout", f"{name}.key", "-out", f"{name}.csr"

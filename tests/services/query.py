@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import re
 import threading
 import time
 import uuid
@@ -166,6 +167,11 @@ class Query:
 
     def close(self) -> None:
         self._opened.close()
+
+
+def put_back(log: pytest.LogCaptureFixture) -> set[int]:
+    """The versions that repairs put back."""
+    return {int(version) for version in re.findall(r"version (\d+) was put back", log.text)}
 
 
 def found_at(store: Any, version: int) -> Content:

@@ -187,9 +187,9 @@ class RedisCluster(RedisGroup):
             pass
 
     @contextlib.contextmanager
-    def moving(self, slot: int, to: RedisServer, first: str = "") -> Iterator[None]:
+    def moving(self, slot: int, to: RedisServer, first: str = "", *, half: bool = True) -> Iterator[None]:
         """A slot is on the move meanwhile (ASK), half of its keys here, half there; then it has moved.
-        With ``first`` this key has moved, and no other.
+        With ``first`` this key has moved, and no other; without ``half`` none has.
         """
         old = self.owner_of(slot)
         assert to is not old, f"slot {slot} is at {to.name} already"
@@ -197,7 +197,7 @@ class RedisCluster(RedisGroup):
         old.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(to))
         if first:
             old.ask("MIGRATE", "127.0.0.1", to.port, first, 0, MIGRATE_MS)
-        else:
+        elif half:
             self._move_keys(slot, old, to, old.ask("CLUSTER", "COUNTKEYSINSLOT", slot) // 2)
         try:
             yield
@@ -207,6 +207,18 @@ class RedisCluster(RedisGroup):
             for server in (to, old, *self.primaries()):
                 server.ask("CLUSTER", "SETSLOT", slot, "NODE", self.id_of(to))
             wait_until(quietly(lambda: self._all_say(slot, to)), f"slot {slot} is at {to.name}")
+
+    @contextlib.contextmanager
+    def opened(self, slot: int, to: RedisServer) -> Iterator[None]:
+        """A slot is open meanwhile, and none of its keys has moved; then the move is cancelled."""
+        old = self.owner_of(slot)
+        to.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(old))
+        old.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(to))
+        try:
+            yield
+        finally:
+            for server in (old, to):
+                server.ask("CLUSTER", "SETSLOT", slot, "STABLE")
 
     def _all_say(self, slot: int, to: RedisServer) -> bool:
         for server in self.running():
@@ -225,6 +237,13 @@ class RedisCluster(RedisGroup):
                 # REPLACE never: a key that is at both would hide a fault of ours.
                 client.execute_command("MIGRATE", "127.0.0.1", to.port, "", 0, MIGRATE_MS, "KEYS", *keys)
                 count = None if count is None else count - len(keys)
+
+
+def refused_calls(server: RedisServer, *commands: str) -> int:
+    """How many calls of functions ended in an error: of those that write, or of these commands."""
+    stats = server.info("commandstats")
+    found = [stats.get(f"cmdstat_{command}", {}) for command in commands or ("fcall",)]
+    return sum(int(each.get(kind, 0)) for each in found for kind in ("failed_calls", "rejected_calls"))
 
 
 def slot_of(key: str) -> int:

@@ -6,6 +6,7 @@ The users are made from the page itself, so that what it says is what is tried.
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
@@ -22,6 +23,10 @@ from kafka_server import KafkaCluster
 from polling import wait_until
 from tidegate.committers.open import open_namespace
 from tidegate.errors import ConfigError, OutcomeUnknownError
+from tidegate.spark.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
+from tidegate.spark.pinned import pin
+from tidegate.spark.source_options import SourceOptions
+from tidegate.testing.driver_process import MARKER
 
 pytestmark = [pytest.mark.xdist_group("kafka-rights"), pytest.mark.slow]  # a broker of their own
 
@@ -217,6 +222,21 @@ def test_a_reader_of_the_log_reads_all_of_it_and_can_change_nothing(users):
             write(log, whole[1].position)
         assert list(query.log().decisions()) == whole, name
     query.check()
+
+
+def test_the_feed_of_changes_needs_no_more_than_a_reader_may(users):
+    query, mine = users.query, users.as_user(READER, timeout_s=6.0)
+    query.run(2)
+    users.grant(READER, rights_of(READER))
+    options = SourceOptions.of(
+        {"namespace": query.namespace, "store": query.store_url, "wal": query.wal, "table": MARKER}
+    )
+    log = query.log(**mine)
+    feed = Feed(pin(options), query.wal, query._client | mine, options.exact)
+    works = [encode_works(part) for part in FeedPlanner(feed, log, query.store(), 2).works(0, 2)]
+    kinds = {"key": pa.binary(), "value": pa.binary(), CHANGE_TYPE: pa.string(), VERSION: pa.int64()}
+    batches = [some for part in works for some in feed.rows(part, pa.schema(kinds))]
+    assert {version for some in batches for version in some[VERSION].to_pylist()} == {1, 2}
 
 
 def test_who_may_only_describe_cannot_read(users):

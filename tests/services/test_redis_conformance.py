@@ -32,8 +32,13 @@ end
 """The server's clock cannot be moved, but everything that was stamped by it can."""
 
 
+LOST_KEYS_NEED_THE_WHOLE_LOG = True
+"""A repair begins a key group anew, from version 1, when one of its keys is gone."""
+
+
 class RedisSuite(StoreSuite):
     knows_every_table = False
+    lost_keys_need_the_whole_log = LOST_KEYS_NEED_THE_WHOLE_LOG
     functions = True
 
     @pytest.fixture(autouse=True)
@@ -66,6 +71,16 @@ class RedisSuite(StoreSuite):
         uuid = store.identity().uuid
         key = f"tg:{{{store.test_namespace}/{row.group}}}:{row.table}:d:{row.version}:{uuid}"
         assert self.server_of(key).ask("HDEL", key, row.key) == 1
+
+    def lose_rows(self, store, rows):
+        """The layers of the rows, and the bases of those that were merged: whole, as keys are lost."""
+        uuid = store.identity().uuid
+        for table, group, version in {(row.table, row.group, row.version) for row in rows}:
+            tag = f"tg:{{{store.test_namespace}/{group}}}"
+            server = self.server_of(f"{tag}:h")
+            if int(server.ask("HGET", f"{tag}:h", "floor") or 0) >= version:
+                server.ask("DEL", f"{tag}:{table}:b")
+            server.ask("DEL", f"{tag}:{table}:d:{version}:{uuid}")
 
     def _instance(self, namespace):
         store = RedisStore(self.url, namespace, functions=self.functions)

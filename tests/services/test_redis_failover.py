@@ -262,8 +262,9 @@ def test_the_data_of_one_key_group_is_deleted(touched: bool, private_redis, tmp_
             if touched:
                 query.commit(driver, 4)
             else:
-                (mended, *_) = repair(driver)
-                assert mended.version == 1
+                horizon = driver.store.pointer().horizon
+                layers = [(version, 1, False) for version in range(horizon + 1, 5)]
+                assert repair(driver) == [(horizon, 1, True), *layers]
                 query.commit(driver, 4)
             assert held.look() == "whole"
         query.check(5)

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from servers import ROOT
-from tidegate.sinks.redis_functions import FORMAT, LIBRARY, readers, source
+from tidegate.sinks.redis_functions import FORMAT, LIBRARY, library_name, readers, source
 from tidegate.testing.example import write_flights
 
 PAGE = (ROOT / "docs" / "storage-format.md").read_text().partition(f"## Redis, format {FORMAT}\n")[2]
@@ -56,13 +56,14 @@ def test_the_example_line_by_line(private_redis, tmp_path):
     write_flights(f"file://{tmp_path}/wal", server.url, alias="live")
     known = {
         "UUID": server.ask("HGET", "tg:{flights}:meta", "uuid"),
+        "LIBRARY": library_name(),
         "SERVER": server.info("replication")["master_replid"],
     }
     ran = 0
     for command, shown in steps():
         program, *arguments = shlex.split(command)
         assert program == "redis-cli"
-        arguments = [re.sub(r"\$(\w+)", lambda name: known[name[1]], one) for one in arguments]
+        arguments = [re.sub(r"\$\{?(\w+)\}?", lambda name: known[name[1]], one) for one in arguments]
         said = said_by(server, arguments).replace("\r\n", "\n")
         assert pattern_of(shown, known).fullmatch(said), f"{command}\nsaid:\n{said}\nshown:\n{shown}"
         ran += 1
@@ -91,4 +92,4 @@ def test_the_functions_there_are_readers():
     rows = re.findall(r"^\| `(\w+)` \| (?:`meta`|header|none) \|", PAGE, re.MULTILINE)
     assert len(rows) == 8
     assert set(rows) <= readers()
-    assert f"`{LIBRARY}`" in PAGE
+    assert f"`{LIBRARY}_<digest>`" in PAGE

@@ -13,6 +13,7 @@ from redis_query import Query, query_on
 from redis_server import RedisServer
 from tidegate.committers.repair import repair
 from tidegate.errors import FencedError, TidegateError
+from tidegate.sinks.redis_functions import library_name
 
 FUNCTION = {"read", "layers", "page", "pointer", "catalog", "schemas", "look", "header", "leases"}
 
@@ -33,7 +34,7 @@ def query(redis: RedisServer, proxy: RedisProxy, tmp_path) -> Iterator[Query]:
 
 
 def command(name: str) -> tuple[str, str]:
-    return ("FCALL_RO" if name in FUNCTION else "FCALL", f"tidegate1_{name}")
+    return ("FCALL_RO" if name in FUNCTION else "FCALL", f"{library_name()}_{name}")
 
 
 CREATING = ["create", "make", "ready", "claim"]

@@ -85,7 +85,10 @@ class Moments:
         for key, content in self.kept.items():
             if self.pointer_too or b"/" in key:
                 self.client.restore(key, 0, content)
+        # It stands for another process: what tells that it is the same one goes.
         self.client.execute_command("DEBUG", "CHANGE-REPL-ID")
+        for key in self.client.scan_iter("*:meta", count=1_000):
+            self.client.hset(key, "processes", "")
 
 
 def history(seed, versions):

@@ -10,6 +10,7 @@ import pytest
 from redis_proxy import RedisProxy
 from tidegate import deadline
 from tidegate.sinks import redis_calls, redis_upkeep
+from tidegate.sinks.redis_functions import library_name
 from tidegate.sinks.redis_servers import Node
 from tidegate.sinks.redis_settings import TIMEOUT_S
 from tidegate.sinks.redis_store import RedisStore
@@ -17,7 +18,8 @@ from tidegate.sinks.store import Identity
 from tidegate.testing.store_harness import counts_of, get, put, stamp
 
 GROUPS = 64
-MERGE = "FCALL tidegate1_merge"
+FUNCTION = f"{library_name()}_merge"
+MERGE = f"FCALL {FUNCTION}"
 
 
 class Merging:
@@ -155,8 +157,8 @@ def test_a_merge_that_takes_long_has_time_left_when_something_happens(merging, m
     merge.on_reply = on_reply
     monkeypatch.setattr(deadline, "monotonic", lambda: time.monotonic() + passed[0])
     if what == "a reply is lost":
-        rule = merge.proxy.drop_reply("FCALL", "tidegate1_merge", nth=late)
+        rule = merge.proxy.drop_reply("FCALL", FUNCTION, nth=late)
     else:
-        rule = merge.proxy.refuse_with("LOADING it reads its file", "FCALL", "tidegate1_merge", nth=late)
+        rule = merge.proxy.refuse_with("LOADING it reads its file", "FCALL", FUNCTION, nth=late)
     merge.run()
     assert rule.hits == 1

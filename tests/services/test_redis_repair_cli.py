@@ -81,3 +81,27 @@ def test_a_store_that_loses_nothing(tmp_path):
     told = run("repair", *options)
     assert told.exit_code == 0, told.output
     assert "nothing was lost" in told.stdout
+
+
+def test_watch_repairs_when_servers_changed_and_no_writer_runs(private_redis, tmp_path):
+    server = private_redis(settings={"appendonly": "no"})
+    options = [f"--store={server.url}", f"--wal=file://{tmp_path}/wal", "--namespace=flights"]
+    example = Example(f"file://{tmp_path}/wal", server.url)
+    for rows in BATCHES:
+        example.write(rows)
+    example.driver.store.heartbeat(example.driver.epoch)
+    server.ask("SAVE")
+    server.kill()
+    server.restart()
+    watched = run("repair", "--watch", "--every", "0.1", "--for", "1s", *options)
+    assert (watched.exit_code, watched.stdout) == (0, "")
+    with tidegate.connect(server.url, "flights") as gate, pytest.raises(StoreNotVerifiedError):
+        gate.table("airports").get("EWR")
+
+    server.ask("HDEL", "tg:{flights}:meta", "heartbeat_us")
+    watched = run("repair", "--watch", "--every", "0.1", "--for", "1s", *options)
+    assert watched.exit_code == 0, watched.output
+    assert watched.stdout.count("version 3 is visible, and every server counts as compared") == 1
+    with tidegate.connect(server.url, "flights") as gate:
+        assert gate.table("airports").get("EWR") == {"departures": 2, "delay": 1.5}
+    example.close()

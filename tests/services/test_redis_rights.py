@@ -8,15 +8,24 @@ import re
 from pathlib import Path
 
 import pytest
+from redis.exceptions import NoPermissionError
 
 import tidegate
 from query import LINEAGE
 from redis_query import Query, query_on
 from tidegate.committers.commit import commit
 from tidegate.committers.open import open_namespace
+from tidegate.committers.repair import repair
+from tidegate.committers.verify import verify
 from tidegate.errors import ConfigError, TidegateError
+from tidegate.sinks import redis_calls
+from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.store import CatalogEntry, Lease, Stamp
+from tidegate.sinks.redis_aliases import RedisAliases
+from tidegate.sinks.redis_answers import encoded
+from tidegate.sinks.redis_functions import LIBRARY, library, library_name, names, source
+from tidegate.sinks.redis_install import install
+from tidegate.sinks.store import CatalogEntry, Identity, Lease, Stamp
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.driver_process import MARKER, MARKER_KEYS
 from tidegate.wal.record import BatchOrigin
@@ -38,12 +47,30 @@ def rules_of(user: str, namespace: str) -> str:
     return " ".join(block.split()).replace("flights", namespace)
 
 
+EVAL = ("+evalsha", "+evalsha_ro", "+script|load")
+"""What the page lists instead of functions, for servers whose users trust each other."""
+UPKEEP = re.findall(r"`drop` also\nneed `([^`]*)`", PAGE.read_text())[0].split()
+
+
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
     from redis_server import RedisServer
 
     with RedisServer(tmp_path_factory.mktemp("redis"), users={"none": "off"}) as server:
+        server.ask("ACL", "SETUSER", "tidegate-admin", *arguments(rules_of("tidegate-admin", "")))
+        install(server.url_for("tidegate-admin", PASSWORD), {}, remove_others=False, dry_run=False)
         yield server
+
+
+def arguments(rules: str) -> list[str]:
+    """Of ACL SETUSER; a selector is one argument."""
+    return ["reset", "on", f">{PASSWORD}", *re.findall(r"\(.*?\)|\S+", rules)]
+
+
+def login_of(url: str) -> dict[str, str]:
+    """What ``RedisServer.client`` takes for the login of a URL."""
+    user, _, password = url.partition("://")[2].partition("@")[0].partition(":")
+    return {"username": user, "password": password}
 
 
 class Users:
@@ -53,8 +80,7 @@ class Users:
     def url(self, user: str, namespace: str | None = None, *more: str) -> str:
         """A login with the rights of the page for a namespace, and more or fewer."""
         rules = rules_of(user, namespace or self.query.namespace)
-        split = re.findall(r"\(.*?\)|\S+", rules)  # a selector is one argument
-        self.server.ask("ACL", "SETUSER", user, "reset", "on", f">{PASSWORD}", *split, *more)
+        self.server.ask("ACL", "SETUSER", user, *arguments(rules), *more)
         return self.server.url_for(user, PASSWORD)
 
     @contextlib.contextmanager
@@ -100,25 +126,94 @@ def granted(user: str) -> set[str]:
     return {rule[1:] for rule in re.findall(r"\+[\w|]+", rules_of(user, "flights"))}
 
 
-@pytest.mark.parametrize("functions", [True, False])
-def test_the_rights_of_the_page_are_enough(users, functions):
-    a_life(users.query, users.url("tidegate-writer"), functions)
-    reads(users.query, users.url("tidegate-reader"), functions)
+def test_the_rights_of_the_page_are_enough(users):
+    a_life(users.query, users.url("tidegate-writer"), functions=True)
+    reads(users.query, users.url("tidegate-reader"), functions=True)
+
+
+def test_where_users_trust_each_other_scripts_do_as_well(users):
+    users.server.ask("SCRIPT", "FLUSH")
+    a_life(users.query, users.url("tidegate-writer", None, "-fcall", "-fcall_ro", *EVAL), functions=True)
+    reader = users.url("tidegate-reader", None, *EVAL, f"(-@all ~{users.query.meta} +evalsha)")
+    reads(users.query, reader, functions=False)
+    assert all(f"`{' '.join(EVAL)}`" in PAGE.read_text() for _ in EVAL)
 
 
 def test_the_page_lists_no_right_that_nothing_needs(users):
-    writer, reader = users.url("tidegate-writer"), users.url("tidegate-reader")
-    users.server.ask("FUNCTION", "FLUSH")
-    users.server.ask("SCRIPT", "FLUSH")
+    query, server = users.query, users.server
     with users.counted() as used:
-        for functions in (True, False):
-            users.query.namespace += "f"
-            a_life(users.query, users.server.url, functions)
-    assert granted("tidegate-writer") - {"info", "time"} <= used, writer
+        a_life(query, server.url, functions=True)
+        query.store().lease(Lease("held", 9), 60.0)
+        query.store().announce(9)
+    assert granted("tidegate-writer") - {"info", "time"} <= used
+    server.ask("HSET", query.meta, "max_leases", 2)
+    server.ask("HSET", query.meta.replace("meta", "leases"), "ran-out", "8 1 2")
     with users.counted() as used:
-        for functions in (True, False):
-            reads(users.query, users.server.url, functions)
-    assert granted("tidegate-reader") - {"info", "time"} <= used, reader
+        reads(users.query, users.server.url, functions=True)
+    assert granted("tidegate-reader") - {"info", "time"} <= used
+
+
+def test_every_command_of_every_function_is_granted_to_the_writer():
+    """Also those of branches that only a failover leads to."""
+    found = re.findall(r"redis\.p?call\(\s*'(\w+)'(?:, '([A-Z]+)')?", source())
+    called = {f"{name}|{more}".strip("|").lower() for name, more in found}
+    assert called >= {"hset", "xadd", "memory|usage"}
+    upkeep = {right.removeprefix("+") for right in UPKEEP}
+    assert called - granted("tidegate-writer") <= upkeep
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """The functions that were called."""
+    names: set[str] = set()
+
+    def noted(call, *args, **more):
+        names.add(call.name)
+        return encoded(call, *args, **more)
+
+    monkeypatch.setattr(redis_calls, "encoded", noted)
+    return names
+
+
+def fill(url: str, query: Query) -> None:
+    """A store that is filled at version 6."""
+    with contextlib.closing(open_store(url, query.namespace, query.options)) as store:
+        store.create(Identity("filled", query.namespace, 1))
+        store.claim(9, "filler")
+        assert store.begin_fill(entry(6), 9) == 6
+        store.seal(Stamp(6, 1), {0: {}})
+        assert store.publish_filled(entry(6), 9)
+
+
+def test_every_function_runs_with_the_rights_of_who_calls_it(users, called):
+    """Enumerated from the library: a new function without a caller here is a failure."""
+    query = users.query
+    url = users.url("tidegate-writer", None, *UPKEEP)
+    a_life(query, url, functions=True)
+    driver = query.open(url)
+    store = driver.store
+    with store.comparing(driver.epoch):
+        store.missing(Stamp(9, 1), {0: {MARKER: 0}})
+        store.seal(Stamp(9, 1), {0: {}})
+    store._seals._together = False  # as on a Cluster
+    store.seal(Stamp(9, 1), {0: {}})
+    store.heartbeat(driver.epoch)
+    assert store.leases() == []
+    store.stamp(9)
+    store.vacuum(dry_run=True)
+    store.vacuum()
+    store.rows_of(MARKER, [b"m1"], 9)
+    assert verify(driver.log, store).findings == []
+    users.server.ask("HDEL", f"tg:{{{query.namespace}/0}}:h", "u")  # begin_rebuild finds nothing whole
+    with contextlib.suppress(TidegateError):
+        repair(driver)
+    alias = RedisAliases(store._space.calls, "")
+    alias.set(query.namespace, Target(query.namespace, "uuid"))
+    assert alias.drop(query.namespace)
+    reads(query, users.url("tidegate-reader"), functions=True)
+    store.drop()
+    fill(url, query)
+    assert set(names()) - called == {"present"}  # that one is asked whenever a server is met
 
 
 @pytest.mark.parametrize("less", ["-fcall -evalsha", "-hscan", "-xadd"])
@@ -174,3 +269,77 @@ def test_a_user_of_one_namespace_gets_nothing_of_another(users, user):
         with pytest.raises(ConfigError):
             open_namespace(query.driver(url), LINEAGE)
     query.check(2)
+
+
+# -- functions belong to the whole server ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("user", ["tidegate-writer", "tidegate-reader"])
+def test_no_tenant_decides_what_another_one_runs(users, user):
+    """A library that a tenant replaces would run with the rights of whoever calls it."""
+    query, stolen = users.query, f"-- stolen\n{source()}"
+    query.run(2)
+    attacker = users.url(user, "tenant-a")
+    with users.server.client(**login_of(attacker)) as client:
+        for text in (library(), library().replace(source().encode(), stolen.encode())):
+            for replace in ((), ("REPLACE",)):
+                with pytest.raises(NoPermissionError):
+                    client.execute_command("FUNCTION", "LOAD", *replace, text)
+        for words in (("DELETE", library_name()), ("FLUSH",), ("RESTORE", b"x"), ("DUMP",), ("KILL",)):
+            with pytest.raises(NoPermissionError):
+                client.execute_command("FUNCTION", *words)
+    query.check(2)
+
+
+def test_the_administrator_sees_who_put_another_text_there(users):
+    admin = users.server.url_for("tidegate-admin", PASSWORD)
+    users.server.ask("FUNCTION", "LOAD", "REPLACE", library() + b"-- stolen\n")
+    try:
+        with pytest.raises(ConfigError, match="another text"):
+            install(admin, {}, remove_others=True, dry_run=False)
+    finally:
+        users.server.ask("FUNCTION", "DELETE", library_name())
+        install(admin, {}, remove_others=False, dry_run=False)
+
+
+def test_the_libraries_of_other_releases_stay_until_the_administrator_removes_them(users):
+    admin, other = users.server.url_for("tidegate-admin", PASSWORD), f"{LIBRARY}_0123456789abcdef"
+    users.server.ask("FUNCTION", "LOAD", library().replace(library_name().encode(), other.encode()))
+    for remove_others, dry_run in ((False, False), (True, True), (True, False)):
+        (found,) = install(admin, {}, remove_others=remove_others, dry_run=dry_run)
+        assert found[1:] == (True, (other,))
+    (found,) = install(admin, {}, remove_others=False, dry_run=False)
+    assert found[1:] == (True, ())
+
+
+def test_a_user_who_may_not_load_is_sent_to_the_administrator(users):
+    users.server.ask("FUNCTION", "DELETE", library_name())
+    try:
+        with pytest.raises(ConfigError, match="tidegate redis-functions") as told:
+            users.query.run(1, users.url("tidegate-writer"))
+        assert PASSWORD not in str(told.value)
+        assert not users.server.ask("EXISTS", users.query.meta)
+    finally:
+        install(users.server.url_for("tidegate-admin", PASSWORD), {}, remove_others=False, dry_run=False)
+    users.query.run(1, users.url("tidegate-writer"))
+
+
+def test_a_stream_that_is_ahead_is_written_anew_with_the_writers_rights(users):
+    """A failover may bring back a pointer that the stream of versions had passed."""
+    query, url = users.query, users.url("tidegate-writer")
+    driver = query.run(2, url)
+    users.server.ask("XADD", f"tg:{{{query.namespace}}}:versions", "5000-0", "visible", "5000")
+    query.commit(driver, 2, 3)
+    query.check(4)
+
+
+def test_a_reader_that_may_take_no_lease_reads_keys_of_the_newest_version(users):
+    query = users.query
+    query.run(2)
+    url = users.url("tidegate-reader")
+    users.server.ask("ACL", "SETUSER", "tidegate-reader", "clearselectors")
+    with tidegate.connect(url, query.namespace, query.options) as gate:
+        assert gate.version() == 2
+        assert gate.table(MARKER).get_many([b"m1"])
+        with pytest.raises(ConfigError), gate.snapshot():
+            pass

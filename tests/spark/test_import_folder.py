@@ -14,6 +14,8 @@ from tidegate.errors import ConfigError, CorruptError
 from tidegate.options import Options
 from tidegate.spark import VersionedSink
 from tidegate.testing.example import BATCHES, Example
+from tidegate.testing.made_export import MadeTable, make_export, placed
+from tidegate.wal.record import Column, TableSchema
 
 pytestmark = pytest.mark.spark
 
@@ -126,3 +128,26 @@ def test_what_does_not_fit_is_refused_before_anything_is_staged(spark, exported,
     refused(CorruptError, "cannot be read.*export again")
     (folder / "manifest.json").unlink()
     refused(ConfigError, "no whole export")
+
+
+def test_rows_that_somebody_made_up_are_refused_before_anything_is_staged_t61(spark, tmp_path):
+    """Their checksums fit. The checks are those of `tidegate import` (``test_untrusted_exports.py``)."""
+    schema = TableSchema((Column("name", "string"),), (Column("age", "int"),))
+    fit, unfit = b'+{"age":7}', b"e\0"
+
+    def refused(name, files, match):
+        folder = make_export(tmp_path / name, {"people": MadeTable(schema, files, expires=True)})
+        with pytest.raises(CorruptError, match=match):
+            imported(spark, sink_at(tmp_path), folder)
+        assert not list((tmp_path / "wal").rglob("*.seg"))
+
+    rows = placed([(b"a", fit), (b"b", fit)])
+    refused(
+        "value",
+        [placed([(b"a", fit), (b"b", unfit)])],
+        "part-00000.parquet, row [12], key 'b': .*starts with",
+    )
+    refused("twice", [rows, rows[1:]], "part-00001.parquet, row 1: .*not in its place")
+    assert imported(
+        spark, sink_at(tmp_path), make_export(tmp_path / "fit", {"people": MadeTable(schema, [rows])})
+    )

@@ -14,7 +14,7 @@ from cassandra_server import CassandraServer
 from redis_proxy import RedisProxy
 from redis_server import RedisServer
 from tidegate.errors import StoreUnavailableError
-from tidegate.sinks.redis_functions import LIBRARY
+from tidegate.sinks.redis_functions import library_name
 
 pytestmark = [pytest.mark.spark, pytest.mark.only_log("file")]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers cannot import the tests
@@ -59,7 +59,7 @@ def proxied(request, tmp_path):
     if request.param == "redis":
         with RedisServer(tmp_path / "redis") as server, RedisProxy(("127.0.0.1", server.port)) as proxy:
             host, port = proxy.address
-            read = "FCALL_RO", f"{LIBRARY}_read"
+            read = "FCALL_RO", f"{library_name()}_read"
             yield Proxied(server, proxy, f"redis://{host}:{port}", {"socket_timeout": 1}, read, silent=True)
     else:
         with CassandraServer(tmp_path / "cassandra") as server, CassandraProxy(server) as proxy:

@@ -44,6 +44,8 @@ def test_the_login_is_decoded_and_never_shown():
         (f"cassandra://u:secret@a/{'k' * 49}", {}, "at most 48"),
         ("cassandra://u:secret@a/k/t", {}, "is no keyspace"),
         ("cassandra://u:secret@a:port/k", {}, "host:port"),
+        ("cassandra://u:secret/x@a/k", {}, "%2F %3F and %23"),
+        ("cassandra://secret@a/k", {}, "which of them cannot be told: write user:password@"),
         ("cassandra://u:secret@a:1,b:2/k", {}, "one port"),
         ("cassandra://u:secret@a/k?create=1", {}, "store_options"),
         (URL, {"tiemout_s": 1}, "unknown option tiemout_s; there are create, replication"),
@@ -81,6 +83,13 @@ def test_what_does_not_fit_is_refused(url, options, why):
 def test_copies_are_guessed_on_one_machine_only(hosts, given, copies):
     options = {} if given is None else {"replication": given}
     assert settings_of(f"cassandra://{hosts}/k", options).replication == copies
+
+
+def test_leases_are_taken_unless_told_otherwise():
+    assert settings_of(URL, {}).leases is True
+    assert settings_of(URL, {"leases": False}).leases is False
+    with pytest.raises(ConfigError, match="leases is 'no'; it must be True or False"):
+        settings_of(URL, {"leases": "no"})
 
 
 def test_tls_is_on_with_any_of_its_options():

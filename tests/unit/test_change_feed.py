@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+
 import pyarrow as pa
 import pytest
 
-from tidegate.errors import ConfigError, WalGapError
+from tidegate import failpoints
+from tidegate.errors import ConfigError, CorruptError, WalGapError
+from tidegate.failpoints import FailpointError
 from tidegate.options import Options
 from tidegate.sinks.open_store import open_store
 from tidegate.spark import change_feed
@@ -36,6 +41,9 @@ def world(tmp_path):
 
     class World:
         example = writer
+
+        def again(self):
+            return Example(wal, store, options=Options(key_groups=8))
 
         def options(self, **options):
             given = {"namespace": "flights", "store": store, "wal": wal, "table": "aircraft", **options}
@@ -238,3 +246,48 @@ def test_names_of_fields_are_quoted_as_those_of_columns_are():
 @pytest.mark.parametrize("name", [*SIMPLE, "decimal(20,6)", "map<timestamp, array<decimal(5,0)>>"])
 def test_a_type_is_told_to_spark_by_its_own_name(name):
     assert ddl(name) == f"`c` {name}"
+
+
+def decisions_from(planner, view, position):
+    """The log's records; where the reader stood there is a record's place, as a count would be."""
+    entries = list(type(planner._log).decisions(planner._log))
+    return iter(entries if position != view.position else [e for e in entries if e.position > position])
+
+
+@pytest.mark.parametrize("longer", [False, True], ids=["torn place", "same place"])
+def test_a_feed_that_had_read_a_lost_decision_gives_the_rows_of_the_one_that_is_visible(
+    world, longer, monkeypatch
+):
+    """The log loses a version that was decided and never visible; the same version is decided again."""
+    world.example.write({"aircraft": {"N1": UA}})
+    feed, planner = world.planner()
+    log = world.example.driver.log
+    (decisions,) = log.folder.rglob("decisions.log")
+    before = decisions.read_bytes()
+    failpoints.arm("decide.after_append=raise")
+    with pytest.raises(FailpointError):
+        world.example.write({"aircraft": {"LOST": UA}})
+    failpoints.arm(None)
+    assert planner.has(2)  # it is in the log, and this has folded it
+    if longer:  # as on Kafka, where every position is a record's
+        view = planner._view
+        monkeypatch.setattr(planner._log, "decisions", lambda at=0: decisions_from(planner, view, at))
+    decisions.write_bytes(before)
+    again = world.again()
+    again.write({"aircraft": {"N2": UA}})
+    again.write({"aircraft": {"N3": UA}})
+    parts = planner.works(1, 3)
+    rows = [b.to_pylist() for part in parts for b in feed.rows(encode_works(part), COLUMNS)]
+    assert [(r[VERSION], r["tailnum"]) for b in rows for r in b] == [(2, "N2"), (3, "N3")]
+    again.close()
+
+
+def test_a_feed_of_a_log_that_is_not_the_stores_is_refused(world):
+    world.example.write({"aircraft": {"N1": UA}})
+    _, planner = world.planner()
+    meta = world.example.driver.store
+    with contextlib.closing(sqlite3.connect(meta.part_of(0).rpartition("/")[0] + "/meta.sqlite")) as files:
+        files.execute("UPDATE pointer SET digest = 'another'")
+        files.commit()
+    with pytest.raises(CorruptError, match="two histories"):
+        planner.works(0, 1)

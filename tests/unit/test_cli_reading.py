@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import json
 
 import pytest
@@ -11,8 +12,8 @@ from typer.testing import CliRunner
 from tidegate.cli import app, output
 from tidegate.cli.read import parse_key
 from tidegate.errors import ConfigError
-from tidegate.testing.example import write_flights
-from tidegate.wal.record import Column
+from tidegate.testing.example import Example, write_flights
+from tidegate.wal.record import Column, TableSchema
 
 
 @pytest.fixture(autouse=True)
@@ -100,3 +101,32 @@ def test_a_key_is_not_taken_for_another_one(kind, text):
     """Python's own readers take 1_0 for 10."""
     with pytest.raises(ConfigError, match="is no"):
         parse_key("t", [text], [Column("k", kind)])
+
+
+def test_a_message_does_not_steer_the_terminal(tmp_path):
+    """Rows and headings were cleaned, and the name of a key column came out of an error as it was."""
+    name = "k\x1b]0;pwn\x07\x1b[2J"
+    example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", "hostile")
+    example.schemas["e"] = TableSchema((Column(name, "int"),), (Column("v", "int"),))
+    example.write({"e": {1: {"v": 1}}})
+    example.close()
+    told = run("get", "e", "abc", "--namespace", "hostile", code=2)
+    assert r"key column k\x1b]0;pwn\x07\x1b[2J" in told
+    assert told.isprintable() or told.rstrip("\n").isprintable()
+
+
+def test_line_breaks_of_messages_stay():
+    assert output.message_of("one\ntwo\x1b[2J\r") == "one\ntwo\\x1b[2J\\r"
+
+
+@pytest.mark.parametrize("text", ["1E+400000000", "1E-400000000", "0E-999999999", "1" * 101, "NaN"])
+def test_a_decimal_of_very_many_digits_is_printed_with_its_exponent(text):
+    """1e400000000 are 11 bytes in a store, and were 400 million characters on a terminal."""
+    assert len(output.cell(decimal.Decimal(text))) <= 120
+    assert decimal.Decimal(output.cell(decimal.Decimal(text))) == decimal.Decimal(text) or text == "NaN"
+    assert len(output.json_of({decimal.Decimal(text): [decimal.Decimal(text)]})) <= 300
+
+
+@pytest.mark.parametrize("text", ["0.0000001000", "12.50", "9" * 38, "-0.00"])
+def test_other_decimals_are_printed_with_all_their_digits(text):
+    assert output.cell(decimal.Decimal(text)) == text

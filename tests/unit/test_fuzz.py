@@ -18,10 +18,11 @@ from typer.testing import CliRunner
 from tidegate.cli import app
 from tidegate.errors import ConfigError, CorruptError, LineageError, TidegateError
 from tidegate.key_groups import decode_key
-from tidegate.options import Endpoints, Options, redact, store_at
+from tidegate.options import Endpoints, Options, store_at
 from tidegate.sinks.layout import payload, payloads
 from tidegate.sinks.reads import decode
 from tidegate.sinks.store import CatalogEntry
+from tidegate.urls import redact
 from tidegate.wal import frame, record
 from tidegate.wal.buffer_note import decode_note
 from tidegate.wal.file_format import parse_address, parse_decisions_header

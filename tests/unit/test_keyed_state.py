@@ -5,6 +5,7 @@ import json
 import math
 import random
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -140,7 +141,7 @@ def test_a_time_that_python_has_not_is_a_bad_record_with_its_key(kind, text):
     columns = (ReducedColumn("at", kind, "max"),)
     values = pa.array([b'+{"at":null}', b'+{"at":"%s"}' % text.encode()], pa.binary())
     rows = pa.record_batch([pa.array([b"k1", b"k2"], pa.binary()), values], ["k", "v"])
-    with pytest.raises(BadRecordError, match=r"table t, key 'k2': .*years 0 to 9999"):
+    with pytest.raises(BadRecordError, match=r"table t, key 'k2': .*years 1 to 9999"):
         reduced(pa.nulls(2, pa.binary()), ReducedTable(0, "t", 0, columns, ("string",)), 1, rows)
 
 
@@ -152,7 +153,7 @@ def test_a_time_that_python_has_not_in_what_is_held_is_told_with_its_key(kind, t
         [pa.array([b"k1", b"k2"], pa.binary()), pa.array([b'+{"at":null}'] * 2, pa.binary())], ["k", "v"]
     )
     held = pa.array([None, b'{"at":"%s"}' % text.encode()], pa.binary())
-    with pytest.raises(BadRecordError, match=r"table t, key 'k2': its row is .*years 0 to 9999; delete that"):
+    with pytest.raises(BadRecordError, match=r"table t, key 'k2': its row is .*years 1 to 9999; delete that"):
         reduced(held, ReducedTable(0, "t", 0, columns, ("string",)), 1, rows)
 
 
@@ -170,3 +171,27 @@ def test_a_sum_that_does_not_fit_is_told_with_its_key(value, why):
     held = pa.array([None, b'{"n":%d}' % (2**62)], pa.binary())
     with pytest.raises(BadRecordError, match=rf"table t, key \('b', 7\), field n: .*{why}"):
         reduced(held, table, 4, rows)
+
+
+@pytest.mark.parametrize(
+    "kind,contents",
+    [
+        ("string", [b'{"a":"1","b":"2"} {"a":"3","b":"4"}', b" "]),
+        ("string", [b'{"a":"1",', b'"b":"2"}', b'{"a":"3","b":"4"}{"a":"5","b":"6"}']),
+        ("int", [b'{"a":1,"b":2},{"a":3', b'"b":4}']),
+    ],
+)
+def test_values_that_cannot_be_read_do_not_become_rows_of_each_other(kind, contents):
+    """As many rows were found as there were values, and others than theirs."""
+    columns = [ReducedColumn(name, kind, "last") for name in "ab"]
+    with pytest.raises(msgspec.MsgspecError):
+        parse(pa.array(contents), columns)
+
+
+def test_a_value_that_is_written_in_another_way_is_still_read():
+    columns = [ReducedColumn("a", "string", "last"), ReducedColumn("b", "int", "last")]
+    contents = pa.array([b'{"a":"x",\n"b":1}', b' {"b":2} ', None, b'{"b":3,"a":"y"}'])
+    assert [column.to_pylist() for column in parse(contents, columns)] == [
+        ["x", None, None, "y"],
+        [1, 2, None, 3],
+    ]

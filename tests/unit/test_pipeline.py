@@ -199,7 +199,7 @@ def test_what_reads_state_waits_until_its_base_version_is_visible_i1(place, gate
 
 def test_schemas_of_what_is_in_flight_are_known_before_the_store_has_them(place, gates, make):
     driver, pipeline = make()
-    gates.close("put_schemas")
+    gates.close("begin")
     assert pipeline.schemas() == {}
     pipeline.commit(barrier_of(driver, 0))
     assert pipeline.schemas() == {BYTES_SCHEMA.schema_id: BYTES_SCHEMA}

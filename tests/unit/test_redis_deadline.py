@@ -11,7 +11,8 @@ from tidegate.errors import StoreUnavailableError
 from tidegate.sinks.redis_answers import plain
 from tidegate.sinks.redis_calls import Calls
 from tidegate.sinks.redis_servers import Servers
-from tidegate.sinks.redis_settings import Address, settings_of
+from tidegate.sinks.redis_settings import settings_of
+from tidegate.urls import Address
 
 SERVERS, TIMEOUT_S = 6, 10.0
 

@@ -5,7 +5,8 @@ import pytest
 pytest.importorskip("redis")
 
 from tidegate.errors import ConfigError
-from tidegate.sinks.redis_settings import Address, settings_of
+from tidegate.sinks.redis_settings import settings_of
+from tidegate.urls import Address
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,11 @@ def test_the_login_is_decoded_and_never_shown():
     [
         ("redis://u:secret@a,b", {}, "several servers"),
         ("redis://u:secret@a:port", {}, "host:port"),
+        ("redis+cluster://u:secret@a,b:99999", {}, r"host:port \(2 of 2\)"),
+        ("redis://u:secret/x@a", {}, "%2F %3F and %23"),
+        ("redis://u:secret#x@a", {}, "%2F %3F and %23"),
+        ("redis:u:secret@a", {}, "write redis:// and then its servers"),
+        ("redis://secret@a", {}, "which of them cannot be told: write user:password@"),
         ("redis://u:secret@a/db", {}, "number of a database"),
         ("redis+cluster://u:secret@a/1", {}, "number of a database"),
         ("redis+sentinel://u:secret@a", {}, "name of the primary"),
@@ -56,6 +62,12 @@ def test_what_does_not_fit_is_refused(url, options, why):
     with pytest.raises(ConfigError, match=why) as refused:
         settings_of(url, options)
     assert "secret" not in str(refused.value)
+
+
+def test_a_user_alone_has_its_password_in_the_options():
+    found = settings_of("redis://us%2Fer@a", {"password": "x"})
+    assert (found.connection["username"], found.connection["password"]) == ("us/er", "x")
+    assert settings_of("redis://user:@a", {}).connection["username"] == "user"
 
 
 def test_options_go_to_the_client_under_its_own_names():

@@ -272,7 +272,7 @@ def test_a_version_that_stops_the_line_is_watched_no_more(place, monkeypatch):
     phases = driver.watch = Phases(At("n"))
     pipeline = Pipeline(driver)
     pipeline.commit(barrier_of(driver, 0))
-    monkeypatch.setattr(driver.store, "put_schemas", fails(CorruptError("damaged")))
+    monkeypatch.setattr(driver.store, "begin", fails(CorruptError("damaged")))
     pipeline.complete_next()
     assert isinstance(pipeline.failed, CorruptError)
     assert phases.phase is None

@@ -377,17 +377,18 @@ def test_a_zombie_that_applies_what_was_trimmed_is_told_that_it_is_fenced(space,
     """T1: no gap in the log; nobody needs its version's change-log any more."""
     zombie = space.opened()
     space.write(zombie, 2)
-    put_schemas = zombie.store.put_schemas
+    begin = zombie.store.begin
 
-    def sleep_through(schemas):
-        monkeypatch.setattr(zombie.store, "put_schemas", put_schemas)
+    def sleep_through(*of_version):
+        begun = begin(*of_version)
+        monkeypatch.setattr(zombie.store, "begin", begin)
         driver = space.opened()
         assert driver.store.pointer().visible == 3
         space.write(driver, 40)
         space.retire_and_trim(driver)
-        put_schemas(schemas)
+        return begun
 
-    monkeypatch.setattr(zombie.store, "put_schemas", sleep_through)
+    monkeypatch.setattr(zombie.store, "begin", sleep_through)
     with pytest.raises(FencedError, match="no longer holds version 3"):
         space.write(zombie, 1)
 
@@ -396,13 +397,13 @@ def test_a_log_that_lost_what_is_not_visible_yet_is_a_gap(space, monkeypatch):
     """I10: nobody else owns the version."""
     driver = space.opened()
     space.write(driver, 2)
-    put_schemas = driver.store.put_schemas
+    begin = driver.store.begin
 
-    def lose_it(schemas):
+    def lose_it(*of_version):
         driver.log.trim_blobs([], 2**60)
-        put_schemas(schemas)
+        return begin(*of_version)
 
-    monkeypatch.setattr(driver.store, "put_schemas", lose_it)
+    monkeypatch.setattr(driver.store, "begin", lose_it)
     with pytest.raises(WalGapError):
         space.write(driver, 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import json
 import re
 import shutil
@@ -242,6 +243,31 @@ def test_a_primary_that_is_down_is_a_problem_and_the_log_is_shown(tmp_path, serv
     assert "visible" not in facts
     assert facts["problems"][0].startswith("store: StoreUnavailableError")
     assert "; no answer since 20" in facts["problems"][0]
+
+
+def test_a_server_for_other_machines_answers_no_foreign_name(tmp_path, served):
+    """A site whose name points here could read it through a browser that reaches this port."""
+    facts = served(*example(tmp_path)).facts
+    server = Server(facts, "0.0.0.0", 0, ["Tide.example"])
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        for name, status in {
+            "evil.example": 403,
+            "127.0.0.1.evil.example": 403,
+            "tide.example:8765": 200,
+            socket.gethostname(): 200,
+            "192.0.2.7:8765": 200,
+            "[2001:db8::1]:8765": 200,
+        }.items():
+            connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+            with contextlib.closing(connection):
+                connection.request("GET", "/api/namespace", headers={"Host": name})
+                assert connection.getresponse().status == status, name
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def test_only_its_own_name_is_answered_and_nothing_but_get(tmp_path, served):

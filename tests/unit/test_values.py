@@ -7,6 +7,7 @@ import decimal
 import json
 import math
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 from tidegate import values
 from tidegate.errors import ConfigError, CorruptError
+from tidegate.sinks.reads import BATCH
+from tidegate.spark.arrow_rows import columns_of
 from tidegate.values import kind_of, values_of
 from tidegate.wal.record import Column, TableSchema
 
@@ -274,12 +277,22 @@ def test_values_out_of_arrows_range_say_so():
         *("", "foo", "variant", "decimal", "decimal(3)", "decimal(99,2)", "decimal(x,1)", "array<int"),
         *("array<int>>", "struct<a>", "struct<a:int", "struct<a:int b>", "int,int", "array<>"),
         *("map<int>", "map<binary,int>", "map<struct<a:int>,int>", "map<array<int>,int>"),
-        "array<" * 100_000,
     ],
 )
 def test_a_type_that_is_not_known_is_refused_with_those_that_are(name):
     with pytest.raises(ConfigError, match="timestamp_ntz"):
         kind_of(name)
+
+
+@pytest.mark.parametrize("of", ["array<", "struct<a:", "map<string,"])
+def test_a_type_that_is_nested_too_deeply_is_refused_in_words(of):
+    """300 levels ended in a RecursionError, where msgspec makes a decoder of them."""
+    nested = kind_of(of * 100 + "int" + ">" * 100)
+    assert values_of(schema_of(of * 100 + "int" + ">" * 100)).decode(b"{}") == {"c0": None}
+    assert nested.arrow is not None
+    for levels in (101, 300, 100_000):
+        with pytest.raises(ConfigError, match="nested more than 100 levels deep"):
+            kind_of(of * levels + "int" + ">" * levels)
 
 
 def test_a_value_format_that_is_not_known_is_refused():
@@ -311,3 +324,40 @@ def test_a_name_that_is_not_found_is_told_of(monkeypatch):
     monkeypatch.setattr(values.msgspec.json, "encode", lambda _: b"{}")
     with pytest.raises(ConfigError, match="cannot read columns named"):
         kind_of("struct<a:int>")
+
+
+@pytest.mark.parametrize(
+    "kind,contents",
+    [
+        ("array<string>", [b'{"c0":["a"', b'"b"]}', b'{"c0":["c"]},{"c0":["d"]}']),
+        ("array<string>", [b'{"c0":["a"]},{"c0":["b"]}', b""]),
+    ],
+)
+def test_values_that_cannot_be_read_do_not_become_rows_of_each_other(kind, contents):
+    """They were joined before they were parsed, and gave as many rows as there were values."""
+    values = values_of(schema_of(kind))
+    with pytest.raises(msgspec.MsgspecError):
+        values.decode_all(pa.array(contents))
+    keys = pa.array([b"a", b"b", b"c"][: len(contents)])
+    batch = pa.record_batch([keys, pa.array(contents)], schema=BATCH)
+    with pytest.raises(CorruptError, match="table t, key b'a'"):
+        columns_of(batch, values, "table t")
+
+
+@pytest.mark.parametrize("text", ["1e-999999999", "1e400000000", "123.45", "1.234"])
+def test_a_decimal_that_its_type_has_not_is_no_value(text):
+    """At 1e-999999999 Arrow ends the process, in whoever reads the table."""
+    for kind, value in (
+        ("decimal(4,2)", text),
+        ("array<decimal(4,2)>", f"[{text}]"),
+        ("map<decimal(4,2),int>", f'{{"{text}":1}}'),
+        ("map<int,decimal(4,2)>", f'{{"1":{text}}}'),
+    ):
+        with pytest.raises(CorruptError, match="not exactly one of decimal"):
+            values_of(schema_of(kind)).decode(f'{{"c0":{value}}}'.encode())
+
+
+def test_zero_has_the_digits_of_its_type():
+    """At 0e-999999999 Arrow ends the process, too."""
+    decimals = values_of(schema_of("decimal(4,2)"))
+    assert str(decimals.decode(b'{"c0":0e-999999999}')["c0"]) == "0.00"

@@ -52,12 +52,12 @@ func read(client *redis.Client, namespace, table string, keys []string) (lines [
 		DecidedAt int64 `json:"decided_at_us"`
 		Tables    map[string]struct{ Start int64 }
 	}
-	found, err := client.HGet(ctx, tag+"}:meta", "identity").Bytes()
-	if err != nil || json.Unmarshal(found, &facts) != nil || facts.Format > 1 {
+	found, err := client.HGetAll(ctx, tag+"}:meta").Result()
+	if err != nil || json.Unmarshal([]byte(found["identity"]), &facts) != nil || facts.Format > 1 {
 		return nil, fmt.Errorf("namespace %s: not there, or of another format: %v", namespace, err)
 	}
 	// Version and servers from one call: each server that is listed has all of this version.
-	pointer, err := client.FCallRO(ctx, "tidegate1_pointer", []string{tag + "}:meta"}, facts.Uuid).Slice()
+	pointer, err := client.FCallRO(ctx, found["library"]+"_pointer", []string{tag + "}:meta"}, facts.Uuid).Slice()
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func read(client *redis.Client, namespace, table string, keys []string) (lines [
 		key, digest := keys[len(lines)], xxhash.NewWithSeed(42)
 		digest.WriteString(key)
 		group := digest.Sum64() % facts.KeyGroups
-		reply, err := client.FCallRO(ctx, "tidegate1_read", []string{fmt.Sprintf("%s/%d}:h", tag, group)},
+		reply, err := client.FCallRO(ctx, found["library"]+"_read", []string{fmt.Sprintf("%s/%d}:h", tag, group)},
 			facts.Uuid, server, table, version, at.Start, key).Slice()
 		code, id, _ := strings.Cut(fmt.Sprint(err), " ")
 		switch {

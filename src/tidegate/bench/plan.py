@@ -23,8 +23,8 @@ class Plan:
     ConfigError: a part or a number does not fit.
     """
 
-    wal: str
-    store: str
+    wal: str = dataclasses.field(repr=False)
+    store: str = dataclasses.field(repr=False)
     mark: str
     parts: tuple[str, ...] = PARTS
     rows: int = 200_000

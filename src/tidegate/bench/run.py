@@ -20,7 +20,7 @@ from tidegate.bench.rivals import Rivals, rivals_for
 from tidegate.cli.common import driver_for
 from tidegate.committers.drop import drop_namespace
 from tidegate.errors import TidegateError
-from tidegate.options import redact
+from tidegate.urls import redact
 
 Progress = Callable[[str], None]
 NAMESPACES = {

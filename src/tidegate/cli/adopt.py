@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json as json_module
+import re
 import uuid
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -29,6 +29,7 @@ from tidegate.committers.adopt import adopt as adopt_lineage
 from tidegate.committers.open import refuse_if_writer_alive
 from tidegate.errors import ConfigError
 from tidegate.options import Options
+from tidegate.urls import path_of, redact, scheme_of
 
 EXAMPLES = examples(
     "tidegate adopt --lineage 8a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11",
@@ -97,13 +98,15 @@ def _query_id(text: str) -> str:
 
 def lineage_of(checkpoint: str) -> str:
     """The query id in a checkpoint folder. ConfigError: it is not there, and where it was looked for."""
-    parts = urlsplit(checkpoint)
-    if parts.scheme not in ("", "file"):
+    scheme = scheme_of(checkpoint)
+    slashes = re.sub(r"^file:/(?!/)", "file:///", checkpoint)  # as Hadoop writes it
+    folder = path_of(slashes) if scheme == "file" else checkpoint
+    if scheme not in ("", "file") or folder is None:
         raise ConfigError(
-            f"a checkpoint at {parts.scheme}:// cannot be read from here: look at the id in its file metadata"
-            ' ({"id":"..."}) and give it as --lineage ID'
+            f"a checkpoint at {redact(checkpoint)} cannot be read from here: look at the id in its file"
+            ' metadata ({"id":"..."}) and give it as --lineage ID'
         )
-    metadata = Path(unquote(parts.path) if parts.scheme else checkpoint) / "metadata"
+    metadata = Path(folder) / "metadata"
     try:
         found = json_module.loads(metadata.read_bytes())["id"]
     except FileNotFoundError:

@@ -14,9 +14,10 @@ from tidegate.cli.given import Given
 from tidegate.cli.output import print_json, print_table
 from tidegate.committers.alias import checked_target, set_alias
 from tidegate.errors import ConfigError
-from tidegate.options import StoreAt, redact
+from tidegate.options import StoreAt
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
+from tidegate.urls import redact
 
 SET_EXAMPLES = examples(
     "tidegate alias set live --namespace flights_green --store redis://cache:6379",

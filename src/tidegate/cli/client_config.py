@@ -17,6 +17,7 @@ import typer
 from tidegate.cli.commands import say
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, StoreAt, stores_at
+from tidegate.urls import scheme_of
 
 WalConfig = Annotated[
     Path | None,
@@ -60,7 +61,7 @@ NUMBERS = (
     *("timeout_s", "socket_timeout", "socket_connect_timeout"),
     *("connect_timeout", "protocol_version", "idle_heartbeat_interval"),
 )
-SWITCHES = ("functions", "socket_keepalive", "ssl_check_hostname", "create", "tls")
+SWITCHES = ("functions", "socket_keepalive", "ssl_check_hostname", "create", "tls", "leases")
 """Options of a store that are numbers, or true or false; all others are text: a password may be digits."""
 BYTES_MAX = 1024 * 1024
 
@@ -119,6 +120,8 @@ Typed = Callable[[str, str], Any]
 def _options(given_as: str, path: Path | None, typed: Typed) -> dict[str, Any]:
     if path is None:
         return {}
+    if scheme_of(str(path).replace(":/", "://", 1)):  # not shown: it may have a login, and a path one slash
+        raise ConfigError(f"{given_as}: it is a URL; give the path of a file of options")
     try:
         with path.open("rb") as file:
             content, mode = file.read(BYTES_MAX + 1), os.fstat(file.fileno())

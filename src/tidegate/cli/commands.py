@@ -7,8 +7,9 @@ import errno
 import importlib
 import logging
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,11 @@ from typer.main import get_command
 from tidegate.errors import StoreUnavailableError, TidegateError, WalUnavailableError
 
 LOGGER = "tidegate"
+USAGE_ERROR: Any = typer.BadParameter.__base__
+"""click's, of which newer releases of typer have their own."""
+WORDS = "tidegate.words"
+NAMED = re.compile(r"([a-z0-9_-]{1,40}=)([A-Za-z][A-Za-z0-9+.-]*://.*)", re.DOTALL)
+MAY_LOG_IN = re.compile(r"://.|.@").search
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as shells have it."""
 NOBODY_READS = 141
@@ -53,6 +59,9 @@ COMMANDS = {
     "doctor": Command("Check what the promises rest on.", "doctor", "doctor"),
     "verify": Command("Check the store against the log, and all checksums.", "verify", "verify"),
     "vacuum": Command("Drop what no reader can reach any more.", "vacuum", "vacuum"),
+    "redis-functions": Command(
+        "Install tidegate's functions on the servers of a Redis.", "redis_functions", "redis_functions"
+    ),
     "key-groups": Command("Show how evenly key groups go to tasks.", "key_groups", "key_groups"),
     "bench": Command("Measure what atomic versions cost here.", "bench", "bench"),
     "drop": Command("Remove a namespace from stores and log, for ever.", "drop", "drop"),
@@ -84,18 +93,28 @@ class Commands(TyperGroup):
     Its own ones hold no more than their lines in the list; ``resolve_command`` gives the real one.
     """
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[WORDS] = list(args)  # parsing takes them away
+        return super().parse_args(ctx, args)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, listed, rest = super().resolve_command(ctx, args)
         return name, listed and command(str(name)), rest
 
     def invoke(self, ctx: Any) -> Any:
+        def refuse(text: str) -> None:
+            say(without_urls(text, ctx.meta[WORDS]))
+
         try:
             with _warnings_said():
                 done = super().invoke(ctx)
                 sys.stdout.flush()
                 return done
+        except USAGE_ERROR as error:
+            error.message = without_urls(error.message, ctx.meta[WORDS])
+            raise
         except TidegateError as error:
-            say(f"{type(error).__name__}: {error}{_next_step(error)}")
+            refuse(f"{type(error).__name__}: {error}{_next_step(error)}")
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             say("interrupted: what it has decided stays decided, and it may be run again")
@@ -108,8 +127,25 @@ class Commands(TyperGroup):
                 _drop_output()
                 raise typer.Exit(NOBODY_READS) from None
             where = "" if error.filename is None else f": {error.filename}"
-            say(f"{error.strerror or error}{where}; look at the path and who may use it, then run it again")
+            refuse(
+                f"{error.strerror or error}{where}; look at the path and who may use it, then run it again"
+            )
             raise typer.Exit(TidegateError.exit_code) from None
+
+
+def without_urls(text: str, words: Sequence[str]) -> str:
+    """The message without the logins of these words: a URL in a wrong place is repeated as it was given."""
+    from tidegate.urls import redact
+
+    values = [word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in words]
+    values += [value for name, value in os.environ.items() if name.startswith("TIDEGATE_")]
+    for value in sorted(filter(MAY_LOG_IN, values), key=len, reverse=True):
+        named = NAMED.fullmatch(value)
+        name, url = named.groups() if named else ("", value)
+        for form in (value, str(Path(value))):
+            for written in (repr(form)[1:-1], form):
+                text = text.replace(written, f"{name}{redact(url)}")
+    return text
 
 
 def _drop_output() -> None:
@@ -154,5 +190,7 @@ def _warnings_said() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """A message for a person, on standard error."""
-    print(f"tidegate: {text}", file=sys.stderr)
+    """Print a message for a person on standard error; of what it quotes nothing steers the terminal."""
+    from tidegate.cli.output import message_of
+
+    print(f"tidegate: {message_of(text)}", file=sys.stderr)

@@ -21,10 +21,11 @@ from tidegate.committers.local_apply import JOBS_MAX, jobs_here, local_apply
 from tidegate.committers.open import log_is_empty
 from tidegate.durations import duration_us
 from tidegate.errors import ConfigError
-from tidegate.options import Endpoints, Options, redact, store_at
+from tidegate.options import Endpoints, Options, store_at
 from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.names_there import has_instead
 from tidegate.sinks.open_store import open_store
+from tidegate.urls import redact
 from tidegate.wal.open_log import open_log
 
 _STORE_HELP = (
@@ -38,7 +39,9 @@ _SEVERAL_HELP = " Several: --store NAME=URL for each, the primary first. [env va
 
 def split_stores(text: str) -> list[str]:
     """The stores in a variable: ``URL`` or ``NAME=URL``, with white space between them."""
-    return [one for one in re.split(r"\s+(?=[^\s=:/]+(?:=|:))", text.strip()) if one]
+    return [
+        one for one in re.split(r"\s+(?=(?:[^\s=:/@]+=)?[A-Za-z][A-Za-z0-9+.-]*://)", text.strip()) if one
+    ]
 
 
 def _stores_of_environment() -> list[str]:

@@ -17,7 +17,7 @@ from tidegate.cli.reach import refuse_unusable
 from tidegate.cli.room import folder_of
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.options import redact
+from tidegate.urls import redact
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,7 +83,8 @@ def demo(
             store_options=of_store,
             allow_unsafe=allow_unsafe,
         )
-    facts = {name: redact(v) if isinstance(v, str) else v for name, v in dataclasses.asdict(outcome).items()}
+    shown = {"wal": redact(outcome.wal), "store": redact(outcome.store)}
+    facts = dataclasses.asdict(outcome) | shown
     if json:
         print_json(facts | {"right": outcome.right})
     else:

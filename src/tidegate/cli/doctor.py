@@ -20,9 +20,10 @@ from tidegate.cli.commands import say
 from tidegate.cli.common import Json, MaybeNamespace, MaybeWal, Stores, examples
 from tidegate.cli.output import print_json, print_table
 from tidegate.cli.reach import Given, look_at
-from tidegate.cli.room import check_disk, check_writable, folder_of
+from tidegate.cli.room import check_disk, check_private, check_writable, folder_of
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError, TidegateError
+from tidegate.names import NAME, escape
 from tidegate.options import stores_at
 from tidegate.wal.record import Folded
 
@@ -102,6 +103,8 @@ def _checks(given: Given) -> Iterator[Check]:
         if folder is not None:
             yield check_writable(what, folder)
             yield check_disk(what, folder)
+            if given.namespace is not None and NAME.fullmatch(given.namespace):
+                yield from check_private(what, folder / escape(given.namespace))
     seen = look_at(given)
     yield check_clock(Clock(), seen.state)
     yield from seen.checks

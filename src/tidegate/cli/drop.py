@@ -16,8 +16,8 @@ from tidegate.committers.driver import Driver
 from tidegate.committers.drop import drop_namespace
 from tidegate.committers.open import WRITER_ALIVE_S, refuse_if_writer_alive
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.options import redact
 from tidegate.sinks.store import Store
+from tidegate.urls import redact
 
 EXAMPLES = examples(
     "tidegate drop --store sqlite:///data/store --wal file:///data/wal --namespace flights",

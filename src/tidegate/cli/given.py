@@ -12,6 +12,8 @@ import typer
 from typer.core import TyperCommand
 
 from tidegate.errors import ConfigError
+from tidegate.options import store_at
+from tidegate.urls import redact
 
 IN_MEMORY = re.compile(r"(?:[^=:/]*=)?memory:")
 """With a store's name or without."""
@@ -91,7 +93,9 @@ def _refuse_memory(params: dict[str, Any]) -> None:
         value = params.get(name)
         for url in value if isinstance(value, list) else [value]:
             if isinstance(url, str) and IN_MEMORY.match(url):
+                at = store_at(url)
+                shown = f"{at.name}=" * (url != at.url) + redact(at.url)
                 raise ConfigError(
-                    f"{told} {url}: what is in memory ends with the command, nothing would be left of it; use"
-                    f" {others} (memory:// is for one process, by tidegate's Python functions)"
+                    f"{told} {shown}: what is in memory ends with the command, nothing would be left of it;"
+                    f" use {others} (memory:// is for one process, by tidegate's Python functions)"
                 )

@@ -10,8 +10,9 @@ from tidegate.cli.client_config import StoreConfigs, WalConfig, endpoints
 from tidegate.cli.common import AllowUnsafe, Json, Namespace, Stores, Wal, driver_for, examples
 from tidegate.cli.output import print_json
 from tidegate.committers.open import ensure_made, refuse_other_uuid
-from tidegate.options import Options, redact
+from tidegate.options import Options
 from tidegate.sinks.store import Identity
+from tidegate.urls import redact
 
 EXAMPLES = examples(
     "tidegate init --store sqlite:///data/store --wal file:///data/wal --namespace flights",

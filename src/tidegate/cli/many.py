@@ -9,17 +9,19 @@ import typer
 
 from tidegate.cli.commands import say
 from tidegate.committers.follower import Follower, Standing
-from tidegate.committers.repair import Mended
+from tidegate.committers.rebuild import Source
+from tidegate.committers.repair_base import Repaired
 from tidegate.errors import BY_NAME, StoreUnavailableError, TidegateError
+from tidegate.sinks.rebuildable import RebuildableStore
 
 
-def repaired(follower: Follower) -> list[Mended]:
+def repaired(follower: Follower, source: Source | None = None) -> Repaired:
     """What was put back in a store; what it meets stands in its ``standing``."""
     try:
-        return follower.repair()
+        return follower.repair(source if isinstance(follower.store, RebuildableStore) else None)
     except TidegateError as error:
         follower.met(error)
-        return []
+        return Repaired([])
 
 
 def stores_as_json(standings: Sequence[Standing]) -> list[dict[str, Any]]:

@@ -169,11 +169,23 @@ def cell(value: Any) -> str:
         case datetime.datetime():
             return exact_time_of(value)
         case decimal.Decimal():
-            return f"{value:f}"
+            return _digits_of(value)
         case dict() | list() | tuple():
             return _visible(_json.encode(_plain(value)).decode())
         case _:
             return str(value)
+
+
+DIGITS_MAX = 100
+"""A decimal with more digits than this is printed with an exponent: 1E+400000000 has 400 million."""
+
+
+def _digits_of(value: decimal.Decimal) -> str:
+    if not value.is_finite():
+        return str(value)
+    _, digits, exponent = value.as_tuple()
+    written = max(len(digits), len(digits) + int(exponent), 1 - int(exponent))
+    return f"{value:f}" if written <= DIGITS_MAX else str(value)
 
 
 def time_of(moment: datetime.datetime, digits: str = "milliseconds") -> str:
@@ -208,6 +220,15 @@ def _text_of(content: bytes) -> str:
     if text.isprintable() and (text or not content):
         return text
     return repr(content)[2:-1]
+
+
+def message_of(text: str) -> str:
+    r"""A message with its line breaks, and nothing else that steers a terminal.
+
+    >>> message_of("no key \x1b[2J\nfound")
+    'no key \\x1b[2J\nfound'
+    """
+    return "\n".join(map(_visible, text.split("\n")))
 
 
 def _visible(text: str) -> str:

@@ -14,9 +14,10 @@ from tidegate.cli.fit import misfit
 from tidegate.cli.room import check_room, check_writable, folder_of, free_bytes
 from tidegate.committers.store_list import ways_out
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
-from tidegate.options import StoreAt, redact
+from tidegate.options import StoreAt
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import Identity, Pointer, Store
+from tidegate.urls import redact
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
@@ -150,11 +151,11 @@ def refuse_unusable(
         open_store(store, ANY_NAME, store_options).close()
     if wal is not None:
         open_log(wal, ANY_NAME, wal_options).close()
-    for given_as, url in (("--store", store), ("--wal", wal)):
-        folder = None if url is None else folder_of(url)
+    for given_as, url in (("--store", store or ""), ("--wal", wal or "")):
+        folder = folder_of(url)
         check = None if folder is None else check_writable(given_as, folder)
         if check is not None and check.outcome == "fail":
-            raise ConfigError(f"{given_as} {url}: {check.found}; give one that is")
+            raise ConfigError(f"{given_as} {redact(url)}: {check.found}; give one that is")
 
 
 # -- the store ----------------------------------------------------------------------------------

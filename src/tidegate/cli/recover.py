@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from tidegate.cli.client_config import StoreConfigs, WalConfig, endpoints
 from tidegate.cli.common import (
     AllowUnsafe,
@@ -23,6 +27,10 @@ from tidegate.committers.finish import finish_decided
 from tidegate.committers.local_apply import LocalApply
 from tidegate.options import Options
 
+DiscardLost = Annotated[
+    bool,
+    typer.Option("--discard-lost", help="Remove what a decision that the log lost has left in the store."),
+]
 EXAMPLES = examples(
     "tidegate recover --store sqlite:///data/store --wal file:///data/wal --namespace flights",
 )
@@ -36,6 +44,7 @@ def recover(  # noqa: PLR0913 - its options
     wal_config: WalConfig = None,
     jobs: Jobs = None,
     *,
+    discard_lost: DiscardLost = False,
     force: Force = False,
     allow_unsafe: AllowUnsafe = False,
     json: Json = False,
@@ -46,26 +55,39 @@ def recover(  # noqa: PLR0913 - its options
     for its restart. When everything decided is visible already, nothing is written. Refused
     while a writer is running, since it would fence that writer. A large version is applied in
     several processes; all end with the command, however it ends.
+
+    Exit code 10 when the store has begun a version that the log lacks: the log lost its last records.
+    Restore the newest copy of the log if there is one. Else `--discard-lost` removes what the lost attempt
+    wrote, none of which is visible. Its batch was decided once: with commit="sync" Spark gives it again when
+    the query starts; with commit="pipelined" Spark may count it as done, so set the checkpoint back to right
+    before it, or bring its rows in by a load. Stop all drivers first, old ones too.
     """
     where = endpoints(store, wal, namespace, wal_config, store_config)
     with driver_for(where, Options(allow_unsafe=allow_unsafe), jobs) as driver:
         made_here(driver)
+        driver.discard_lost = discard_lost
         others = followers_in(driver, jobs)
         done = finish_decided(
             driver, others, "tidegate recover", force=force, starting=lambda: _start_processes(driver)
         )
     recovered, visible, standings = done
+    discarded = [*driver.discarded, *(one for other in others for one in other.discarded)]
     if json:
         facts = {"namespace": namespace, "recovered": recovered, "visible": visible}
+        if discard_lost:
+            facts["discarded"] = [{"version": one.version, "attempt": one.attempt} for one in discarded]
         print_json(facts | ({"stores": stores_as_json(standings)} if standings else {}))
-    elif recovered:
+        fail_if_behind(standings)
+        return
+    for one in discarded:
+        print(f"discarded: attempt {one.attempt} of version {one.version}, which the log lacks")
+    if recovered:
         print(f"made visible: version {', '.join(map(str, recovered))}; version {visible} is visible now")
     elif visible:
         print(f"nothing to recover: version {visible} is visible, and it is the last one decided")
     else:
         print("nothing to recover: no version was decided yet")
-    if not json:
-        print_standings(standings)
+    print_standings(standings)
     fail_if_behind(standings)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from tidegate.checks import Check, Outcome
 from tidegate.cli.output import shown_bytes
@@ -16,6 +16,8 @@ from tidegate.committers.retire import kept_by
 from tidegate.errors import TidegateError
 from tidegate.options import Options
 from tidegate.sinks.store import Store
+from tidegate.urls import ON_DISK, path_of, scheme_of
+from tidegate.wal.file_io import others_may_read
 from tidegate.wal.log import Log
 from tidegate.wal.record import Folded
 
@@ -29,9 +31,8 @@ BOUNDED = "disks do not fill up (I11): retirement and trimming keep up"
 
 def folder_of(url: str) -> Path | None:
     """The folder that a file or sqlite URL names, None for any other."""
-    parts = urlsplit(url)
-    on_disk = parts.scheme in ("file", "sqlite") and not parts.netloc and parts.path
-    return Path(unquote(parts.path)) if on_disk else None
+    path = path_of(url) if scheme_of(url) in ON_DISK else None
+    return Path(path) if path else None
 
 
 def free_bytes(url: str) -> int | None:
@@ -52,6 +53,14 @@ def check_writable(what: str, folder: Path) -> Check:
     found = f"{folder}: {made if fits else f'{there} is not a folder that this user can write'}"
     promise = "durable before acknowledged (I3)"
     return Check(f"{what}: folder", "pass" if fits else "fail", found, promise)
+
+
+def check_private(what: str, folder: Path) -> list[Check]:
+    """A warning where every user of this machine may read what is in a namespace's folder."""
+    if not folder.is_dir() or not others_may_read(folder):
+        return []
+    found = f"{folder} can be read by every user of this machine: chmod -R o-rwx {shlex.quote(str(folder))}"
+    return [Check(f"{what}: rights", "warn", found, "rows are read by those who may")]
 
 
 def check_disk(what: str, folder: Path) -> Check:

@@ -11,10 +11,11 @@ import msgspec
 from tidegate.cli.fit import misfit
 from tidegate.cli.output import time_of
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.options import StoreAt, redact
+from tidegate.options import StoreAt
 from tidegate.reading import moment
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import Identity, Pointer, Store
+from tidegate.urls import redact
 from tidegate.wal.fold import fact_of
 from tidegate.wal.record import Folded
 

@@ -13,6 +13,7 @@ from tidegate.cli.common import MaybeWal, Namespace, Stores, examples
 from tidegate.cli.look import Places
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.names import check_name
+from tidegate.urls import addresses, parts_of, redact, scheme_of
 
 EXAMPLES = examples(
     "tidegate ui --store sqlite:///data/store --wal file:///data/wal --namespace flights",
@@ -20,7 +21,7 @@ EXAMPLES = examples(
 )
 
 
-def ui(
+def ui(  # noqa: PLR0913, PLR0917 - options of a command
     store: Stores,
     namespace: Namespace,
     store_config: StoreConfigs,
@@ -33,6 +34,12 @@ def ui(
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Listen here; the page has no password.")
     ] = "127.0.0.1",
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A further name in browsers' requests, as behind a proxy; several times."
+        ),
+    ] = None,
     port: Annotated[
         int, typer.Option(metavar="N", min=0, max=65_535, help="Listen there; 0: any that is free.")
     ] = 8765,
@@ -45,12 +52,12 @@ def ui(
     from tidegate.ui.server import Server
 
     check_name("namespace", namespace)
-    if metrics is not None and not metrics.startswith(("http://", "https://")):
-        raise ConfigError(f"--metrics {metrics}: it must be a URL, such as http://127.0.0.1:9464/metrics")
+    if metrics is not None:
+        check_metrics(metrics)
     ats, options = stores_given(store, store_config), {} if wal is None else wal_options(wal_config)
     _look_once(Places(ats, namespace, wal, options))
     facts = Facts(namespace, ats, wal, options, metrics)
-    server = Server(facts, host, port)
+    server = Server(facts, host, port, name or ())
     say(f"{server.url} shows namespace {namespace}; Ctrl-C ends it")
     try:
         server.serve_forever()
@@ -59,6 +66,14 @@ def ui(
     finally:
         server.server_close()
         facts.close()
+
+
+def check_metrics(url: str) -> None:
+    """ConfigError: it is no URL of a driver's metrics, which have no login."""
+    parts, shown = parts_of(url), f"--metrics {redact(url)}"
+    if scheme_of(url) not in ("http", "https") or parts is None or parts.login is not None:
+        raise ConfigError(f"{shown}: it must be a URL without a login, such as http://127.0.0.1:9464/metrics")
+    addresses(parts, 80, shown)
 
 
 def _look_once(places: Places) -> None:

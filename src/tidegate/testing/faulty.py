@@ -8,7 +8,7 @@ so that the conformance suites run on them as on any other log and store.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tidegate.checks import Check
@@ -34,7 +34,7 @@ from tidegate.sinks.store import (
     never,
 )
 from tidegate.wal.fold import Entry
-from tidegate.wal.frame import Chunk
+from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
 from tidegate.wal.record import TableSchema
 
@@ -166,7 +166,8 @@ class FaultyStore(Store):
     """A store behind a port."""
 
     def __init__(self, inner: Store, port: Port) -> None:
-        self.where, self.can_be_filled = inner.where, inner.can_be_filled
+        self.where = inner.where
+        self.can_be_filled, self.can_rewrite = inner.can_be_filled, inner.can_rewrite
         self._inner, self._port = inner, port
 
     def identity(self) -> Identity | None:
@@ -196,6 +197,17 @@ class FaultyStore(Store):
     def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
         given = list(schemas)
         self._port.call(_writes_store("put_schemas"), lambda: self._inner.put_schemas(given))
+
+    def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
+        given, call = list(schemas), _writes_store("begin", f"v{stamp.version} epoch {epoch}")
+        return self._port.call(call, lambda: self._inner.begin(stamp, given, epoch))
+
+    def begun(self) -> list[Stamp]:
+        return self._port.call(_reads_store("begun"), self._inner.begun)
+
+    def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
+        call = _writes_store("discard", f"{[one.version for one in lost]} epoch {epoch}")
+        self._port.call(call, lambda: self._inner.discard(lost, epoch))
 
     def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
         frames = ", ".join(str(chunk.ordinal) for chunk in chunks)
@@ -234,10 +246,22 @@ class FaultyStore(Store):
         return self._port.call(_reads_store("leases"), self._inner.leases)
 
     def announce(
-        self, horizon: int, *, max_lease_s: float | None = None, max_layers: int | None = None
+        self,
+        horizon: int,
+        *,
+        max_lease_s: float | None = None,
+        max_layers: int | None = None,
+        keep_versions: int | None = None,
+        max_leases: int | None = None,
     ) -> int:
         def effect() -> int:
-            return self._inner.announce(horizon, max_lease_s=max_lease_s, max_layers=max_layers)
+            return self._inner.announce(
+                horizon,
+                max_lease_s=max_lease_s,
+                max_layers=max_layers,
+                keep_versions=keep_versions,
+                max_leases=max_leases,
+            )
 
         return self._port.call(_writes_store("announce"), effect)
 
@@ -259,6 +283,13 @@ class FaultyStore(Store):
     def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
         call = _writes_store("publish_filled", f"v{entry.version} epoch {epoch}")
         return self._port.call(call, lambda: self._inner.publish_filled(entry, epoch))
+
+    def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
+        call = _writes_store("rewrite", f"v{stamp.version}")
+        return self._port.call(call, lambda: self._inner.rewrite(stamp, runs))
+
+    def missing(self, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:
+        return self._port.call(_reads_store("missing"), lambda: self._inner.missing(stamp, counts))
 
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
         return self._port.call(_reads_store("verify"), lambda: self._inner.verify(stamp, counts))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -81,6 +81,9 @@ class StoreHarness(abc.ABC):
     lost_rows_can_be_put_back = True
     """Whether ``lose_row`` leaves nothing behind that hides the row when it is written again."""
 
+    lost_keys_need_the_whole_log = False
+    """Whether repair reads the log from version 1 where ``lose_rows`` took any row, also a newer one."""
+
     @abc.abstractmethod
     def make_store(self) -> Store:
         """A store in which nothing was created yet, in a place of its own: every call another."""
@@ -103,6 +106,12 @@ class StoreHarness(abc.ABC):
 
     def lose_row(self, store: Store, row: Row) -> None:
         """Remove one row behind the store's back."""
+        pytest.skip("this store's rows cannot be removed from outside")
+
+    def lose_rows(self, store: Store, rows: Collection[Row]) -> None:
+        """Remove these rows, those that are there, as servers do that lost them: nothing hides a row that is
+        written again. May remove others of the same version, table and key group with them.
+        """
         pytest.skip("this store's rows cannot be removed from outside")
 
     # -- made from these -----------------------------------------------------------------------

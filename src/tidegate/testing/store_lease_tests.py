@@ -6,7 +6,8 @@ import functools
 
 import pytest
 
-from tidegate.errors import SnapshotExpiredError
+from tidegate.errors import ConfigError, SnapshotExpiredError, VersionRegressedError
+from tidegate.sinks.leases import of_writer
 from tidegate.sinks.store import Lease, Store
 from tidegate.testing.store_harness import EPOCH, StoreHarness, get, in_threads, put
 
@@ -126,6 +127,43 @@ class LeaseTests(StoreHarness):
             )
             assert (stands == version) == (renewed is None)
             store.release("a")
+
+    def test_readers_together_hold_a_version_no_longer_than_max_lease(self, store: Store) -> None:
+        """T57: each lease is new, and the version has been held for long."""
+        self._versions(store, 4)
+        for reader in range(3):
+            store.lease(Lease(f"reader-{reader}", 1), 3_600)
+            assert store.announce(2, max_lease_s=100, keep_versions=3) == 1
+            self.advance(store, 40)
+        store.lease(Lease("late", 1), 3_600)
+        store.lease(Lease("newer", 2), 3_600)
+        assert store.announce(3, max_lease_s=100, keep_versions=3) == 2, "version 5 is not visible yet"
+        with pytest.raises(SnapshotExpiredError):
+            store.lease(Lease("late", 1), 3_600)
+
+    def test_a_lease_of_the_writer_is_not_limited_by_time(self, store: Store) -> None:
+        """A fill of a large store takes as long as it takes; ``max_layers`` limits it."""
+        self._versions(store, 4)
+        store.lease(Lease(of_writer("fill"), 1), 3_600)
+        self.advance(store, 200)
+        assert store.announce(4, max_lease_s=100, keep_versions=1) == 1
+        assert [info.lease_id for info in store.leases()] == [of_writer("fill")]
+        assert store.announce(4, max_lease_s=100, keep_versions=1, max_layers=2) == 4
+        assert store.leases() == []
+        store.lease(Lease(of_writer("fill"), 4), 3_600)
+        store.release(of_writer("fill"))
+        assert store.leases() == []
+
+    def test_what_cannot_be_a_lease_is_refused(self, store: Store) -> None:
+        self._versions(store, 3)
+        with pytest.raises(VersionRegressedError):
+            store.lease(Lease("a", 4), 60)
+        for lease_id in ("", "a b", "x" * 65, "é", "a\n"):
+            with pytest.raises(ConfigError, match="cannot be a lease"):
+                store.lease(Lease(lease_id, 3), 60)
+        with pytest.raises(ConfigError, match="cannot be a lease"):
+            store.lease(Lease("a", 3), 100_000)
+        assert store.leases() == []
 
     def test_a_claim_is_no_heartbeat(self, store: Store) -> None:
         """What the pointer says of the last sign of life stays an older writer's."""

@@ -94,6 +94,7 @@ STORE_WRITES = dict.fromkeys(
         "heartbeat",
         "publish",
         "put_schemas",
+        "begin",
         "apply",
         "apply_and_seal",
         "seal",

@@ -24,12 +24,13 @@ from tidegate.decoders import json_decoder
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.redis_keys import header_key, meta_key, patterns, slot_of
 from tidegate.sinks.redis_servers import Servers, servers_of
-from tidegate.sinks.redis_settings import Address, RedisSettings, settings_of
+from tidegate.sinks.redis_settings import RedisSettings, settings_of
 from tidegate.torture.driver import Where
 from tidegate.torture.events import Destroyed, Fault
 from tidegate.torture.faults import TOPOLOGY
 from tidegate.torture.history import Recorder
 from tidegate.torture.redis_topology import Cluster, Shard, client_of
+from tidegate.urls import Address
 
 ROWS = re.compile(rb"tg:\{[^/}]+/(\d+)\}:([^:]+):(?:b|d:(\d+):[^:]+)$")
 """A key that holds rows which a header lists: key group, table, version; without one, the base."""

@@ -11,7 +11,8 @@ import redis
 from redis import exceptions
 
 from tidegate.sinks.redis_servers import slot_ranges
-from tidegate.sinks.redis_settings import Address, RedisSettings
+from tidegate.sinks.redis_settings import RedisSettings
+from tidegate.urls import Address
 
 MIGRATE_MS = 5_000
 KEYS_AT_ONCE = 100

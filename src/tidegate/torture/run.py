@@ -27,7 +27,6 @@ import msgspec
 
 from tidegate.decoders import json_decoder
 from tidegate.errors import ConfigError
-from tidegate.options import redact
 from tidegate.sinks.open_store import open_store
 from tidegate.testing import forked
 from tidegate.torture import schedule, works
@@ -38,6 +37,7 @@ from tidegate.torture.outcome import PROVEN, Outcome, Totals
 from tidegate.torture.schedule import Cell, Here, Skipped
 from tidegate.torture.setting import Setting, Stopped, Unanswered, namespace_of
 from tidegate.torture.workloads import WORKLOADS, check_workloads
+from tidegate.urls import redact
 from tidegate.wal.open_log import open_log
 
 CELL_S, DURATION_S = 60.0, 60.0

@@ -26,12 +26,13 @@ from tidegate.cli.read import parse_key
 from tidegate.cli.rows import StoreRow, problems_of, with_log
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
-from tidegate.options import StoreAt, redact
+from tidegate.options import StoreAt
 from tidegate.reading import info_of, view_of
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import CatalogEntry, Identity, Pointer, Store
 from tidegate.snapshot import Held
 from tidegate.ui.asked import Asked, within
+from tidegate.urls import redact
 from tidegate.values import described
 from tidegate.wal.fold import View, fold_all, why_void
 from tidegate.wal.log import Log
@@ -218,12 +219,12 @@ class Facts:
         with contextlib.closing(urllib.request.urlopen(url, timeout=METRICS_S)) as answer:  # noqa: S310
             content = answer.read(METRICS_BYTES_MAX + 1)
         if len(content) > METRICS_BYTES_MAX:
-            raise OSError(f"{url}: more than {METRICS_BYTES_MAX:,} bytes")
+            raise OSError(f"{redact(url)}: more than {METRICS_BYTES_MAX:,} bytes")
         try:
             mine = [one for one in json.loads(content) if one["namespace"] == self.namespace]
             self._commits = {one["version"]: one for one in mine}
         except (ValueError, TypeError, KeyError) as error:
-            raise OSError(f"{url}: not what a driver's metrics_port serves") from error
+            raise OSError(f"{redact(url)}: not what a driver's metrics_port serves") from error
 
     # -- one key ------------------------------------------------------------------------------------
 

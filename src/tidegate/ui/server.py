@@ -7,8 +7,11 @@ requests for a name that is not the server's own are refused (DNS rebinding), an
 from __future__ import annotations
 
 import importlib.resources
+import ipaddress
+import socket
 import sys
 import urllib.parse
+from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -36,7 +39,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, facts: Facts, host: str, port: int) -> None:
+    def __init__(self, facts: Facts, host: str, port: int, names: Iterable[str] = ()) -> None:
         self.facts = facts
         try:
             super().__init__((host, port), _Handler)
@@ -44,8 +47,10 @@ class Server(ThreadingHTTPServer):
             raise ConfigError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}; give another --port or --host"
             ) from error
-        self.names = {host, "localhost", "127.0.0.1"}
+        self.names = {name.lower() for name in (host, "localhost", "127.0.0.1", *names)}
         self.anywhere = host in {"0.0.0.0", ""}  # noqa: S104 - the user asked for it
+        if self.anywhere:
+            self.names |= {socket.gethostname().lower(), socket.gethostname().lower().partition(".")[0]}
 
     @property
     def url(self) -> str:
@@ -73,7 +78,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         asked = _split(self.path)
         if not self._for_us():
-            self._send(403, {"error": "this server answers under its own name only"})
+            self._send(
+                403, {"error": "this server answers under its own names only: tidegate ui --name NAME"}
+            )
         elif len(self.path) > QUERY_MAX:
             self._send(414, {"error": "the request is too long"})
         elif asked.path == "/":
@@ -98,8 +105,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, found)
 
     def _for_us(self) -> bool:
-        host = _split(f"//{self.headers.get('Host', '')}").hostname
-        return self.server.anywhere or host in self.server.names
+        host = _split(f"//{self.headers.get('Host', '')}").hostname or ""
+        return host in self.server.names or (self.server.anywhere and _is_address(host))
 
     def _send(self, status: int, content: Any) -> None:
         self._answer(status, "application/json", json_of(content))
@@ -113,6 +120,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Requests are no news."""
+
+
+def _is_address(host: str) -> bool:
+    """Whether it is a number: no name that another site could let point here."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _split(url: str) -> urllib.parse.SplitResult:

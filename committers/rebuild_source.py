@@ -1,0 +1,131 @@
+"""Where repair takes rows from that no log holds any more: another store of the same log, or an export.
+
+Before anything is written a source's uuid, version and digest are compared with the namespace's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.committers.driver import Driver
+from tidegate.committers.export_format import batches_of
+from tidegate.committers.facts import known_facts
+from tidegate.committers.hold import HeldVersion
+from tidegate.committers.import_rows import read_whole
+from tidegate.committers.rebuild import Source
+from tidegate.errors import ConfigError, SnapshotExpiredError
+from tidegate.key_groups import key_group_of_each
+from tidegate.sinks.layout import payloads
+from tidegate.sinks.store import CatalogEntry, Store
+from tidegate.wal.frame import Run
+
+
+class StoreSource(Source):
+    """Another store of the same log."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.where = store, store.where
+        self._held: HeldVersion | None = None
+
+    @contextlib.contextmanager
+    def hold(self, driver: Driver) -> Iterator[CatalogEntry]:
+        """``Source.hold``: the newest version that both stores show."""
+        identity = self._store.identity()
+        if identity is None:
+            raise ConfigError(f"{self.where}: there is no namespace here; give a store that has this one")
+        _refuse_other_uuid(driver, self.where, identity.uuid)
+        version = min(self._store.pointer().visible, driver.store.pointer().visible)
+        entry = _entry(driver, self.where, version)
+        try:
+            self._held = held = HeldVersion(self._store, version, driver.clock, "repair")
+        except SnapshotExpiredError as error:
+            raise ConfigError(
+                f"{self.where}: version {version} was retired there, and {driver.store.where} shows no newer"
+                f" one; run `tidegate recover` first, or give another source: {error}"
+            ) from error
+        try:
+            there = self._store.catalog(version, version)
+            _refuse_other_digest(driver, self.where, entry, there[0].digest if there else "none")
+            yield entry
+        finally:
+            held.give_back()
+
+    def runs(self, entry: CatalogEntry, groups: Collection[int], key_groups: int) -> Iterator[Run]:
+        """``Source.runs``."""
+        assert self._held is not None
+        for group in sorted(groups):
+            for table, at in sorted(entry.tables.items()):
+                for batch in self._store.scan_stored(table, group, entry.version, at.start):
+                    self._held.keep()
+                    live = batch.filter(payloads(batch["value"], entry.decided_at_us).is_valid())
+                    yield Run(group, table, live["key"], live["value"])
+
+
+class ExportSource(Source):
+    """A folder that ``tidegate export`` wrote. Every file is compared with its checksum first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.where = folder, str(folder)
+        self._manifest, _ = read_whole(folder)
+
+    @contextlib.contextmanager
+    def hold(self, driver: Driver) -> Iterator[CatalogEntry]:
+        """``Source.hold``: the version that was exported."""
+        manifest = self._manifest
+        _refuse_other_uuid(driver, self.where, manifest.uuid)
+        entry = _entry(driver, self.where, manifest.version)
+        _refuse_other_digest(driver, self.where, entry, manifest.digest)
+        if missing := sorted(entry.tables.keys() - manifest.tables.keys()):
+            raise ConfigError(
+                f"{self.where} has no table {', '.join(missing)}: a key group is put back with all of its"
+                " tables; export without --table"
+            )
+        yield entry
+
+    def runs(self, entry: CatalogEntry, groups: Collection[int], key_groups: int) -> Iterator[Run]:
+        """``Source.runs``."""
+        for table in sorted(entry.tables):
+            for batch in batches_of(self._folder, table, self._manifest.tables[table]):
+                of_each = np.array(key_group_of_each(batch["key"].to_pylist(), key_groups), np.int64)
+                for group in sorted(set(of_each.tolist()) & set(groups)):
+                    rows = batch.filter(pa.array(of_each == group))
+                    yield Run(group, table, rows["key"], rows["value"])
+
+
+def _refuse_other_uuid(driver: Driver, where: str, uuid: str) -> None:
+    if uuid != driver.folded.namespace:
+        raise ConfigError(
+            f"{where} is of namespace {uuid}, the log of {driver.folded.namespace}: its rows are not this"
+            " namespace's; nothing was written"
+        )
+
+
+def _entry(driver: Driver, where: str, version: int) -> CatalogEntry:
+    pointer = driver.store.pointer()
+    if not max(pointer.horizon, 1) <= version <= pointer.visible:
+        raise ConfigError(
+            f"{where} has version {version}, {driver.store.where} shows versions {pointer.horizon} to"
+            f" {pointer.visible}: take a source with one of these; nothing was written"
+        )
+    entries = driver.store.catalog(version, version)
+    if not entries:
+        raise ConfigError(
+            f"{driver.store.where} has lost its catalog's entry of version {version}: take another version,"
+            " or see `tidegate verify`; nothing was written"
+        )
+    return entries[0]
+
+
+def _refuse_other_digest(driver: Driver, where: str, entry: CatalogEntry, digest: str) -> None:
+    fact = next(known_facts(driver.log, driver.folded, entry.version), None)
+    ours = {entry.digest, fact.digest} if fact and fact.version == entry.version else {entry.digest}
+    if ours != {digest}:
+        raise ConfigError(
+            f"{where}: version {entry.version} has digest {digest}, here it has {' and '.join(sorted(ours))}:"
+            " they are of two histories; nothing was written"
+        )

@@ -1,0 +1,158 @@
+"""URLs of logs and stores: their parts, and the one way to show them to people.
+
+``scheme://[user[:password]@]host[:port][,host[:port]...][/path]``   of servers
+``scheme:///path``                                                   of files
+
+The login ends at the last ``@``. ``/``, ``?`` and ``#`` in it must be percent-encoded: with one of them the
+end of the login is not known, and the URL is refused. ``urllib`` is not asked to split a URL: its exceptions
+quote the part that they refuse.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from tidegate.errors import ConfigError
+
+HIDDEN = "***"
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[\w.-]*)(?::(\d{1,5}))?")
+SURROGATE = re.compile(r"[\ud800-\udfff]")
+PLAIN = re.compile(r"[\w./ -]*")
+PORT_MAX = 65_535
+
+ON_DISK = ("file", "sqlite")
+NAMED = "memory"
+SERVERS = {
+    **dict.fromkeys(("redis", "rediss", "redis+cluster", "rediss+cluster"), re.compile(r"(/+\d*)?/*")),
+    **dict.fromkeys(("redis+sentinel", "rediss+sentinel"), re.compile(r"(/+[\w.-]+(/+\d+)?)?/*")),
+    "cassandra": re.compile(r"(/+[A-Za-z][A-Za-z0-9_]{0,47})?/*"),
+    **dict.fromkeys(("kafka", "http", "https"), re.compile(r"/*|/metrics/*")),
+}
+"""By scheme: the paths that show no more than a database's number, a primary's or keyspace's name."""
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Url(NamedTuple):
+    """The parts of a URL of servers, nothing decoded; ``rest`` is the query and the fragment."""
+
+    scheme: str
+    login: str | None
+    hosts: tuple[str, ...]
+    path: str
+    rest: str
+
+
+def redact(url: str) -> str:
+    """The URL as it may be shown, logged and raised: without its login; only the scheme of one that does not
+    fit the grammar of its scheme.
+
+    >>> redact("redis://user:secret@cache:6379/0"), redact("redis+sentinel://u:s3cret/x@h:26379/main")
+    ('redis://***@cache:6379/0', 'redis://***')
+    >>> redact("sqlite:///data/store"), redact("redis:user:secret@cache")
+    ('sqlite:///data/store', 'redis:***')
+    """
+    scheme = scheme_of(url)
+    after = url[len(scheme) + 1 :]
+    if not scheme or not after.startswith("//"):
+        return f"{scheme}:{HIDDEN}" if scheme else HIDDEN * bool(url)
+    return f"{scheme}://{_shown(scheme, url, after[2:]) or HIDDEN}"
+
+
+def _shown(scheme: str, url: str, after: str) -> str:
+    """What may be shown of the part after ``://``; empty: nothing."""
+    if scheme in ON_DISK:
+        return "" if path_of(url) is None else after
+    if scheme == NAMED:
+        return after if PLAIN.fullmatch(after) else ""
+    parts, path = parts_of(url), SERVERS.get(scheme)
+    if parts is None or path is None or parts.rest or not path.fullmatch(parts.path):
+        return ""
+    if not all(map(_is_address, parts.hosts)):
+        return ""
+    return f"{HIDDEN}@" * (parts.login is not None) + ",".join(parts.hosts) + parts.path
+
+
+def scheme_of(url: str) -> str:
+    """The scheme before ``://``, or a known one before ``:``; empty: there is none."""
+    scheme, colon, after = url.partition(":")
+    known = bool(colon) and scheme in (*SERVERS, *ON_DISK, NAMED)
+    return scheme if known or (after.startswith("//") and SCHEME.fullmatch(scheme)) else ""
+
+
+def parts_of(url: str) -> Url | None:
+    """The parts of a URL of servers; None: where its login ends cannot be told."""
+    scheme, _, after = url.partition("://")
+    login, at, after = after.rpartition("@")
+    if re.search(r"[/?#]", login):
+        return None
+    place = re.split(r"[?#]", after, maxsplit=1)[0]
+    hosts, slash, path = place.partition("/")
+    return Url(scheme, login if at else None, tuple(hosts.split(",")), slash + path, after[len(place) :])
+
+
+def servers_at(url: str) -> Url:
+    """The parts of the URL of a store on servers. ConfigError: it cannot be read."""
+    parts, shown = parts_of(url), f"store {redact(url)}"
+    if "://" not in url:
+        raise ConfigError(f"{shown}: write {url.partition(':')[0]}:// and then its servers")
+    if parts is None:
+        raise ConfigError(
+            f"{shown}: write / ? and # in its user and password as %2F %3F and %23, or give both as options"
+            " (store_options, --store-config)"
+        )
+    if SURROGATE.search(parts.login or ""):
+        raise ConfigError(f"{shown}: its user or password is not text in UTF-8")
+    return parts
+
+
+def addresses(parts: Url, port: int, shown: str) -> tuple[Address, ...]:
+    """The servers of a URL; ``port`` is that of those without one. ConfigError: one of them is no address."""
+    for number, host in enumerate(parts.hosts, 1):
+        if not _is_address(host):
+            of = f" ({number} of {len(parts.hosts)})" * (len(parts.hosts) > 1)
+            raise ConfigError(
+                f"{shown}: what follows {'the login' if parts.login else '://'} is not host:port{of}: write"
+                f" {parts.scheme}://user:password@host:port, host:port alone without a login"
+            )
+    found = [HOST.fullmatch(host) for host in parts.hosts]
+    return tuple(
+        Address(each[1].strip("[]").lower() or "localhost", int(each[2] or 0) or port)
+        for each in found
+        if each
+    )
+
+
+def _is_address(text: str) -> bool:
+    found = HOST.fullmatch(text)
+    return found is not None and int(found[2] or 0) <= PORT_MAX
+
+
+def user_and_password(login: str | None) -> tuple[str, str | None]:
+    """Both, decoded; None: there is no colon, so that the login may be either."""
+    username, colon, password = (login or "").partition(":")
+    return unquote(username), unquote(password) if colon else None
+
+
+def path_of(url: str) -> str | None:
+    """The decoded path of a URL of files; None: it has a host, a query, a fragment or NUL, or is relative."""
+    after = url.partition("://")[2]
+    path = unquote(after)
+    fits = after.startswith("/") and not re.search(r"[?#]", after) and "\0" not in path
+    return path if fits else None
+
+
+def hide(text: str, secrets: list[str]) -> str:
+    """The text without these secrets, wherever a server or a client repeats them."""
+    for secret in filter(None, secrets):
+        text = text.replace(secret, HIDDEN)
+    return text

@@ -1,0 +1,45 @@
+"""Attacks by tenants: who tries what, on what, and how it ends. Rendered into SECURITY.md's threat model.
+
+    tools/run python tests/services/hostile.py        # prints the tables of that page
+
+Each ``hostile_*.py`` has the attacks of one kind of server as a table, ``test_hostile_tenants_*.py`` runs
+them with exactly the rights of docs/operations.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SERVERS = ("redis", "kafka", "cassandra")
+REFUSED = "refused"
+"""The server refuses the request; nothing changes."""
+
+
+class Attack(NamedTuple):
+    """One attack. ``by``: whose login it uses. ``ends``: ``REFUSED``, or what bounds it.
+
+    ``run`` raises what the server refuses with; of an attack that is bounded it checks the bound.
+    """
+
+    name: str
+    by: str
+    on: str
+    ends: str
+    run: Callable[[Any], None]
+
+
+def rows(server: str) -> list[str]:
+    """The table of one kind of server."""
+    attacks: list[Attack] = importlib.import_module(f"hostile_{server}").ATTACKS
+    lines = ["| attack | with the login of | on | ends as |", "|---|---|---|---|"]
+    return lines + [f"| {one.name} | {one.by} | {one.on} | {one.ends} |" for one in attacks]
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
+    for kind in SERVERS:
+        print(f"### Hostile tenants of {kind.capitalize()}\n", *rows(kind), "", sep="\n")

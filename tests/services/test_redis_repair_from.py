@@ -1,0 +1,162 @@
+"""`tidegate repair --from`: what no log holds any more comes from another store, or from an export."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from redis_query import Query, query_on
+from redis_server import RedisServer
+from tidegate.cli import app
+from tidegate.committers.change_stores import add_store, remove_store
+from tidegate.committers.export import export
+from tidegate.errors import WalGapError
+from tidegate.options import StoreAt
+
+LOST = (1, 4)
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("TIDEGATE_") and "REDIS" not in name]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def query(redis: RedisServer, tmp_path):
+    with query_on(redis.url, tmp_path) as made:
+        yield made
+
+
+def run(query: Query, command: str, *more: str):
+    where = [f"--wal={query.wal}", f"--namespace={query.namespace}"]
+    if not any(one.startswith("--store=") for one in more):
+        where.append(f"--store={query.url}")
+    return CliRunner().invoke(app, [command, *where, *more], prog_name="tidegate")
+
+
+def trimmed(query: Query, versions: int = 9):
+    driver = query.run(versions, summary_every=1)
+    query.tidy(driver)
+    return driver
+
+
+def from_store(query: Query, folder: Path) -> str:
+    """Another store of the log, filled from this one while it was whole, and followed since."""
+    driver = query.driver()
+    driver.fold_on()
+    url = f"sqlite://{folder}/copy"
+    copy = query.store(url)
+    assert add_store(driver, StoreAt("copy", url), copy).catch_up().visible
+    return url
+
+
+def from_export(query: Query, folder: Path) -> str:
+    store = query.store()
+    export(store, store.identity(), store.pointer().visible - 1, folder / "exported")
+    return str(folder / "exported")
+
+
+def base_of(redis: RedisServer, query: Query, group: int) -> str:
+    return next(iter(redis.ask("KEYS", f"{query.keys_of(group)}*:b")))
+
+
+def one_base(redis: RedisServer, query: Query) -> int:
+    assert sum(redis.ask("DEL", base_of(redis, query, group)) for group in LOST) == len(LOST)
+    return len(LOST)
+
+
+def headers(redis: RedisServer, query: Query) -> int:
+    assert sum(redis.ask("DEL", f"{query.keys_of(group)}h") for group in LOST) == len(LOST)
+    return len(LOST)
+
+
+def everything_of_some(redis: RedisServer, query: Query) -> int:
+    assert all(redis.forget(query.keys_of(group)) for group in LOST)
+    return len(LOST)
+
+
+@pytest.mark.parametrize("source", [from_store, from_export])
+@pytest.mark.parametrize("lose", [one_base, headers, everything_of_some])
+def test_key_groups_are_put_back_exactly(
+    source: Callable[..., str], lose: Callable[..., int], redis: RedisServer, query: Query, tmp_path
+):
+    driver = trimmed(query)
+    place = source(query, tmp_path)
+    stores = ["--store=redis=" + query.url, "--store=copy=" + place] if source is from_store else []
+    lost = lose(redis, query)
+    refused = run(query, "repair", "--force", *stores)
+    assert refused.exit_code == WalGapError.exit_code, refused.output
+    assert "`tidegate repair --from`" in refused.output
+    mended = run(query, "repair", "--force", "--json", "--from", place, *stores)
+    assert mended.exit_code == 0, mended.output
+    bases = [one for one in json.loads(mended.stdout)["put_back"] if one["base"]]
+    assert [one["key_groups"] for one in bases] == [lost]
+    assert run(query, "verify").exit_code == 0
+    query.check(driver.folded.last_version)
+    if source is from_store:
+        alone = query.driver()
+        alone.fold_on()
+        remove_store(alone, "copy")
+    again = query.run(12)
+    query.retire(again)
+    query.check(12)
+
+
+def test_a_source_of_another_namespace_is_refused(redis: RedisServer, query: Query, tmp_path):
+    trimmed(query)
+    with query_on(redis.url, tmp_path / "other") as other:
+        other.run(9)
+        theirs = from_export(other, tmp_path)
+    one_base(redis, query)
+    before = redis.ask("HGETALL", f"{query.keys_of(1)}h")
+    refused = run(query, "repair", "--force", "--from", theirs)
+    assert refused.exit_code == 2, refused.output
+    assert "its rows are not this namespace's; nothing was written" in " ".join(refused.output.split())
+    assert redis.ask("HGETALL", f"{query.keys_of(1)}h") == before
+
+
+def test_a_source_of_another_history_is_refused(redis: RedisServer, query: Query, tmp_path):
+    """The same namespace, the same version, and other rows: its manifest says another digest."""
+    trimmed(query)
+    place = Path(from_export(query, tmp_path))
+    manifest = json.loads((place / "manifest.json").read_text())
+    manifest["digest"] = "0" * 32
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    one_base(redis, query)
+    refused = run(query, "repair", "--force", "--from", str(place))
+    assert refused.exit_code == 2
+    assert "they are of two histories" in " ".join(refused.output.split())
+
+
+def test_an_export_below_the_horizon_is_refused(redis: RedisServer, query: Query, tmp_path):
+    query.run(4)
+    place = from_export(query, tmp_path)
+    trimmed(query)
+    one_base(redis, query)
+    refused = run(query, "repair", "--force", "--from", place)
+    assert refused.exit_code == 2
+    assert "take a source with one of these; nothing was written" in " ".join(refused.output.split())
+
+
+def test_an_export_of_some_tables_is_refused(redis: RedisServer, query: Query, tmp_path):
+    trimmed(query)
+    store = query.store()
+    export(store, store.identity(), 9, tmp_path / "some", ["marker"])
+    refused = run(query, "repair", "--force", "--from", str(tmp_path / "some"))
+    assert refused.exit_code == 2
+    assert "export without --table" in " ".join(refused.output.split())
+
+
+def test_other_stores_than_redis_take_no_copy(tmp_path):
+    with query_on(f"sqlite://{tmp_path}/store", tmp_path) as query:
+        query.run(3)
+        place = from_export(query, tmp_path)
+        refused = run(query, "repair", "--force", "--from", place)
+        assert refused.exit_code == 2
+        assert "repair from a copy is for stores on Redis" in " ".join(refused.output.split())

@@ -1,0 +1,120 @@
+"""Files of SQLite that somebody changed: errors that name the place, never a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+
+import pytest
+from typer.testing import CliRunner
+
+import tidegate
+from tidegate.cli import app
+from tidegate.errors import ConfigError, CorruptError
+from tidegate.options import Options
+from tidegate.testing import tampering
+from tidegate.testing.example import BATCHES, Example
+
+CASES = int(os.environ.get("TIDEGATE_TAMPER", "150"))
+"""So many changes at random; for longer: python -m tidegate.testing.tampering."""
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return tampering.SqliteCases(tmp_path_factory.mktemp("tampered"))
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_a_store_with_any_value_changed_gives_what_was_there_or_says_where(cases, part):
+    told = []
+    assert tampering.run(cases, CASES // 3, 1 + part * (CASES // 3), told.append) == 0, told
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Three versions in one file of rows; what changes one of its values."""
+    url = f"sqlite://{tmp_path}/store"
+    example = Example(f"file://{tmp_path}/wal", url, options=Options(key_groups=1))
+    for rows in BATCHES:
+        example.write(rows)
+    example.close()
+
+    def change(file, sql, *values):
+        path = tmp_path / "store" / "flights" / file
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            assert connection.execute(sql, values).rowcount
+        return url
+
+    return change
+
+
+def scan(url, table="airports"):
+    with tidegate.connect(url, "flights") as gate, gate.snapshot() as snapshot:
+        return dict(snapshot.table(table).scan())
+
+
+AIRPORTS = "t_airports"
+VALUES = {
+    "whole number": (5, "5 is stored where bytes have to be"),
+    "text": ("+{}", r"'\+{}' is stored where bytes have to be"),
+    "flags": (b"\xff\xffjunk", r"table airports, key b'EWR': a stored value starts with b'\\xff"),
+    "empty": (b"", "table airports, key b'EWR': a stored value starts with b''"),
+    "expiry": (b"e\0", "table airports, key b'EWR': a stored value starts with b'e"),
+    "no JSON": (b"+{", "table airports, key b'EWR': the stored value"),
+}
+
+
+@pytest.mark.parametrize("which", VALUES)
+def test_a_value_that_is_none_is_told_with_its_place(store, which):
+    value, why = VALUES[which]
+    url = store("shard-00.sqlite", f"UPDATE {AIRPORTS} SET value = ? WHERE key = ?", value, b"EWR")
+    for read in (scan, lambda url: tidegate.connect(url, "flights").table("airports").get("EWR")):
+        with pytest.raises(CorruptError, match=why) as caught:
+            read(url)
+        assert "namespace flights" in str(caught.value)
+
+
+def test_a_key_that_is_none_is_told_with_its_place_and_not_in_full_length(store):
+    key = b"6:" + b"9" * 5_000
+    url = store("shard-00.sqlite", "UPDATE t_legs SET key = CAST(? || version || hex(key) AS BLOB)", key)
+    with pytest.raises(CorruptError, match=r"namespace flights, table legs: b'6:9+'") as caught:
+        scan(url, "legs")
+    assert len(str(caught.value)) < 1_000
+
+
+@pytest.mark.parametrize("key", [7, -1.5, "EWR"])
+def test_a_key_of_another_type_is_told_though_sqlite_sorts_it_before_all_bytes(store, key):
+    url = store("shard-00.sqlite", f"UPDATE {AIRPORTS} SET key = ? WHERE key = ?", key, b"EWR")
+    with pytest.raises(CorruptError, match=r"shard-00\.sqlite, table airports: .* is stored where bytes"):
+        scan(url)
+
+
+@pytest.mark.parametrize("column", ["visible", "epoch", "horizon", "heartbeat_us", "digest", "writer"])
+def test_a_pointer_that_is_none_is_told_with_its_place(store, column):
+    value = b"x" if column in ("digest", "writer") else "x"
+    url = store("meta.sqlite", f"UPDATE pointer SET {column} = ?", value)
+    with pytest.raises(CorruptError, match=r"namespace flights: .*meta\.sqlite: the pointer is \("):
+        tidegate.connect(url, "flights").version()
+
+
+def test_a_schema_that_is_nested_without_end_is_told_with_its_place(store):
+    nested = "array<" * 300 + "int" + ">" * 300
+    url = store("meta.sqlite", "UPDATE schemas SET schema = replace(schema, 'bigint', ?)", nested)
+    with pytest.raises(ConfigError, match=r"flights, table airports, schema .* nested more than 100"):
+        scan(url)
+
+
+def test_an_entry_that_is_no_text_is_told_with_its_place(store):
+    url = store("meta.sqlite", "UPDATE catalog SET entry = 5")
+    with pytest.raises(CorruptError, match=r"meta\.sqlite: a CatalogEntry cannot be read"):
+        scan(url)
+
+
+def test_a_version_that_is_no_number_is_found_by_verify(store, tmp_path):
+    """Readers ask for versions up to theirs, and SQLite sorts texts behind all numbers: the row is absent."""
+    store("shard-00.sqlite", f"UPDATE {AIRPORTS} SET version = 'abc' WHERE version = 3")
+    words = ["verify", f"--store=sqlite://{tmp_path}/store", f"--wal=file://{tmp_path}/wal"]
+    done = CliRunner().invoke(app, [*words, "--namespace=flights"])
+    assert done.exit_code == CorruptError.exit_code, done.output
+    assert "table airports" in done.output
