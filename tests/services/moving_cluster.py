@@ -67,6 +67,7 @@ class Plan:
     rows: int = 1_000
     readers: int = 2
     heartbeat_s: float = 0.5
+    keep_versions: int = 2
     settle_s: float = 30.0
 
 
@@ -175,7 +176,7 @@ class Run:
         logger = logging.getLogger("tidegate")
         logger.addHandler(notes)
         try:
-            driver = self._query.open(heartbeat_s=self._plan.heartbeat_s)
+            driver = self._open()
             self._commit(driver)
             works = [self._change, self._poll, *[self._judge] * self._plan.readers]
             threads = [threading.Thread(target=self._guarded, args=(work,), daemon=True) for work in works]
@@ -192,6 +193,10 @@ class Run:
             logger.removeHandler(notes)
         self.seen.seconds = time.monotonic() - began
         return self.seen
+
+    def _open(self) -> Driver:
+        plan = self._plan
+        return self._query.open(heartbeat_s=plan.heartbeat_s, keep_versions=plan.keep_versions)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -244,7 +249,7 @@ class Run:
     def _started_again(self, before: Driver) -> Driver:
         while not self._changed.is_set():
             try:
-                return self._query.open(heartbeat_s=self._plan.heartbeat_s)
+                return self._open()
             except TidegateError as error:
                 self._note_restart(error)
         return before

@@ -284,7 +284,7 @@ class CellRun:
             failpoint=dies_at or cell.failpoint,
             nth=1 if dies_at else shape.nth,
             taken_over=self._taken_over,
-            goes_on=disturbed and not self._taken_over,
+            goes_on=disturbed and not self._taken_over and cell.fault not in EVICTIONS,
             beside="" if ages else cell.beside,
             keeps=2 if cell.fault in EVICTIONS else 1,
             servers_change=cell.fault in TOPOLOGY,

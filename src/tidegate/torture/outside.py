@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate.decoders import json_decoder
-from tidegate.errors import ConfigError, StoreNotVerifiedError, WalGapError
+from tidegate.errors import ConfigError, StoreNotVerifiedError, StoreUnavailableError, WalGapError
 from tidegate.torture import redis_faults, works
 from tidegate.torture.faults import EVICTIONS
 from tidegate.torture.left_to_do import wiped
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 REFUSED, GONE = StoreNotVerifiedError.exit_code, WalGapError.exit_code
 NO_FIT = ConfigError.exit_code
+REFUSED_ROWS = REFUSED, GONE, StoreUnavailableError.exit_code
+"""How drivers end that need rows which are gone; the last one: a second store cannot be filled with them."""
 REPAIR = "repair"
 PUT_BACK_S = 30.0
 
 
 class Outside:
     """The fault of one cell. ``refusals``: exit codes by which its drivers may end now. ``lost``: rows are
-    gone that nobody can put back.
+    gone, and nobody has put them back.
     """
 
     def __init__(self, run: CellRun, fault: str, seed: str) -> None:
@@ -42,9 +44,7 @@ class Outside:
             how = folder, self._name, self._fault, self._seed
             self._process = run.start(redis_faults.evict, plan, self._name, *how)
             self._must_be_done()
-            self.refusals, self.lost = (REFUSED,), self._fault == "evict-base"
-            if self.lost:
-                self.refusals = (REFUSED, GONE)
+            self.refusals, self.lost = REFUSED_ROWS, True
             return
         begun = run.work / "begun"
         work = redis_faults.move_slots if self._fault == "reshard" else redis_faults.change_replicas
@@ -64,25 +64,24 @@ class Outside:
             self._must_be_done()
         before = self._keys("before")
         repair = run.start(works.repair, run.where_json, REPAIR, str(run.folder), REPAIR)
-        run.must_end(repair, GONE if self.lost else 0)
+        for_good = self._fault == "evict-base"
+        self.refusals = ()
+        run.must_end(repair, GONE if for_good else 0)
         run.findings += wiped(before, self._keys("after"))
-        if self.lost:
+        if for_good:
             self._put_back_from_a_copy()
-        if not self.lost:
-            self.refusals = ()
+        else:
+            self.lost = False
 
     def _put_back_from_a_copy(self) -> None:
         run = self._run
         version, name = int((run.folder / COPY_VERSION).read_text()), f"{REPAIR}-from"
         horizon = run.look().horizon
         args = str(run.folder), name, "--from", str(run.folder / COPY)
-        self.refusals = ()
-        run.must_end(
-            run.start(works.repair, run.where_json, name, *args), 0 if horizon <= version else NO_FIT
-        )
+        repair = run.start(works.repair, run.where_json, name, *args)
+        run.must_end(repair, 0 if horizon <= version else NO_FIT)
         self.lost = horizon > version
-        if self.lost:
-            self.refusals = (REFUSED, GONE)
+        self.refusals = REFUSED_ROWS if self.lost else ()
 
     def stop(self) -> None:
         """The topology is put back, however the cell ends."""
