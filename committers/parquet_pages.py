@@ -177,10 +177,11 @@ class _Reader:
         while (head := self._byte()) != STOP:
             kind, step = head & 15, head >> 4
             number = number + step if step else self._signed()
+            place = (*within, number)
             if kind in INTEGERS:
-                found[(*within, number)] = self._signed()
+                found[place] = self._signed()
             elif kind == STRUCT:
-                found |= self.integers((*within, number))
+                found |= self.integers(place)
             else:
                 self._skip(kind)
         return found

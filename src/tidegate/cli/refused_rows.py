@@ -45,23 +45,14 @@ def typed(
         if any(size is not None and len(content or b"") < size for content, size in sizes):
             left[CUT] += 1
             continue
-        value = _value(values, row["value"], names)
-        if value is None:
+        if not _has_columns(values, row["value"], names):
             left[OTHER] += 1
             continue
-        if values.schema.value_format == "json" and not _fits(values, value):
+        value = _value(values, row["value"], names)
+        if value is None:
             left[UNFIT] += 1
             continue
         yield {ID: row_id, CAUSE: row["cause"], KEY: row["key"], **value, **_key(values, row["key"])}
-
-
-def _fits(values: Values, value: dict[str, Any]) -> bool:
-    """Whether the columns can hold it: a replacement may have given the table others since."""
-    try:
-        encoder_of(values.schema).encode(value)
-    except BadRecordError:
-        return False
-    return True
 
 
 def _key(values: Values, key: bytes | None) -> dict[str, Any]:
@@ -75,16 +66,25 @@ def _key(values: Values, key: bytes | None) -> dict[str, Any]:
     return dict(zip(columns, (found,) if len(columns) == 1 else found, strict=True))
 
 
+def _has_columns(values: Values, value: bytes | None, names: set[str]) -> bool:
+    """Whether the value names columns of the table, and no others."""
+    if values.schema.value_format == "bytes":
+        return value != b""  # a delete, or no bytes: it cannot be told
+    try:
+        return json_decoder(dict[str, msgspec.Raw]).decode(value or b"").keys() <= names
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+
+
 def _value(values: Values, value: bytes | None, names: set[str]) -> dict[str, Any] | None:
-    """The value's columns; None: it is no value of the table."""
+    """The value's columns; None: the table's columns cannot hold it, which a replacement may have changed."""
     if values.schema.value_format == "bytes":
         (name,) = names
-        return {name: value} if value != b"" else None  # a delete, or no bytes: it cannot be told
+        return {name: value}
     try:
-        if not value or not json_decoder(dict[str, msgspec.Raw]).decode(value).keys() <= names:
-            return None
-        found: dict[str, Any] = values.decode(value)
-    except (msgspec.MsgspecError, CorruptError, UnicodeDecodeError):
+        found: dict[str, Any] = values.decode(value or b"")
+        encoder_of(values.schema).encode(found)
+    except (msgspec.MsgspecError, BadRecordError, CorruptError, UnicodeDecodeError):
         return None
     return found
 

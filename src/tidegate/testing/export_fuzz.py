@@ -322,6 +322,10 @@ def run(
 BLOCK = 5_000
 
 
+def _note(mark: Path, seed: int) -> None:
+    mark.write_text(f"{seed}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cases", type=int, default=BLOCK)
@@ -331,7 +335,7 @@ def main() -> int:
     if arguments.here:
         mark = Path(arguments.here, "case")
         counts, wrong = run(
-            Path(arguments.here), arguments.seed, arguments.cases, lambda seed: mark.write_text(f"{seed}")
+            Path(arguments.here), arguments.seed, arguments.cases, lambda seed: _note(mark, seed)
         )
         sys.stdout.write(msgspec.json.encode([counts, wrong]).decode())
         return 0
