@@ -144,7 +144,7 @@ def in_shards(place, sql):
     "sql,named",
     [
         ("DELETE FROM t_aircraft WHERE version = (SELECT max(version) FROM t_aircraft)", "I1"),
-        ("UPDATE t_aircraft SET value = value || '!'", "I1"),
+        ("UPDATE t_aircraft SET value = CAST(value || '!' AS BLOB)", "I1"),
         ("INSERT INTO t_alerts SELECT kg, CAST('gone' AS BLOB), 1, CAST('-' AS BLOB) FROM floors", "I11"),
     ],
 )
