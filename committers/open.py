@@ -12,6 +12,7 @@ from tidegate import failpoints
 from tidegate.committers.driver import Driver
 from tidegate.committers.epoch import claim_epoch, take_epoch
 from tidegate.committers.lost_attempts import refuse_lost_attempts, settle_lost_attempts
+from tidegate.committers.lost_pointer import resume
 from tidegate.committers.recover import recover
 from tidegate.committers.store_list import list_stores_of_new, refuse_other_stores
 from tidegate.committers.unsafe import refuse_unsafe, refuse_unsafe_log, refuse_unsafe_store
@@ -101,6 +102,7 @@ def take_over(
     settle_lost_attempts(driver)
     failpoints.hit("open.after_claim")
     list_stores_of_new(driver)
+    resume(driver)
 
 
 def _owned(driver: Driver, appended: Appended | None) -> bool:

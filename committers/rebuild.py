@@ -31,7 +31,10 @@ TOLD_MAX = 5
 
 
 class Mended(NamedTuple):
-    """A version, and in how many key groups it was put back; ``base``: with all versions up to it, merged."""
+    """A version, and in how many key groups it was put back; ``base``: with all versions up to it, merged.
+
+    Without key groups: its entry in the catalog.
+    """
 
     version: int
     key_groups: int

@@ -15,6 +15,7 @@ from tidegate import failpoints
 from tidegate.committers import apply
 from tidegate.committers.driver import Driver
 from tidegate.committers.facts import facts_from
+from tidegate.committers.lost_pointer import put_back_entries
 from tidegate.committers.rebuild import Mended, Source, copy_from, put_back_in, rebuild, unrepaired
 from tidegate.wal.record import VersionFact
 
@@ -35,6 +36,7 @@ def repair(driver: Driver, source: Source | None = None) -> list[Mended]:
     ``source``: where rows are taken from that the log no longer holds. ConfigError: it does not fit; nothing
     was written.
     """
+    entries = put_back_entries(driver)  # first: they say where tables start, and what a copy has to fit
     with contextlib.ExitStack() as comparing:
         copy = None if source is None else comparing.enter_context(copy_from(driver, source))
         oldest = comparing.enter_context(driver.store.comparing(driver.epoch))
@@ -50,7 +52,7 @@ def repair(driver: Driver, source: Source | None = None) -> list[Mended]:
         failpoints.hit("repair.before_listing")
     if gaps:
         raise unrepaired(driver, gaps)
-    return mended
+    return [*(Mended(version, 0) for version in entries), *mended]
 
 
 def _put_back(driver: Driver, fact: VersionFact) -> int:

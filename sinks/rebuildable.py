@@ -1,6 +1,6 @@
 """An optional power of a store: it knows what its servers lost, and takes it back a key group at a time.
 
-All but ``note_moved`` are called while ``Store.comparing`` lasts. ``committers/rebuild.py`` reads the log.
+All from ``lost`` on are called while ``Store.comparing`` lasts. ``committers/rebuild.py`` reads the log.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tidegate.sinks.store import Store
+from tidegate.sinks.store import CatalogEntry, Store
 from tidegate.wal.frame import Run
 
 
@@ -31,6 +31,21 @@ class Lost(msgspec.Struct, frozen=True):
 
 class RebuildableStore(Store):
     """A store with that power. Nothing is deleted before what replaces it is whole."""
+
+    @abc.abstractmethod
+    def put_entries(self, entries: Iterable[CatalogEntry]) -> int:
+        """Put entries back that the catalog lost; how many. Of versions that can be read, all others are left
+        out; entries that are there stay.
+        """
+
+    @abc.abstractmethod
+    def resume(self, entry: CatalogEntry, horizon: int, epoch: int) -> bool:
+        """Show this version again after the pointer was lost and made again, with this horizon.
+
+        Every server has to be compared before readers get a row. Key groups of which nothing was ever written
+        here are marked as lost. False: the pointer shows something, or a higher epoch is claimed.
+        WalGapError: the store was being filled.
+        """
 
     @abc.abstractmethod
     def note_moved(self) -> None:

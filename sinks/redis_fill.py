@@ -93,6 +93,13 @@ def refuse_half_filled(space: Space) -> None:
         )
 
 
+def lost_while_filled(space: Space) -> WalGapError:
+    """The error for a pointer that was lost while the store was being filled."""
+    return WalGapError(
+        f"{space.where}: it was being filled from another store when its pointer was lost; {ANEW}"
+    )
+
+
 def oldest_after_fill(space: Space, pointer: Pointer, found: Mapping[int, Header]) -> int:
     """For repair: the oldest version that a fill leaves to be compared with the log. A key group that lost
     its header is no matter of this: repair looks for all of it in the log.

@@ -10,20 +10,22 @@ import contextlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 
+import msgspec
 import pyarrow.compute as pc
 
 from tidegate.errors import StoreNotVerifiedError, TidegateError
 from tidegate.sinks.layout import DELETE
+from tidegate.sinks.reads import encode
 from tidegate.sinks.rebuildable import Lost
 from tidegate.sinks.redis_answers import Call, Refused, plain
-from tidegate.sinks.redis_fill import oldest_after_fill
+from tidegate.sinks.redis_fill import lost_while_filled, oldest_after_fill
 from tidegate.sinks.redis_header import Header, headers
 from tidegate.sinks.redis_keys import rebuilt_key
 from tidegate.sinks.redis_origins import listing
 from tidegate.sinks.redis_reads import AnotherServerError, catalog_in, catalog_range, number
 from tidegate.sinks.redis_resp import FIELDS_MAX, hset, rows_of
 from tidegate.sinks.redis_space import Space
-from tidegate.sinks.store import ABOVE_ALL, Pointer
+from tidegate.sinks.store import ABOVE_ALL, CatalogEntry, Pointer
 from tidegate.wal.frame import Run
 
 ALL_OF_IT = -1
@@ -172,6 +174,43 @@ class Rebuild:
 
     def _run(self, calls: list[Call]) -> None:
         self._space.calls.run(calls)
+
+
+def entry_content(entry: CatalogEntry) -> bytes:
+    """The entry as the catalog holds it, behind the time at which it was put there."""
+    return encode(msgspec.structs.replace(entry, published_at_us=0))
+
+
+def put_entries(space: Space, entries: Iterable[CatalogEntry]) -> int:
+    """``RebuildableStore.put_entries``. Nothing says when a version was published: the time of its decision
+    counts.
+    """
+    return sum(
+        int(space.ask("put_entries", number(one.version), number(one.decided_at_us), entry_content(one)))
+        for one in entries
+    )
+
+
+def resume(space: Space, entry: CatalogEntry, horizon: int, epoch: int) -> bool:
+    """``RebuildableStore.resume``.
+
+    The log was trimmed behind a note in every header, so one without any note was made with the pointer.
+    The marks come first: they stay where this is cut short, and the pointer shows nothing until then.
+    WalGapError: the store was being filled.
+    """
+    token = uuid.uuid4().hex[:16].encode()
+    with space.relying_on(space.server_ids()):
+        found = headers(space)
+        if any(header.filling for header in found.values()):
+            raise lost_while_filled(space)
+        new = [
+            group for group, header in found.items() if not (header.newest or header.bases or header.marked)
+        ]
+        space.asked([space.of_group(group, "keep_lost", token, b"0") for group in new])
+    args = number(epoch), number(entry.version), entry.digest.encode(), number(horizon)
+    resumed = int(space.ask("resume", *args)) == 1
+    space.pointer()  # it lists no server any more
+    return resumed
 
 
 def changed_again(space: Space) -> StoreNotVerifiedError:

@@ -18,11 +18,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 from tidegate.checks import Check
 from tidegate.deadline import one_call
-from tidegate.errors import CorruptError, StoreNotVerifiedError, TidegateError
+from tidegate.errors import StoreNotVerifiedError, TidegateError
 from tidegate.key_groups import key_group
 from tidegate.sinks import redis_attempts, redis_checks, redis_rebuild, redis_room
 from tidegate.sinks import redis_upkeep as upkeep
@@ -36,7 +34,6 @@ from tidegate.sinks.reads import (
     check_fillable,
     check_kept,
     check_visible,
-    encode,
     value_at,
     values_at,
 )
@@ -140,7 +137,7 @@ class RedisStore(LookingStore, SealingStore, RebuildableStore):
         changed = self._space.changed_servers()
         if changed:
             raise self._space.unlisted(changed)
-        content = encode(msgspec.structs.replace(entry, published_at_us=0))
+        content = redis_rebuild.entry_content(entry)
         flipped = self._space.ask(
             name, number(epoch), number(entry.version), entry.digest.encode(), content, once=True
         )
@@ -374,9 +371,10 @@ class RedisStore(LookingStore, SealingStore, RebuildableStore):
             entry = self._entry(pointer.horizon)
             if entry is not None or not pointer.horizon or pointer.filling_at:
                 return pointer, entry
-        raise CorruptError(
+        self._space.lost = True
+        raise StoreNotVerifiedError(
             f"{self.where}: version {pointer.horizon} can be read, and has no entry in the catalog; nothing"
-            " was merged; see `tidegate verify`"
+            " was merged; a running query puts the entry back from the log, `tidegate repair` does so now"
         )
 
     # -- servers that lose what they acknowledged ----------------------------------------------------
@@ -389,6 +387,12 @@ class RedisStore(LookingStore, SealingStore, RebuildableStore):
         with redis_rebuild.comparing(self._space, epoch) as (oldest, rebuild):
             self._comparing.rebuild = rebuild  # of this thread: another one may repair, too
             yield oldest
+
+    def put_entries(self, entries: Iterable[CatalogEntry]) -> int:
+        return redis_rebuild.put_entries(self._space, entries)
+
+    def resume(self, entry: CatalogEntry, horizon: int, epoch: int) -> bool:
+        return redis_rebuild.resume(self._space, entry, horizon, epoch)
 
     def note_moved(self) -> None:
         if not self._space.changed_servers():  # else all is compared anyway

@@ -256,6 +256,38 @@ reads.catalog = function(keys, args)
   return entries
 end
 
+-- uuid, then version, when it was decided, and its entry, again and again: entries that the catalog lost, of versions
+-- that can be read. What is there stays. How many were put back.
+writes.put_entries = function(keys, args)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  local horizon, visible, put = number_of(keys[1], 'horizon'), number_of(keys[1], 'visible'), 0
+  for at = 2, #args, 3 do
+    local version = tonumber(args[at])
+    if version >= horizon and version <= visible then
+      put = put + redis.call('HSETNX', beside(keys[1], 'catalog'), args[at], args[at + 1] .. ' ' .. args[at + 2])
+    end
+  end
+  return put
+end
+
+-- uuid, epoch, version, digest, horizon: a pointer that was lost, and made again with nothing visible, shows this
+-- version. No server counts as compared with the log from then on. 1, or 0 and nothing changed.
+writes.resume = function(keys, args)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  local found = redis.call('HMGET', keys[1], 'visible', 'horizon', 'epoch')
+  if tonumber(found[1]) > 0 or tonumber(found[2]) > 0 or found[3] ~= args[2] then
+    return 0
+  end
+  redis.call('HSET', keys[1], 'visible', args[3], 'digest', args[4], 'horizon', args[5], 'servers', '', 'processes', '')
+  return 1
+end
+
 -- uuid, version: entries up to it and below the horizon go; how many.
 writes.forget = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])

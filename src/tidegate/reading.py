@@ -223,8 +223,9 @@ def check_there(where: str, version: int, pointer: Pointer) -> None:
 def no_entry(where: str, version: int) -> CorruptError:
     """The error for a visible version that the catalog does not have, looked for twice."""
     return CorruptError(
-        f"{where}: version {version} is visible and has no entry in the catalog: restore the"
-        " store from a copy, or start a new namespace"
+        f"{where}: version {version} is visible and has no entry in the catalog: on Redis"
+        " `tidegate repair` puts it back from the log; else restore the store from a copy, or start a new"
+        " namespace"
     )
 
 

@@ -112,6 +112,7 @@ def writes_as_reader(world: World) -> None:
         "forget": ("9",),
         "list_servers": ("9", "x"),
         "put_schemas": ("id", "{}"),
+        "put_entries": ("3", "1", "{}"),
     }
     for name, args in calls.items():
         with pytest.raises(exceptions.ResponseError, match=NOT_ALLOWED):

@@ -329,6 +329,8 @@ _publish_first = _on_pointer("publish", "1", "1", "d1", "entry")
 _filled = _on_pointer("publish_filled", "1", "5", "d5", "entry")
 _forget = _on_pointer("forget", "3")
 _put_schemas = _on_pointer("put_schemas", "id1", "one", "id2", "two")
+_put_entries = _on_pointer("put_entries", "2", "50", "two", "3", "60", "three")
+_resume = _on_pointer("resume", "1", "9", "d9", "7")
 _lease = _on_pointer("lease", "mine", "3", "60000000")
 _release = _on_pointer("release", "mine")
 _MANY = dict.fromkeys("abc", f"2 {NOW} {LATER}")
@@ -374,6 +376,14 @@ POINTERS = [
     _forget.on("some entries", {"meta": _meta(), "catalog": CATALOG}),
     _forget.on("the last entry", {"meta": _meta(), "catalog": {"1": CATALOG["1"]}}),
     _forget.on("no catalog", {"meta": _meta()}),
+    _put_entries.on("all are lost", {"meta": _meta()}),
+    _put_entries.on("one is lost", {"meta": _meta(), "catalog": {"3": CATALOG["3"]}}),
+    _put_entries.on("below the horizon, and not visible", {"meta": _meta(horizon="3", visible="4")}),
+    _on_pointer("put_entries", "2", "50", "two", refused="TGNONE").on("no pointer", {}),
+    _resume.on("a pointer made again", {"meta": _meta(visible="0", horizon="0")}),
+    _resume.on("a pointer that shows a version", {"meta": _meta()}),
+    _resume.on("a pointer of a fill", {"meta": _meta(visible="0", horizon="5")}),
+    _resume.on("under a higher epoch", {"meta": _meta(visible="0", horizon="0", epoch="2")}),
     _put_schemas.on("the first ones", {"meta": _meta()}),
     _put_schemas.on("more", {"meta": _meta(), "schemas": {"id0": "zero"}}),
     _lease.on("the first one", {"meta": _meta()}),

@@ -177,6 +177,8 @@ def _changed(driver: Driver) -> bool:
 
 
 def _described(one: Mended) -> str:
+    if not one.key_groups:
+        return f"put back: the catalog's entry of version {one.version}"
     what = "all versions up to" if one.base else "version"
     return f"put back: {what} {one.version} in {one.key_groups} key groups"
 
