@@ -21,7 +21,7 @@ from tidegate.committers.driver import Driver
 from tidegate.committers.facts import known_facts
 from tidegate.errors import ConfigError, IncompleteError, WalGapError
 from tidegate.sinks.rebuildable import Lost, RebuildableStore
-from tidegate.sinks.store import CatalogEntry, Counts
+from tidegate.sinks.store import CatalogEntry, Counts, Store
 from tidegate.wal.frame import Run
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.record import VersionFact
@@ -71,7 +71,8 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def hold(self, driver: Driver) -> contextlib.AbstractContextManager[CatalogEntry]:
-        """Hold a version that the driver's store shows; its entry in that store's catalog.
+        """Hold a version that the driver's store shows, or that is decided and not visible there yet; its
+        entry in that store's catalog.
 
         Raises: ConfigError: the source is of another namespace or history, or has no such version.
         """
@@ -131,6 +132,13 @@ def _replace(driver: Driver, store: RebuildableStore, copy: Copy, groups: set[in
         store.add_to_bases([run])
     tables = dict.fromkeys(entry.tables, entry.version)
     return {group for group in sorted(groups) if store.put_bases(group, tables, entry.version)}
+
+
+def pass_replaced(store: Store, mended: Iterable[Mended]) -> None:
+    """Retire the versions below what replaced key groups, once that is visible: those groups lack them."""
+    newest = max((one.version for one in mended if one.base), default=0)
+    if newest and newest > store.pointer().horizon:
+        store.announce(newest, max_lease_s=0, max_layers=0)
 
 
 def unrepaired(driver: Driver, gaps: Sequence[Gap]) -> WalGapError:

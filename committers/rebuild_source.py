@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from tidegate.committers.apply import read_manifest
+from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.driver import Driver
 from tidegate.committers.export_format import batches_of
 from tidegate.committers.facts import known_facts
@@ -34,19 +36,20 @@ class StoreSource(Source):
 
     @contextlib.contextmanager
     def hold(self, driver: Driver) -> Iterator[CatalogEntry]:
-        """``Source.hold``: the newest version that both stores show."""
+        """``Source.hold``: the newest version that both stores show, else the oldest that this one has."""
         identity = self._store.identity()
         if identity is None:
             raise ConfigError(f"{self.where}: there is no namespace here; give a store that has this one")
         _refuse_other_uuid(driver, self.where, identity.uuid)
-        version = min(self._store.pointer().visible, driver.store.pointer().visible)
+        theirs = self._store.pointer()
+        version = max(min(theirs.visible, driver.store.pointer().visible), theirs.horizon)
         entry = _entry(driver, self.where, version)
         try:
             self._held = held = HeldVersion(self._store, version, driver.clock, "repair")
         except SnapshotExpiredError as error:
             raise ConfigError(
-                f"{self.where}: version {version} was retired there, and {driver.store.where} shows no newer"
-                f" one; run `tidegate recover` first, or give another source: {error}"
+                f"{self.where}: version {version} was retired there meanwhile; nothing was written; run the"
+                f" command again: {error}"
             ) from error
         try:
             there = self._store.catalog(version, version)
@@ -106,12 +109,18 @@ def _refuse_other_uuid(driver: Driver, where: str, uuid: str) -> None:
 
 
 def _entry(driver: Driver, where: str, version: int) -> CatalogEntry:
-    pointer = driver.store.pointer()
-    if not max(pointer.horizon, 1) <= version <= pointer.visible:
+    """The catalog's entry of the version; of one that is decided and not visible, what will be its entry."""
+    driver.fold_on()
+    pointer, last = driver.store.pointer(), driver.folded.last_version
+    if pointer.filling_at or not max(pointer.horizon, 1) <= version <= max(pointer.visible, last):
         raise ConfigError(
             f"{where} has version {version}, {driver.store.where} shows versions {pointer.horizon} to"
-            f" {pointer.visible}: take a source with one of these; nothing was written"
+            f" {pointer.visible}, the log's last one is {last}: take a source with one of these; nothing was"
+            " written"
         )
+    if version > pointer.visible:
+        fact = next(known_facts(driver.log, driver.folded, version))
+        return catalog_entry(fact, read_manifest(driver.log, fact))
     entries = driver.store.catalog(version, version)
     if not entries:
         raise ConfigError(

@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from query import expected, found_at
 from redis_query import Query, query_on
 from redis_server import RedisServer
 from tidegate.cli import app
 from tidegate.committers.change_stores import add_store, remove_store
+from tidegate.committers.commit import complete
+from tidegate.committers.driver import Driver
 from tidegate.committers.export import export
+from tidegate.committers.facts import facts_from
 from tidegate.errors import WalGapError
 from tidegate.options import StoreAt
 
@@ -106,6 +110,53 @@ def test_key_groups_are_put_back_exactly(
     again = query.run(12)
     query.retire(again)
     query.check(12)
+
+
+def another_store_ahead(query: Query, driver: Driver, url: str) -> None:
+    """The other store shows what was decided, and no longer keeps what this one shows."""
+    copy = query.driver(url, keep_versions=1)
+    copy.fold_on()
+    copy.epoch = driver.epoch
+    for fact in facts_from(copy, copy.store.pointer().visible + 1):
+        complete(copy, fact)
+    query.retire(copy)
+
+
+def an_export_ahead(query: Query, driver: Driver, url: str) -> str:
+    another_store_ahead(query, driver, url)
+    copy = query.store(url)
+    export(copy, copy.identity(), 11, Path(url.removeprefix("sqlite://")).parent / "ahead")
+    return str(Path(url.removeprefix("sqlite://")).parent / "ahead")
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_a_source_may_be_ahead_of_what_the_store_shows(
+    exported: bool, redis: RedisServer, query: Query, tmp_path
+):
+    """A query decides what it cannot apply where rows are lost; another store follows, and retires."""
+    trimmed(query)
+    url = from_store(query, tmp_path)
+    one_base(redis, query)
+    stores = [f"--store=redis={query.url}", f"--store=copy={url}"]
+    assert run(query, "repair", "--force", *stores).exit_code == WalGapError.exit_code
+    driver = query.driver(apply_deadline_s=3.0)
+    state = driver.fold_on()
+    driver.epoch, driver.tried_epoch, driver.writer = state.epoch, state.epoch, state.writer  # it runs on
+    for batch_id in (9, 10):
+        with pytest.raises(WalGapError):
+            query.commit(driver, batch_id)
+    assert (driver.store.pointer().visible, driver.folded.last_version) == (9, 11)
+    place = url
+    if exported:
+        place = an_export_ahead(query, driver, url)
+    else:
+        another_store_ahead(query, driver, url)
+    assert query.store(url).pointer().horizon == 11
+    mended = run(query, "repair", "--force", "--from", place, *stores)
+    assert mended.exit_code == 0, mended.output
+    assert found_at(query.store(), 11) == expected(11)
+    assert run(query, "verify").exit_code == 0
+    query.check(11)
 
 
 def test_a_source_of_another_namespace_is_refused(redis: RedisServer, query: Query, tmp_path):

@@ -30,7 +30,7 @@ from tidegate.cli.many import fail_if_behind, print_standings, repaired, stores_
 from tidegate.cli.output import print_json
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import refuse_if_writer_alive, take_over, writer_is_alive
-from tidegate.committers.rebuild import Source
+from tidegate.committers.rebuild import Source, pass_replaced
 from tidegate.committers.rebuild_source import ExportSource, StoreSource
 from tidegate.committers.recover import recover
 from tidegate.committers.repair import Mended
@@ -135,9 +135,12 @@ def _repair(driver: Driver, copy: Source | None, *, json: bool) -> None:
     take_over(driver, None)
     repaired_here = repair_all(driver, copy)
     recovered = recover(driver)
+    pass_replaced(driver.store, repaired_here.put_back)
     visible = driver.store.pointer().visible
     others = [(each, repaired(each, copy)) for each in followers_in(driver)]
     standings = [each.catch_up() for each, _ in others]
+    for each, done in others:
+        pass_replaced(each.store, done.put_back)
     if json:
         facts = {"namespace": driver.endpoints.namespace, "recovered": recovered, "visible": visible}
         facts |= as_json(repaired_here)
