@@ -159,6 +159,24 @@ def test_a_source_may_be_ahead_of_what_the_store_shows(
     query.check(11)
 
 
+def test_a_source_that_was_left_behind_catches_up_first(redis: RedisServer, query: Query, tmp_path):
+    """The other store was away. It shows what this one has retired, and no query starts to bring it on."""
+    trimmed(query)
+    url = from_store(query, tmp_path)
+    driver = query.driver()
+    state = driver.fold_on()
+    driver.epoch, driver.tried_epoch, driver.writer = state.epoch, state.epoch, state.writer  # it runs on
+    query.commit(driver, 9, 10, 11, 12)
+    query.retire(driver)
+    assert query.store(url).pointer().visible < driver.store.pointer().horizon
+    one_base(redis, query)
+    stores = [f"--store=redis={query.url}", f"--store=copy={url}"]
+    assert run(query, "repair", "--force", *stores).exit_code == WalGapError.exit_code
+    mended = run(query, "repair", "--force", "--from", url, *stores)
+    assert mended.exit_code == 0, mended.output
+    query.check(13)
+
+
 def test_a_source_of_another_namespace_is_refused(redis: RedisServer, query: Query, tmp_path):
     trimmed(query)
     with query_on(redis.url, tmp_path / "other") as other:

@@ -133,11 +133,14 @@ def repair(  # noqa: PLR0913, PLR0917 - its options
 
 def _repair(driver: Driver, copy: Source | None, *, json: bool) -> None:
     take_over(driver, None)
+    followers = followers_in(driver)
+    for each in followers if copy is not None else ():
+        each.catch_up()  # the copy may be one of these, and behind what this store still keeps
     repaired_here = repair_all(driver, copy)
     recovered = recover(driver)
     pass_replaced(driver.store, repaired_here.put_back)
     visible = driver.store.pointer().visible
-    others = [(each, repaired(each, copy)) for each in followers_in(driver)]
+    others = [(each, repaired(each, copy)) for each in followers]
     standings = [each.catch_up() for each, _ in others]
     for each, done in others:
         pass_replaced(each.store, done.put_back)
