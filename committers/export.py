@@ -27,6 +27,7 @@ from tidegate.committers.export_format import (
 from tidegate.committers.export_rows import ROWS
 from tidegate.committers.hold import EXPORT, HeldVersion
 from tidegate.errors import ConfigError
+from tidegate.reading import no_entry
 from tidegate.sinks.reads import values_at
 from tidegate.sinks.store import CatalogEntry, Identity, Store
 from tidegate.wal.file_io import create, make_folder, sync_above
@@ -51,11 +52,13 @@ def export(
 
     ConfigError: the folder cannot be written or is not empty, there is no such table, or the file system does
     not tell two tables apart.
-    SnapshotExpiredError: the version was retired.
+    SnapshotExpiredError: the version was retired. CorruptError: the catalog lost its entry.
     """
     held = HeldVersion(store, version, Clock(), EXPORT)
     try:
-        entry = store.catalog(version, version)[0]
+        entry = next(iter(store.catalog(version, version)), None)
+        if entry is None:
+            raise no_entry(store.where, version)
         names = sorted(entry.tables) if tables is None else sorted(set(tables))
         for name in names:
             if name not in entry.tables:

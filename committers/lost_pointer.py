@@ -17,28 +17,30 @@ logger = logging.getLogger("tidegate")
 
 
 def resume(driver: Driver) -> None:
-    """Show the last decided version where the pointer was lost and the log no longer has version 1.
+    """Show the last decided version where the pointer was lost, or went back further than the log reaches.
 
-    A pointer that was made again shows nothing. With the whole log ``recover`` makes all versions visible
-    again, one by one. Without it the pointer goes on from the oldest version that the log has: all older ones
-    were sealed wherever their rows are. The servers count as not compared, so repair follows before any read.
-    The driver owns the epoch. May be repeated. WalGapError: the store was being filled.
+    A pointer that was lost and made again shows nothing. With the whole log ``recover`` makes all versions
+    visible again, one by one. Without it the pointer goes on from the oldest version that the log has: all
+    older ones were sealed wherever their rows are. The servers count as not compared, so repair follows
+    before any read. The driver owns the epoch. May be repeated. WalGapError: the store was being filled.
     """
     store, last = driver.store, driver.folded.last_version
     if not isinstance(store, RebuildableStore) or not last:
         return
     pointer = store.pointer()
-    if pointer.visible or pointer.horizon:
+    if pointer.filling_at or pointer.visible >= last:
         return
     facts = [fact for fact in known_facts(driver.log, driver.folded, 1) if fact.version <= last]
-    oldest = next((fact for fact in facts if _is_whole(driver, fact)), None)
-    if oldest is None or oldest.version == 1:
+    oldest = next(
+        (fact for fact in facts if fact.version > pointer.visible and _is_whole(driver, fact)), None
+    )
+    if oldest is None or oldest.version <= pointer.visible + 1:
         return
     entry = catalog_entry(facts[-1], apply.read_manifest(driver.log, facts[-1]))
-    if store.resume(entry, oldest.version, driver.epoch):
+    if store.resume(entry, oldest.version, driver.epoch, pointer.visible):
         logger.warning(
-            "%s had lost its pointer: version %s is the visible one again, and version %s the oldest; every"
-            " server is compared with the log now",
+            "%s had lost what its pointer said: version %s is the visible one again, and version %s the"
+            " oldest; every server is compared with the log now",
             store.where,
             entry.version,
             oldest.version,

@@ -39,11 +39,12 @@ class RebuildableStore(Store):
         """
 
     @abc.abstractmethod
-    def resume(self, entry: CatalogEntry, horizon: int, epoch: int) -> bool:
-        """Show this version again after the pointer was lost and made again, with this horizon.
+    def resume(self, entry: CatalogEntry, horizon: int, epoch: int, visible: int) -> bool:
+        """Show this version again, with this horizon, after the pointer was lost or went back to ``visible``.
 
         Every server has to be compared before readers get a row. Key groups of which nothing was ever written
-        here are marked as lost. False: the pointer shows something, or a higher epoch is claimed.
+        here are marked as lost. False: no key group shows that the pointer went back, the pointer shows
+        another version, or a higher epoch is claimed.
         WalGapError: the store was being filled.
         """
 

@@ -191,8 +191,8 @@ def put_entries(space: Space, entries: Iterable[CatalogEntry]) -> int:
     )
 
 
-def resume(space: Space, entry: CatalogEntry, horizon: int, epoch: int) -> bool:
-    """``RebuildableStore.resume``.
+def resume(space: Space, entry: CatalogEntry, horizon: int, epoch: int, visible: int) -> bool:
+    """``RebuildableStore.resume``. A floor above the visible version, or a note of a trim, is the proof.
 
     The log was trimmed behind a note in every header, so one without any note was made with the pointer.
     The marks come first: they stay where this is cut short, and the pointer shows nothing until then.
@@ -203,11 +203,19 @@ def resume(space: Space, entry: CatalogEntry, horizon: int, epoch: int) -> bool:
         found = headers(space)
         if any(header.filling for header in found.values()):
             raise lost_while_filled(space)
+        if visible and max(max(header.floor, header.whole) for header in found.values()) < horizon - 1:
+            return False  # readers of the visible version would lose it, and gain nothing
         new = [
             group for group, header in found.items() if not (header.newest or header.bases or header.marked)
         ]
         space.asked([space.of_group(group, "keep_lost", token, b"0") for group in new])
-    args = number(epoch), number(entry.version), entry.digest.encode(), number(horizon)
+    args = (
+        number(epoch),
+        number(entry.version),
+        entry.digest.encode(),
+        number(horizon),
+        number(visible),
+    )
     resumed = int(space.ask("resume", *args)) == 1
     space.pointer()  # it lists no server any more
     return resumed

@@ -391,8 +391,8 @@ class RedisStore(LookingStore, SealingStore, RebuildableStore):
     def put_entries(self, entries: Iterable[CatalogEntry]) -> int:
         return redis_rebuild.put_entries(self._space, entries)
 
-    def resume(self, entry: CatalogEntry, horizon: int, epoch: int) -> bool:
-        return redis_rebuild.resume(self._space, entry, horizon, epoch)
+    def resume(self, entry: CatalogEntry, horizon: int, epoch: int, visible: int) -> bool:
+        return redis_rebuild.resume(self._space, entry, horizon, epoch, visible)
 
     def note_moved(self) -> None:
         if not self._space.changed_servers():  # else all is compared anyway

@@ -273,15 +273,17 @@ writes.put_entries = function(keys, args)
   return put
 end
 
--- uuid, epoch, version, digest, horizon: a pointer that was lost, and made again with nothing visible, shows this
--- version. No server counts as compared with the log from then on. 1, or 0 and nothing changed.
+-- uuid, epoch, version, digest, horizon, visible: a pointer that was lost, and made again with nothing visible, or that
+-- went back to an older visible version, shows this version. No server counts as compared with the log from then on.
+-- 1, or 0 and nothing changed.
 writes.resume = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
     return refusal
   end
   local found = redis.call('HMGET', keys[1], 'visible', 'horizon', 'epoch')
-  if tonumber(found[1]) > 0 or tonumber(found[2]) > 0 or found[3] ~= args[2] then
+  local filled = tonumber(found[2]) > tonumber(found[1])
+  if found[1] ~= args[6] or tonumber(found[1]) >= tonumber(args[3]) or filled or found[3] ~= args[2] then
     return 0
   end
   redis.call('HSET', keys[1], 'visible', args[3], 'digest', args[4], 'horizon', args[5], 'servers', '', 'processes', '')

@@ -330,7 +330,7 @@ _filled = _on_pointer("publish_filled", "1", "5", "d5", "entry")
 _forget = _on_pointer("forget", "3")
 _put_schemas = _on_pointer("put_schemas", "id1", "one", "id2", "two")
 _put_entries = _on_pointer("put_entries", "2", "50", "two", "3", "60", "three")
-_resume = _on_pointer("resume", "1", "9", "d9", "7")
+_resume = _on_pointer("resume", "1", "9", "d9", "7", "0")
 _lease = _on_pointer("lease", "mine", "3", "60000000")
 _release = _on_pointer("release", "mine")
 _MANY = dict.fromkeys("abc", f"2 {NOW} {LATER}")
@@ -381,6 +381,7 @@ POINTERS = [
     _put_entries.on("below the horizon, and not visible", {"meta": _meta(horizon="3", visible="4")}),
     _on_pointer("put_entries", "2", "50", "two", refused="TGNONE").on("no pointer", {}),
     _resume.on("a pointer made again", {"meta": _meta(visible="0", horizon="0")}),
+    _on_pointer("resume", "1", "9", "d9", "7", "3").on("a pointer that went back", {"meta": _meta()}),
     _resume.on("a pointer that shows a version", {"meta": _meta()}),
     _resume.on("a pointer of a fill", {"meta": _meta(visible="0", horizon="5")}),
     _resume.on("under a higher epoch", {"meta": _meta(visible="0", horizon="0", epoch="2")}),

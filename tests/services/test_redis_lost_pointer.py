@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from query import KEY_GROUPS, LINEAGE, expected, found_at
@@ -11,9 +12,10 @@ from redis_cluster import RedisCluster
 from redis_query import Query, query_on
 from redis_server import RedisServer
 from test_redis_repair_from import from_export, run, trimmed
+from tidegate.committers.export import export
 from tidegate.committers.open import take_over
 from tidegate.committers.repair import repair
-from tidegate.errors import StoreNotVerifiedError, WalGapError
+from tidegate.errors import CorruptError, StoreNotVerifiedError, WalGapError
 
 
 @pytest.fixture
@@ -57,6 +59,14 @@ def test_a_running_query_puts_back_the_entry_that_its_retirement_misses(redis: R
     repair(driver)
     query.retire(driver)
     query.check(11)
+
+
+def test_an_export_of_a_version_without_an_entry_names_repair(redis: RedisServer, query: Query, tmp_path):
+    trimmed(query)
+    forget(redis, query, "catalog")
+    store = query.store()
+    with pytest.raises(CorruptError, match="on Redis `tidegate repair` puts it back"):
+        export(store, store.identity(), 9, tmp_path / "out")
 
 
 # -- the pointer --------------------------------------------------------------------------------------------
@@ -114,6 +124,38 @@ def test_a_store_that_lost_everything_is_put_back_from_an_export(redis: RedisSer
     assert mended.exit_code == 0, mended.output
     query.check(9)
     assert found_at(query.store(), 9) == expected(9)
+
+
+def test_a_pointer_that_went_back_further_than_the_log_reaches(redis: RedisServer, query: Query):
+    """An old copy of the keys beside the pointer; all key groups are as they were."""
+    driver = query.run(3, summary_every=1)
+    query.retire(driver)
+    keys = [query.meta.removesuffix("meta") + name for name in ("meta", "catalog", "versions")]
+    with redis.client(decode_responses=False) as client:
+        old = {key: client.dump(key) for key in keys}
+        trimmed(query)
+        for key, content in old.items():
+            client.restore(key, 0, content, replace=True)
+    driver = query.run(9)
+    assert found_at(query.store(), 9) == expected(9)
+    query.commit(driver, 9)
+    query.retire(driver)
+    query.check(10)
+
+
+def test_a_log_that_lost_what_was_never_applied_takes_nothing_from_readers(query: Query, tmp_path):
+    """No key group is ahead of the pointer: the visible version stays, and the writer is refused."""
+    driver = query.run(3)
+    query.retire(driver)
+    query.commit(driver, 3)
+    before = query.store().pointer()
+    store = driver.store
+    (entry,) = store.catalog(4, 4)
+    later = msgspec.structs.replace(entry, version=9, digest="9")
+    assert not store.resume(later, 8, driver.epoch, 4)
+    after = query.store().pointer()
+    assert (after.visible, after.horizon) == (before.visible, before.horizon)
+    query.check(4)
 
 
 def test_with_the_whole_log_the_versions_become_visible_again_one_by_one(redis: RedisServer, query: Query):

@@ -214,7 +214,7 @@ def test_every_function_runs_with_the_rights_of_who_calls_it(users, called):
     with contextlib.suppress(TidegateError):
         repair(driver)
     assert store.put_entries([entry(9)]) == 0  # it is there
-    assert not store.resume(entry(9), 9, driver.epoch)  # the pointer is there
+    assert not store.resume(entry(9), 9, driver.epoch, 9)  # the pointer is there
     alias = RedisAliases(store._space.calls, "")
     alias.set(query.namespace, Target(query.namespace, "uuid"))
     assert alias.drop(query.namespace)
