@@ -14,6 +14,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 class Header(NamedTuple):
     """What the header of a key group says. ``layers`` and ``bases`` are by table.
 
+    ``sealed``: version and attempt of the newest version that was sealed, (0, b"") where no note says so.
     ``marked``: what it lost is being put back. ``since``: versions from this one on may be missing, 0: all of
     the key group. ``lost_layers`` and ``lost_bases``: what was listed and is gone.
     """
@@ -28,6 +29,7 @@ class Header(NamedTuple):
     since: int | None = None
     lost_layers: Mapping[str, list[int]] = NOTHING
     lost_bases: Mapping[str, int] = NOTHING
+    sealed: tuple[int, bytes] = (0, b"")
 
     @property
     def newest(self) -> int:
@@ -58,5 +60,8 @@ def _header(reply: list[bytes]) -> Header:
     )
     floor, whole, filling = (int(fields.get(name, 0)) for name in (b"floor", b"whole", b"filling"))
     since = int(fields[b"lost"]) if b"lost" in fields else None
+    version, _, attempt = fields.get(b"sealed", b"0  ").split(b" ", 2)
     marked, server = b"!" in fields[b"u"], fields.get(b"s", b"")
-    return Header(marked, server, floor, whole, filling, layers, bases, since, lost, lost_bases)
+    return Header(
+        marked, server, floor, whole, filling, layers, bases, since, lost, lost_bases, (int(version), attempt)
+    )

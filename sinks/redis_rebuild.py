@@ -14,6 +14,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from tidegate.errors import StoreNotVerifiedError, TidegateError
+from tidegate.sinks.attempts import DISCARDED_MAX
 from tidegate.sinks.layout import DELETE
 from tidegate.sinks.reads import encode
 from tidegate.sinks.rebuildable import Lost
@@ -64,6 +65,26 @@ class Rebuild:
             return {}
         entries = catalog_in(self._space.where, self._space.ask("catalog", *catalog_range(horizon, horizon)))
         return {table: at.start for entry in entries for table, at in entry.tables.items()}
+
+    def discard_again(self, found: Mapping[int, Header]) -> bool:
+        """Discard attempts where a server went back to before it did so; whether there were any.
+
+        The pointer names the attempts. Layers of a key group whose newest seal is of one of them are of lost
+        attempts from that version back as long as the pointer names one of each version. The log has others.
+        """
+        discarded, *_ = self._space.ask("begun")
+        notes = [note.split(b" ", 2) for note in discarded.split(b",") if note]
+        versions, attempts = {int(version) for version, *_ in notes}, [note[-1] for note in notes]
+        groups = [group for group, header in found.items() if header.sealed[1] in attempts]
+        for group in groups:
+            lowest = found[group].sealed[0]
+            while lowest - 1 in versions and lowest - 1 > found[group].floor:
+                lowest -= 1
+            self._at_its_server(group, "keep_lost", self.token, number(lowest))
+            self._at_its_server(
+                group, "discard", number(lowest), number(DISCARDED_MAX), *attempts[-DISCARDED_MAX:]
+            )
+        return bool(groups)
 
     def find(self, found: Mapping[int, Header], whole: frozenset[bytes]) -> None:
         """What is lost, by the headers. ``whole``: servers that are listed, and still what they were."""
@@ -237,6 +258,8 @@ def comparing(space: Space, epoch: int) -> Iterator[tuple[int, Rebuild]]:
         rebuild = Rebuild(space, pointer)
         rebuild.begin()
         found = headers(space)
+        if rebuild.discard_again(found):
+            found = headers(space)
         rebuild.find(found, space.trusted_of(ids))
         try:
             yield max(pointer.horizon, 1, oldest_after_fill(space, pointer, found)), rebuild

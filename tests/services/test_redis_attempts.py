@@ -76,3 +76,31 @@ def test_a_cluster_finds_in_its_headers_what_its_pointer_lost(redis_cluster, nam
     assert [one.attempt for one in store.begun()] == [""]
     store.drop()
     store.close()
+
+
+def test_a_key_group_that_went_back_behind_a_discard_is_discarded_again(store, redis, namespace):
+    """A replica that had the lost attempt's seal, and not its discard, is promoted after the next attempt."""
+    groups = [f"tg:{{{namespace}/{group}}}:" for group in range(KEY_GROUPS)]
+    store.begin(of(OTHER), [], EPOCH)
+    store.apply(of(OTHER), *chunks_of(ONLY_LOST))
+    store.seal(of(OTHER), counts_of(ONLY_LOST))
+    with redis.client(decode_responses=False) as client:
+        old = {key: client.dump(key) for group in groups for key in client.keys(f"{group}*")}
+        store.discard([of(OTHER)], EPOCH)
+        store.begin(of(MINE, at_us=1), [], EPOCH)
+        store.apply(of(MINE, at_us=1), *chunks_of(NEW))
+        store.seal(of(MINE, at_us=1), counts_of(NEW))
+        assert store.publish(entry(2, NEW), EPOCH)
+        for group in groups:
+            client.delete(*client.keys(f"{group}*"))
+        for key, content in old.items():
+            client.restore(key, 0, content)
+    with store.comparing(EPOCH) as oldest:
+        assert oldest == 1
+        assert {lost.since for lost in store.lost()} == {2}
+        missing = store.missing(of(MINE, at_us=1), counts_of(NEW))
+        assert missing == counts_of(NEW)
+        store.apply(of(MINE, at_us=1), *chunks_of(NEW))
+        store.seal(of(MINE, at_us=1), counts_of(NEW))
+    assert not store.unverified()
+    assert scanned(store, "t", 2) == AFTER_NEW
