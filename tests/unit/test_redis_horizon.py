@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.errors import CorruptError
+from tidegate.errors import StoreNotVerifiedError
 from tidegate.sinks import redis_upkeep
 from tidegate.sinks.redis_store import LOOKS, RedisStore
 from tidegate.sinks.store import CatalogEntry, Identity, Pointer, Stamp, Vacuumed
@@ -76,6 +76,6 @@ def test_i8_a_vacuum_knows_where_tables_start_and_when_their_rows_expire(merges)
 def test_nothing_is_merged_where_the_catalog_lacks_the_horizons_entry(merges):
     store = Moving(moves=1_000)
     for merge in (store.vacuum, lambda: store.retire(Stamp(EMPTIED, 1), {0: {"t": 1}}, iter(()))):
-        with pytest.raises(CorruptError, match=r"no entry in the catalog; nothing was merged"):
+        with pytest.raises(StoreNotVerifiedError, match=r"no entry in the catalog; nothing was merged"):
             merge()
     assert merges == []
