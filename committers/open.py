@@ -157,7 +157,12 @@ def _begin_log(driver: Driver) -> Folded:
     if was_made:
         refuse_unsafe_log(driver)
     driver.log.create()
-    state = _append_genesis(driver)
+    try:
+        state = _append_genesis(driver)
+    except WalUnavailableError:
+        if driver.refused and not was_made:
+            refuse_unsafe_log(driver)  # names the right that is missing: nothing was written
+        raise
     _refuse_older_state(driver, state)
     if not was_made:
         refuse_unsafe_log(driver)

@@ -14,20 +14,20 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.committers.parquet_footer import misfit
+from tidegate.committers.parquet_thrift import Reader
+
 CHUNK_BYTES_MAX = 256 * 1024 * 1024
 """The most that one column of a row group may take, as it is in the file and decompressed."""
 BATCH_BYTES = 16 * 1024 * 1024
 BATCH_ROWS = 1_000
 REPEATED_MAX = 128 * 1024
 """A dictionary up to this size is not looked into: each row of a batch may be all of it."""
-DEPTH_MAX = 8
 HEADER_BYTES, HEADER_BYTES_MAX = 4 * 1024, 1024 * 1024
 PAGES_MAX = 100_000
 OLD_WRITER = re.compile(r"parquet-mr version 1\.[0-2]\.")
 """Of these Arrow reads some bytes more than the metadata says."""
 
-STOP, TRUE, FALSE, BYTE, DOUBLE, BINARY, STRUCT = 0, 1, 2, 3, 7, 8, 12
-INTEGERS = (4, 5, 6)
 KIND, SIZE, COMPRESSED, DATA, DICTIONARY_HEADER, DATA_2 = 1, 2, 3, 5, 7, 8
 """Fields of a page's header. The last three are structs: of a page of data with its encoding in field 2 or 4,
 of a dictionary with the number of its values in field 1.
@@ -49,7 +49,9 @@ class Page(NamedTuple):
 
 
 class HugeError(Exception):
-    """The file would take more memory than an export may, or does not say how much."""
+    """The file would take more memory than an export may, or does not say how much; or its metadata would end
+    the process.
+    """
 
 
 def batches(source: BinaryIO, schema: Any) -> Iterator[Any]:
@@ -67,6 +69,8 @@ def batches(source: BinaryIO, schema: Any) -> Iterator[Any]:
         metadata = opened.metadata
         if OLD_WRITER.match(metadata.created_by or ""):
             raise HugeError(f"it was written by {metadata.created_by}, whose sizes cannot be relied on")
+        if (why := misfit(source)) is not None:
+            raise HugeError(why)
         with parquet.ParquetFile(source, pre_buffer=False, read_dictionary=texts) as dictionaries:
             for group in range(metadata.num_row_groups):
                 repeated = _repeated(source, metadata.row_group(group))
@@ -155,64 +159,8 @@ def _page_at(source: BinaryIO, at: int, end: int) -> Page:
 
 def page_of(content: bytes, at: int = 0) -> Page:
     """The page whose header these bytes start with. IndexError, KeyError: they are no whole header."""
-    reader = _Reader(content)
+    reader = Reader(content)
     found = reader.integers()
     encoding = found[DATA, 2] if (DATA, 2) in found else found.get((DATA_2, 4), 0)
     kind, values = found[(KIND,)], found.get((DICTIONARY_HEADER, 1), 0)
     return Page(kind, at + reader.at, found[(COMPRESSED,)], found[(SIZE,)], encoding, values)
-
-
-class _Reader:
-    """Reads a struct, and steps over whatever is in it. IndexError: the bytes end, or are none."""
-
-    def __init__(self, content: bytes) -> None:
-        self.content, self.at = content, 0
-
-    def integers(self, within: tuple[int, ...] = ()) -> dict[tuple[int, ...], int]:
-        """The integers of the struct and of those in it, by the numbers of the fields that lead to them."""
-        if len(within) > DEPTH_MAX:
-            raise IndexError
-        found: dict[tuple[int, ...], int] = {}
-        number = 0
-        while (head := self._byte()) != STOP:
-            kind, step = head & 15, head >> 4
-            number = number + step if step else self._signed()
-            place = (*within, number)
-            if kind in INTEGERS:
-                found[place] = self._signed()
-            elif kind == STRUCT:
-                found |= self.integers(place)
-            else:
-                self._skip(kind)
-        return found
-
-    def _byte(self) -> int:
-        self.at += 1
-        return self.content[self.at - 1]
-
-    def _varint(self) -> int:
-        value = shift = 0
-        while shift < 70:
-            byte = self._byte()
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-            shift += 7
-        raise IndexError
-
-    def _signed(self) -> int:
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)
-
-    def _over(self, count: int) -> None:
-        self.at += count
-        if self.at > len(self.content):
-            raise IndexError
-
-    def _skip(self, kind: int) -> None:
-        if kind in (BYTE, DOUBLE):
-            self._over(1 if kind == BYTE else 8)
-        elif kind == BINARY:
-            self._over(self._varint())
-        elif kind not in (TRUE, FALSE):  # lists, sets, maps: no header of a page has any
-            raise IndexError

@@ -9,7 +9,7 @@ import redis
 from redis import exceptions
 
 from tidegate.certificate import over_its_time
-from tidegate.errors import ConfigError, StoreNotVerifiedError, StoreUnavailableError
+from tidegate.errors import ConfigError, CorruptError, StoreNotVerifiedError, StoreUnavailableError
 from tidegate.sinks.redis_functions import call_head, script_of
 from tidegate.sinks.redis_resp import pack
 
@@ -34,6 +34,8 @@ function that is asked on the receiving one takes those that are still to come f
 sending one refuses such a call as a whole, so it is asked until the slot has moved.
 """
 NON_LOCAL = "non local key"
+OTHER_TYPE, IN_LUA = "WRONGTYPE", "attempt to "
+"""What Redis and Lua answer where a key or a field is not what a release writes there."""
 OPEN_SLOT = (
     "the slot of a key moves to another server, and the call is refused until it has moved;"
     " `redis-cli --cluster check` lists slots that were left open, `redis-cli --cluster fix` closes them"
@@ -119,7 +121,7 @@ def answer_of(error: Exception, call: Call, where: str, address: object) -> Refu
     """What an error among the replies says.
 
     StoreUnavailableError: the server's memory is full, or its disk. ConfigError: it refuses us, or what it
-    says is not known here.
+    says is not known here. CorruptError: a key has a type or a number that no release writes.
     """
     message = str(error)
     if message.startswith("TG"):
@@ -141,6 +143,11 @@ def answer_of(error: Exception, call: Call, where: str, address: object) -> Refu
         return Refused(CROSS_SLOT, message)
     if isinstance(error, NOT_NOW) or message.startswith(BUSY) or NON_LOCAL in message:
         return Then.LOOK_AGAIN
+    if message.startswith(OTHER_TYPE) or IN_LUA in message:
+        raise CorruptError(
+            f"{where}: {address} cannot use what is at {call.key.decode(errors='replace')}: {message};"
+            " if somebody changed it, restore the store from a copy"
+        )
     raise ConfigError(f"{where}: {address} answered: {message}")
 
 

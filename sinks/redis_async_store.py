@@ -218,7 +218,7 @@ class AsyncRedisStore(AsyncLookingStore):
         return self._looked(await self._ask("pointer"))
 
     def _looked(self, found: list[Any]) -> Known:
-        known = known_in(found)
+        known = known_in(self.where, found)
         known = known._replace(listed=self._origins.trusted(known.listed))
         self._known = known  # as a pair
         self._horizon = max(self._horizon, known.pointer.horizon)

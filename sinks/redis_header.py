@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from tidegate.errors import CorruptError
+from tidegate.sinks.redis_keys import header_key
 from tidegate.sinks.redis_space import Space
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -38,10 +40,19 @@ class Header(NamedTuple):
 
 
 def headers(space: Space) -> dict[int, Header]:
-    """The header of every key group."""
+    """The header of every key group. CorruptError: no release writes such a one."""
     groups = range(space.made.key_groups)
     replies = space.asked([space.of_group(group, "header") for group in groups])
-    return dict(zip(groups, map(_header, replies), strict=True))
+    found = {}
+    for group, reply in zip(groups, replies, strict=True):
+        try:
+            found[group] = _header(reply)
+        except (ValueError, KeyError) as error:
+            raise CorruptError(
+                f"{space.where}, key group {group}: its header {header_key(space.namespace, group).decode()}"
+                f" cannot be read: {error!s:.200}: restore the store from a copy"
+            ) from error
+    return found
 
 
 def _header(reply: list[bytes]) -> Header:

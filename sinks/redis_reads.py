@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,6 +33,10 @@ SCAN_BATCH_ROWS = 1_000
 SCAN_TRIES = 20
 BLOCK_S = 1.0
 """A blocked read ends well before its connection's time-out, and is begun again."""
+
+WHOLE = re.compile(rb"\d{1,18}")
+NOT_OURS = (ValueError, TypeError, AttributeError)
+"""What a field that is absent, no number or no text ends in."""
 
 Kind = TypeVar("Kind")
 
@@ -157,12 +162,30 @@ class Known(NamedTuple):
     listed: frozenset[bytes]
 
 
-def known_in(found: list[Any]) -> Known:
-    """The pointer and the servers that it lists, as a pair."""
+def known_in(where: str, found: list[Any]) -> Known:
+    """The pointer and the servers that it lists, as a pair. CorruptError: no release writes such a one."""
     visible, digest, epoch, writer, horizon, beat_us, servers, now_us = found
-    age_s = None if beat_us is None else max(0.0, (int(now_us) - int(beat_us)) / 1e6)
-    pointer = Pointer(int(visible), digest.decode(), int(epoch), writer.decode(), int(horizon), age_s)
-    return Known(pointer, frozenset(servers.split(b",")))
+    try:
+        numbers = (
+            _whole(visible),
+            _whole(epoch),
+            _whole(horizon),
+            _whole(b"0" if beat_us is None else beat_us),
+        )
+        texts, listed = (digest.decode(), writer.decode()), frozenset(servers.split(b","))
+    except NOT_OURS as error:
+        raise CorruptError(
+            f"{where}: the pointer is {found!r:.200}: restore the store from a copy"
+        ) from error
+    age_s = None if beat_us is None else max(0.0, (int(now_us) - numbers[3]) / 1e6)
+    return Known(Pointer(numbers[0], texts[0], numbers[1], texts[1], numbers[2], age_s), listed)
+
+
+def _whole(content: bytes) -> int:
+    """A whole number as it is kept. ValueError: it is none."""
+    if WHOLE.fullmatch(content) is None:
+        raise ValueError(content[:60])
+    return int(content)
 
 
 def catalog_in(where: str, found: list[bytes]) -> list[CatalogEntry]:
@@ -171,7 +194,13 @@ def catalog_in(where: str, found: list[bytes]) -> list[CatalogEntry]:
     for content in found:
         published_us, _, entry = content.partition(b" ")
         decoded = decode(where, entry, CatalogEntry)
-        entries.append(msgspec.structs.replace(decoded, published_at_us=int(published_us)))
+        try:
+            entries.append(msgspec.structs.replace(decoded, published_at_us=_whole(published_us)))
+        except ValueError as error:
+            raise CorruptError(
+                f"{where}: catalog, version {decoded.version}: it was published at {published_us!r:.60}:"
+                " that is no time; restore the store from a copy"
+            ) from error
     return entries
 
 
@@ -183,7 +212,7 @@ def starts_of(entry: CatalogEntry | None) -> dict[str, int]:
 def schemas_in(where: str, found: list[bytes]) -> dict[str, TableSchema]:
     """The schemas by id."""
     pairs = zip(found[::2], found[1::2], strict=True)
-    return {name.decode(): decode(where, content, TableSchema) for name, content in pairs}
+    return {name.decode(errors="replace"): decode(where, content, TableSchema) for name, content in pairs}
 
 
 # -- refusals -------------------------------------------------------------------------------------

@@ -223,7 +223,7 @@ class Space:
         return self._looked(self.ask("pointer"))
 
     def _looked(self, found: list[Any]) -> Pointer:
-        pointer, listed = known_in(found)
+        pointer, listed = known_in(self.where, found)
         with self._lock:
             self.went_back += pointer.visible < self.visible
             self.visible = pointer.visible

@@ -61,7 +61,7 @@ def columns_of(batch: Any, values: Values, where: str) -> dict[str, Any]:
             for column in beside:
                 cells = [row[column.name] for row in rows]
                 found[column.name] = pa.array(cells, kinds[column.name])
-    except (ValueError, ArithmeticError, msgspec.MsgspecError, pa.ArrowException) as error:
+    except (ValueError, ArithmeticError, RecursionError, msgspec.MsgspecError, pa.ArrowException) as error:
         raise _which(keys, contents, values, where, error) from error
     return found
 

@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from tidegate.decoders import json_decoder
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.sinks.layout import VALUE_END
 from tidegate.wal.bad_rows import shown_key
-from tidegate.wal.record import Column
+from tidegate.wal.record import UNREADABLE, Column
 
 REDUCERS = ("sum", "count", "min", "max", "first", "last")
 
@@ -31,6 +32,8 @@ TYPES = {**INTEGERS, **FLOATS, **TEXTS, "boolean": pa.bool_()}
 
 
 FIRST_DAY = pa.scalar("0001-01-01").cast(pa.date32())
+
+OBJECT = json_decoder(dict[str, Any])
 
 OVERFLOW = b"!"
 """Spark hands this and the column's name over, instead of a value, where the batch's own sum overflows."""
@@ -168,7 +171,11 @@ def parse(values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
 
 
 def _of_python(array: Any) -> Any:
-    """The array itself. ArrowInvalid: it has a time of the year 0, which Arrow has, and Python has not."""
+    """The array itself. ArrowInvalid: it has a time of the year 0, which Arrow has, and Python has not, or
+    texts that are not UTF-8, which Arrow's reader of JSON does not look for.
+    """
+    if pa.types.is_string(array.type):
+        array.validate(full=True)
     if pa.types.is_temporal(array.type) and array.null_count < len(array):
         earliest = pc.min(array)
         if earliest.value < FIRST_DAY.cast(array.type).value:
@@ -260,14 +267,22 @@ def _read_type(kind: str) -> Any:
 
 
 def _parse_slowly(lines: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
-    """Row by row, for what Arrow's reader refuses: "NaN" and "Infinity" among floats."""
-    rows = [msgspec.json.decode(line) for line in lines.to_pylist()]
+    """Row by row, for what Arrow's reader refuses: "NaN" and "Infinity" among floats.
+
+    ArrowInvalid: a line is no JSON object, or one of its cells is none of its type.
+    """
     arrays = []
-    for column in columns:
-        cells = [row.get(column.name) for row in rows]
-        if column.type in FLOATS:
-            cells = [None if cell is None else float(cell) for cell in cells]
-        arrays.append(_of_python(pa.array(cells, _read_type(column.type)).cast(TYPES[column.type])))
+    try:
+        rows = [OBJECT.decode(line) for line in lines.to_pylist()]
+        for column in columns:
+            cells = [row.get(column.name) for row in rows]
+            if column.type in FLOATS:
+                cells = [None if cell is None else float(cell) for cell in cells]
+            arrays.append(_of_python(pa.array(cells, _read_type(column.type)).cast(TYPES[column.type])))
+    except (*UNREADABLE, ValueError, TypeError) as error:
+        if isinstance(error, pa.ArrowInvalid):
+            raise
+        raise pa.ArrowInvalid(f"{error!s:.200}") from error
     return arrays
 
 

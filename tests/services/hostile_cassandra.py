@@ -100,7 +100,7 @@ def many_leases(world: World) -> None:
         " VALUES (?, ?, ?, ?, ?)"
     )
     rows = [(world.space, now_ms + 60_000, f"l{at}", 1, now_ms) for at in range(LEASES_MAX + 1)]
-    execute_concurrent_with_args(world.session, insert, rows, concurrency=100)
+    execute_concurrent_with_args(world.session, insert, rows, concurrency=16)
     retires(world)
 
 

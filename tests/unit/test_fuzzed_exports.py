@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 from collections import Counter
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tidegate.committers import parquet_pages
+from tidegate.committers import parquet_footer, parquet_pages
 from tidegate.committers.export_rows import ROWS
 from tidegate.testing import export_fuzz
 
@@ -64,3 +66,55 @@ def test_a_codec_that_is_none_is_no_end_of_the_process():
             except (pa.ArrowException, OSError, parquet_pages.HugeError):
                 refused += 1
     assert refused
+
+
+def exported():
+    file = io.BytesIO()
+    columns = [pa.array([0], pa.int32()), pa.array([b"k"]), pa.array([b"+v"])]
+    parquet.write_table(pa.Table.from_arrays(columns, schema=ROWS), file)
+    return file.getvalue()
+
+
+def with_footer(change):
+    """An export's file whose footer is changed."""
+    content = exported()
+    length = int.from_bytes(content[-8:-4], "little")
+    footer = change(content[-8 - length : -8])
+    return content[: -8 - length] + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+@pytest.mark.parametrize("seed", [27843, 32800, 48708])
+def test_a_histogram_of_levels_of_another_length_is_no_end_of_the_process(tmp_path, seed):
+    """pyarrow ended it where the column's metadata was asked for."""
+    code = (
+        "import sys; from pathlib import Path; from tidegate.testing.export_fuzz import Exports;"
+        " print(Exports(Path(sys.argv[1])).run(int(sys.argv[2])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), str(seed)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "refused=True" in done.stdout) == (0, True), done.stderr
+
+
+FOOTERS = {
+    "cut": lambda footer: footer[:-2],
+    "more": lambda footer: footer[:-1] + b"\x15",
+    "nested": lambda _: b"\x1c" * 200_000,
+    "a list without end": lambda _: b"\x49\xfc\xff\xff\xff\xff\x0f",
+    "a field that is there twice": lambda footer: b"\x15\x04\x05\x02\x04" + footer[2:],
+    "a list of other elements": lambda _: b"\x49\x15\x02\x00",
+    "a map": lambda _: b"\x1b\x00\x00",
+}
+
+
+@pytest.mark.parametrize("which", FOOTERS)
+def test_a_footer_that_is_none_is_refused(which):
+    assert parquet_footer.misfit(io.BytesIO(with_footer(FOOTERS[which]))) == "its footer cannot be read"
+
+
+def test_a_footer_that_is_right_or_too_long():
+    content = exported()
+    assert parquet_footer.misfit(io.BytesIO(content)) is None
+    for length in (0, len(content), 2**31):
+        wrong = content[:-8] + length.to_bytes(4, "little") + b"PAR1"
+        assert "its footer takes" in parquet_footer.misfit(io.BytesIO(wrong))

@@ -5,15 +5,15 @@ import json
 import math
 import random
 
-import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.errors import BadRecordError
+from tidegate.errors import BadRecordError, CorruptError
 from tidegate.key_groups import encode_key
 from tidegate.spark import keyed_state
+from tidegate.spark.arrow_rows import columns_of
 from tidegate.spark.keyed_state import (
     FLOATS,
     INTEGERS,
@@ -184,8 +184,35 @@ def test_a_sum_that_does_not_fit_is_told_with_its_key(value, why):
 def test_values_that_cannot_be_read_do_not_become_rows_of_each_other(kind, contents):
     """As many rows were found as there were values, and others than theirs."""
     columns = [ReducedColumn(name, kind, "last") for name in "ab"]
-    with pytest.raises(msgspec.MsgspecError):
+    with pytest.raises(pa.ArrowInvalid):
         parse(pa.array(contents), columns)
+
+
+NO_VALUES = {
+    "not UTF-8": ("string", b'{"a":"x\xf7"}'),
+    "not UTF-8, and not one line": ("string", b'{\n"a":"x\xf7"}'),
+    "nested": ("double", b'{"a":1,"b":' + b"[" * 100_000),
+    "no object": ("double", b"[1]"),
+    "no number": ("double", b'{"a":{}}'),
+    "another text": ("double", b'{"a":"x"}'),
+    "a number for a text": ("string", b'{"a":5}'),
+}
+
+
+@pytest.mark.parametrize("which", NO_VALUES)
+def test_a_stored_value_that_is_none_is_an_error_with_its_key(which):
+    """``reduce`` reads it as a state, ``spark.read`` as a row."""
+    kind, content = NO_VALUES[which]
+    columns = [ReducedColumn("a", kind, "last")]
+    with pytest.raises(pa.ArrowInvalid):
+        parse(pa.array([content]), columns)
+    table = ReducedTable(0, "t", 0, tuple(columns), ("string",))
+    with pytest.raises(BadRecordError, match="table t, key 'k': its row is"):
+        keyed_state.parse_held(table, pa.array([b"k"]), pa.array([content]), columns)
+    schema = TableSchema((Column("k", "string"),), (Column("a", kind),))
+    batch = pa.record_batch([pa.array([b"j", b"k"]), pa.array([b"{}", content])], ["key", "value"])
+    with pytest.raises(CorruptError, match="table t, key b'k'"):
+        columns_of(batch, values_of(schema), "table t")
 
 
 def test_a_value_that_is_written_in_another_way_is_still_read():

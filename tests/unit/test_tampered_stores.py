@@ -11,10 +11,14 @@ from typer.testing import CliRunner
 
 import tidegate
 from tidegate.cli import app
+from tidegate.committers.verify import verify
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.options import Options
+from tidegate.sinks.open_store import open_store
 from tidegate.testing import tampering
 from tidegate.testing.example import BATCHES, Example
+from tidegate.wal.fold import fact_of
+from tidegate.wal.open_log import open_log
 
 CASES = int(os.environ.get("TIDEGATE_TAMPER", "150"))
 """So many changes at random; for longer: python -m tidegate.testing.tampering."""
@@ -109,6 +113,23 @@ def test_an_entry_that_is_no_text_is_told_with_its_place(store):
     url = store("meta.sqlite", "UPDATE catalog SET entry = 5")
     with pytest.raises(CorruptError, match=r"meta\.sqlite: a CatalogEntry cannot be read"):
         scan(url)
+
+
+@pytest.mark.parametrize("column", ["visible", "horizon"])
+def test_verify_looks_for_no_version_above_the_logs_last_one(store, tmp_path, column, monkeypatch):
+    """A pointer may name any version: verify looked for each one up to it, for years."""
+    asked = []
+
+    def counted(state, version):
+        asked.append(version)
+        assert len(asked) < 1_000, "it looks for all of them"
+        return fact_of(state, version)
+
+    monkeypatch.setattr("tidegate.committers.verify.fact_of", counted)
+    url = store("meta.sqlite", f"UPDATE pointer SET {column} = ?", 2**53)
+    with contextlib.closing(open_store(url, "flights")) as opened:
+        found = verify(open_log(f"file://{tmp_path}/wal", "flights"), opened).findings
+    assert any("pointer" in finding.where for finding in found)
 
 
 def test_a_version_that_is_no_number_is_found_by_verify(store, tmp_path):

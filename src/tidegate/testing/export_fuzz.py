@@ -167,7 +167,7 @@ class Exports:
                     row[1] = _as_bytes(changed(chance, row[1]))
                     row[0] = key_group(row[1] or b"", KEY_GROUPS)
                 case 2 | 3 | 4:
-                    row[2] = _as_bytes(_changed_value(chance, row[2]))
+                    row[2] = _as_bytes(_changed_value(chance, row[2] or b"+"))
                 case 5:
                     row[0] = chance.choice((None, -1, 0, 1, 2, 3, 4, 2**31 - 1))
                 case 6:

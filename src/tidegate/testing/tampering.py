@@ -5,7 +5,7 @@
 A case copies a small namespace in SQLite files, changes one value or one bit of it, and asks: for versions,
 and in half of the cases each for rows by scan, by key, as differences, and as Spark reads them. Other errors
 than tidegate's own, errors that do not say where, and answers that are wrong while `tidegate verify` finds
-nothing, are failures.
+nothing, are failures. With ``--store redis://host:port`` the namespace is there (``tampering_redis``).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from tidegate.sinks.store import Identity
 from tidegate.spark.arrow_rows import columns_of
 from tidegate.testing.example import BATCHES, Example
 from tidegate.wal.open_log import open_log
+from tidegate.wal.record import UNREADABLE
 
 NAMESPACE, KEY_GROUPS = "flights", 2
 CHOSEN = 0.5
@@ -106,7 +107,7 @@ def _changed_bytes(chance: random.Random, content: bytes) -> bytes:
 def _changed_json(chance: random.Random, content: bytes) -> bytes:
     try:
         plain = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return content[1:]
     places = list(_places(plain))
     *way, last = chance.choice(places)
@@ -131,7 +132,9 @@ def _places(part: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 # -- what is asked ------------------------------------------------------------------------------------
 
 
-def everything(url: str, chosen: Callable[[], bool] = lambda: True) -> dict[str, Outcome]:
+def everything(
+    url: str, chosen: Callable[[], bool] = lambda: True, options: dict[str, Any] | None = None
+) -> dict[str, Outcome]:
     """The outcome of the calls of a reader, those that are chosen."""
     found: dict[str, Outcome] = {}
 
@@ -142,7 +145,7 @@ def everything(url: str, chosen: Callable[[], bool] = lambda: True) -> dict[str,
             found[name] = Outcome(None, f"{type(error).__name__}: {error}")
         return found[name].answer
 
-    gate = note("connect", lambda: tidegate.connect(url, NAMESPACE))
+    gate = note("connect", lambda: tidegate.connect(url, NAMESPACE, options))
     found["connect"] = found["connect"]._replace(answer=None)
     if gate is None:
         return found
@@ -159,7 +162,7 @@ def everything(url: str, chosen: Callable[[], bool] = lambda: True) -> dict[str,
         if chosen():
             note("diff", lambda: [tuple(one) for one in gate.diff(2, 3, ["aircraft"])])
     if chosen():
-        note("spark", lambda: _as_spark(url))
+        note("spark", lambda: _as_spark(url, options))
     return found
 
 
@@ -176,9 +179,9 @@ def _got(gate: Any, table: str) -> dict[Any, Any]:
     return {key: gate.table(table).get(key) for key in KEYS[table]}
 
 
-def _as_spark(url: str) -> list[Any]:
+def _as_spark(url: str, options: dict[str, Any] | None) -> list[Any]:
     """The newest version's rows as Spark's reader makes them."""
-    with contextlib.closing(open_store(url, NAMESPACE)) as store:
+    with contextlib.closing(open_store(url, NAMESPACE, options)) as store:
         entries = store.catalog(3, 3)
         if not entries:
             raise reading.no_entry(store.where, 3)
@@ -209,12 +212,13 @@ def faults(found: dict[str, Outcome], right: dict[str, Outcome], url: str, wal: 
     silent = [name for name, one in found.items() if not one.error and one.answer != right[name].answer]
     if silent == ["history"] and set(found["history"].answer) <= set(right["history"].answer):
         silent = []
-    if silent and not _is_found(url, wal):
+    if silent and not is_found(url, wal):
         wrong.append(f"wrong, and verify finds nothing: {silent}")
     return wrong
 
 
-def _is_found(url: str, wal: str) -> bool:
+def is_found(url: str, wal: str) -> bool:
+    """Whether ``tidegate verify`` finds something, or is refused."""
     with contextlib.closing(open_store(url, NAMESPACE)) as store:
         try:
             return bool(verify(open_log(wal, NAMESPACE), store).findings)
@@ -240,7 +244,7 @@ class SqliteCases:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.right = everything(made)
         assert not any(one.error for one in self.right.values()), self.right
-        assert not _is_found(made, self.wal)
+        assert not is_found(made, self.wal)
         self.cells = list(self._cells())
 
     def _cells(self) -> Iterator[tuple[str, str, int, str]]:
@@ -316,10 +320,15 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--in", dest="where", help="a folder for the copies; default: a temporary one")
+    parser.add_argument("--store", help="redis://host:port of a server for tests; default: SQLite files")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.where) as folder:
-        cases = SqliteCases(Path(folder))
-        return 1 if run(cases, arguments.cases, arguments.seed, _say) else 0
+        if not arguments.store:
+            return 1 if run(SqliteCases(Path(folder)), arguments.cases, arguments.seed, _say) else 0
+        from tidegate.testing.tampering_redis import RedisCases
+
+        with contextlib.closing(RedisCases(Path(folder), arguments.store)) as cases:
+            return 1 if run(cases, arguments.cases, arguments.seed, _say) else 0
 
 
 if __name__ == "__main__":
