@@ -209,10 +209,12 @@ def _append_genesis(driver: Driver) -> Folded:
 
 
 def _refuse_older_state(driver: Driver, state: Folded) -> None:
-    """ConfigError: the log was empty, and now it begins with another namespace's state."""
+    """ConfigError: the log was empty, and now it begins with the state of a namespace that the store does not
+    have. One that the store has was made by another driver meanwhile, and trimmed.
+    """
     first = next(iter(driver.log.decisions()), None)
     began = {place.position for place in driver.view.summaries[:1]}
-    if first is not None and first.position in began:
+    if first is not None and first.position in began and driver.store.identity() is None:
         raise ConfigError(
             f"{driver.log.where} was just made, and a driver of namespace {state.namespace}, which was there"
             f" before, wrote its state first: stop that driver, run `tidegate drop --force` and start again"

@@ -18,10 +18,11 @@ from tidegate.sinks.memory_store import MemoryStore
 from tidegate.sinks.sqlite_store import SqliteStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.example import LINEAGE, Example
+from tidegate.testing.log_loss import trim
 from tidegate.wal.file_log import FileLog
 from tidegate.wal.log import Appended
 from tidegate.wal.memory_log import MemoryLog
-from tidegate.wal.record import Open, Summary, encode_record
+from tidegate.wal.record import Open, Summary, decode_record, encode_record
 
 
 @pytest.fixture
@@ -175,6 +176,26 @@ def test_a_new_log_that_an_older_driver_began_is_refused_with_the_safe_way_out(p
     open_namespace(again, "q")
     write(again, 0)
     assert again.store.pointer().visible == 1
+
+
+def test_a_namespace_that_another_driver_made_and_trimmed_meanwhile_is_taken_over(place, monkeypatch):
+    """Its log begins with a Summary, too, and nothing of it may be dropped."""
+    log = MemoryLog(place, "n")
+    create = log.create
+
+    def slowly():
+        other = driver_at(place, summary_every=1)
+        open_namespace(other, "q")
+        for batch_id in range(3):
+            write(other, batch_id)
+        trim(other)
+        assert isinstance(decode_record(next(other.log.decisions()).content, "log"), Summary)
+        create()
+
+    monkeypatch.setattr(log, "create", slowly)
+    driver = driver_at(place, log)
+    open_namespace(driver, "q")
+    assert driver.store.pointer().visible == driver.folded.last_version == 3
 
 
 def test_a_new_log_begins_before_anything_else_is_asked_of_it(place, monkeypatch):
