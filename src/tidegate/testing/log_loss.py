@@ -193,7 +193,9 @@ def goes_on(
             if put_back is None:
                 return way
             put_back()
-        driver = world.opened(clock, discard_lost=way == "discarded", log=log)
+            driver = world.opened(clock, log=log)
+        else:  # by a command, which is a process of its own
+            driver = world.opened(clock, discard_lost=True)
     world.commit(driver, BEFORE, AGAIN)
     world.commit(driver, BEFORE + 1, rows_before(1))
     world.check(BEFORE + 2)
