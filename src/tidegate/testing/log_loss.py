@@ -163,8 +163,7 @@ def dies_at(world: LossWorld, step: str, clock: Clock | None = None) -> Driver:
 
 def trim(driver: Driver) -> None:
     """Retire and trim as far as one readable version allows, with the shortest retention."""
-    shortest = {"keep_versions": 1, "apply_deadline_s": 1e-7, "wal_retain_s": 1e-6}
-    options = dataclasses.replace(driver.options, **shortest)
+    options = dataclasses.replace(driver.options, keep_versions=1, apply_deadline_s=1e-7, wal_retain_s=1e-6)
     retire_up_to(driver.log, driver.store, driver.folded, options, lambda: False)
     Trimmer(driver.log, driver.store, options, driver.clock).trim(driver.view, driver.clock.now_us())
 
