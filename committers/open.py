@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tidegate import failpoints
 from tidegate.committers.driver import Driver
-from tidegate.committers.epoch import claim_epoch, take_epoch
+from tidegate.committers.epoch import claim_epoch, refuse_if_shared, take_epoch
 from tidegate.committers.lost_attempts import refuse_lost_attempts, settle_lost_attempts
 from tidegate.committers.lost_pointer import resume
 from tidegate.committers.recover import recover
@@ -84,7 +84,7 @@ def take_over(
         driver.fold_on()
         taken = refuse(pointer, begun)
         failpoints.hit("open.before_append")
-        appended = take_epoch(driver, taken)
+        appended = take_epoch(driver, taken, pointer.epoch)
         pointer = driver.store.pointer()
         if _owned(driver, appended):
             break
@@ -99,10 +99,23 @@ def take_over(
     failpoints.hit("open.after_append")
     refuse(pointer, begun)
     claim_epoch(driver)
+    _look_again(driver)
     settle_lost_attempts(driver)
     failpoints.hit("open.after_claim")
     list_stores_of_new(driver)
     resume(driver)
+
+
+def _look_again(driver: Driver) -> None:
+    """Look at the pointer after the claim, from which on no older driver flips or claims.
+
+    An older driver whose records the log lost may have done so until then. FencedError, WalGapError: nothing
+    of a version was written.
+    """
+    pointer = driver.store.pointer()
+    refuse_if_shared(driver, pointer)
+    if pointer.epoch == driver.epoch:
+        refuse_other_history(driver, driver.folded, pointer)
 
 
 def _owned(driver: Driver, appended: Appended | None) -> bool:
@@ -201,10 +214,12 @@ def _append_genesis(driver: Driver) -> Folded:
 
 
 def _refuse_older_state(driver: Driver, state: Folded) -> None:
-    """ConfigError: the log was empty, and now it begins with another namespace's state."""
+    """ConfigError: the log was empty, and now it begins with the state of a namespace that the store does not
+    have. One that the store has was made by another driver meanwhile, and trimmed.
+    """
     first = next(iter(driver.log.decisions()), None)
     began = {place.position for place in driver.view.summaries[:1]}
-    if first is not None and first.position in began:
+    if first is not None and first.position in began and driver.store.identity() is None:
         raise ConfigError(
             f"{driver.log.where} was just made, and a driver of namespace {state.namespace}, which was there"
             f" before, wrote its state first: stop that driver, run `tidegate drop --force` and start again"

@@ -391,6 +391,22 @@ RULES: list[Rule] = [
         "tests/crash/test_log_loss.py",
     ),
     (
+        "epoch-of-the-log-alone",
+        "I6: an epoch that the store carries and the log lost is not given again",
+        "committers/epoch.py",
+        "driver.tried_epoch = max(driver.tried_epoch, state.epoch, claimed) + 1",
+        "driver.tried_epoch = max(driver.tried_epoch, state.epoch) + 1",
+        "tests/unit/test_lost_records.py",
+    ),
+    (
+        "a-claimed-epoch-is-shared",
+        "I6: of two drivers with one epoch, whose log lost an Open, one is refused",
+        "committers/open.py",
+        "    refuse_if_shared(driver, pointer)\n",
+        "",
+        "tests/unit/test_lost_records.py",
+    ),
+    (
         "an-older-driver-begins",
         "I6: after a claim no older driver begins a version",
         "sinks/memory_attempts.py",

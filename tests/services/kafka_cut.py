@@ -33,7 +33,7 @@ def _cut(folder: Path, records: int) -> None:
         starts.append(at)
         at += BATCH_HEAD.size + length
     with segment.open("r+b") as file:
-        file.truncate(starts[-records])
+        file.truncate(starts[-min(records, len(starts))])
     for made_again in ("*.index", "*.timeindex", "*.snapshot"):
         for path in folder.glob(made_again):
             path.unlink()

@@ -11,17 +11,18 @@ from tidegate.cli import app
 from tidegate.committers.commit import commit
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
-from tidegate.errors import ConfigError, CorruptError, WalGapError
+from tidegate.errors import ConfigError, CorruptError, FencedError, WalGapError
 from tidegate.failpoints import FailpointError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.memory_store import MemoryStore
 from tidegate.sinks.sqlite_store import SqliteStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.example import LINEAGE, Example
+from tidegate.testing.log_loss import trim
 from tidegate.wal.file_log import FileLog
 from tidegate.wal.log import Appended
 from tidegate.wal.memory_log import MemoryLog
-from tidegate.wal.record import Open, Summary, encode_record
+from tidegate.wal.record import Open, Summary, decode_record, encode_record
 
 
 @pytest.fixture
@@ -61,6 +62,84 @@ def test_an_append_that_a_log_says_was_lower_is_a_gap_in_any_log(place, monkeypa
         write(driver, 0)
 
 
+# -- a log that lost the record by which a driver took its epoch ------------------------------------------
+
+
+def cut(driver, records):
+    del driver.log._content.records[-records:]
+
+
+@pytest.mark.parametrize("first", ["older", "newer"])
+def test_a_driver_whose_open_was_lost_is_fenced_by_the_next_one(place, first, caplog):
+    """Its own next record lands exactly where it had folded up to, so the log itself does not betray it."""
+    write_some = driver_at(place)
+    open_namespace(write_some, "q")
+    write(write_some, 0)
+    older = driver_at(place)
+    open_namespace(older, "q")
+    cut(older, 1)
+    newer = driver_at(place)
+    open_namespace(newer, "q")
+    assert newer.epoch > older.epoch
+    assert "lost the record by which a driver took its epoch" in caplog.text
+    if first == "newer":
+        write(newer, 1)
+    with pytest.raises(FencedError):
+        write(older, 1)
+    write(newer, 1)  # in the log once: where it was written already this is a replay
+    write(newer, 2)
+    again = driver_at(place)
+    open_namespace(again, "q")
+    assert again.store.pointer().visible == again.folded.last_version == 3
+
+
+def test_two_drivers_that_claim_one_epoch_do_not_both_write(place):
+    """The log lost the first one's Open before that one claimed, so the store does not know its epoch yet."""
+    older, newer = driver_at(place), driver_at(place)
+
+    def taken_over(name):
+        if name == "open.after_append" and not newer.epoch:
+            cut(older, 1)
+            open_namespace(newer, "q")
+
+    failpoints.listen(taken_over)
+    try:
+        with pytest.raises(FencedError, match="start this one again"):
+            open_namespace(older, "q")
+    finally:
+        failpoints.listen(None)
+    assert older.tried_epoch == newer.epoch
+    write(newer, 0)
+    open_namespace(older, "q")
+    assert older.epoch > newer.epoch
+    write(older, 1)
+    assert older.store.pointer().visible == 2
+
+
+def test_a_version_that_was_flipped_while_its_decision_was_lost_is_met_at_the_claim(place):
+    """Between the first look at the pointer and the claim an older driver makes its version visible."""
+    older, newer = driver_at(place), driver_at(place)
+    open_namespace(older, "q")
+
+    def flipped(name):
+        if name == "open.after_append":
+            failpoints.listen(None)
+            rows = {"t": {b"lost": b"1"}}
+            content = older.log._content
+            opened = content.records.pop()
+            commit(older, ArrowBarrier(older.log, rows, batch("q", 0), older.folded.key_groups))
+            cut(older, 1)
+            content.records.append(opened)
+
+    failpoints.listen(flipped)
+    try:
+        with pytest.raises(WalGapError, match="version 1 is visible, the log ends at version 0"):
+            open_namespace(newer, "q")
+    finally:
+        failpoints.listen(None)
+    assert newer.folded.last_version == 0
+
+
 # -- the first record of a new log ---------------------------------------------------------------------
 
 
@@ -97,6 +176,26 @@ def test_a_new_log_that_an_older_driver_began_is_refused_with_the_safe_way_out(p
     open_namespace(again, "q")
     write(again, 0)
     assert again.store.pointer().visible == 1
+
+
+def test_a_namespace_that_another_driver_made_and_trimmed_meanwhile_is_taken_over(place, monkeypatch):
+    """Its log begins with a Summary, too, and nothing of it may be dropped."""
+    log = MemoryLog(place, "n")
+    create = log.create
+
+    def slowly():
+        other = driver_at(place, summary_every=1)
+        open_namespace(other, "q")
+        for batch_id in range(3):
+            write(other, batch_id)
+        trim(other)
+        assert isinstance(decode_record(next(other.log.decisions()).content, "log"), Summary)
+        create()
+
+    monkeypatch.setattr(log, "create", slowly)
+    driver = driver_at(place, log)
+    open_namespace(driver, "q")
+    assert driver.store.pointer().visible == driver.folded.last_version == 3
 
 
 def test_a_new_log_begins_before_anything_else_is_asked_of_it(place, monkeypatch):

@@ -16,6 +16,8 @@ from tidegate.clock import Clock
 from tidegate.committers.commit import commit, complete
 from tidegate.committers.driver import Driver
 from tidegate.committers.open import open_namespace
+from tidegate.committers.retire import retire_up_to
+from tidegate.committers.trim import Trimmer
 from tidegate.errors import TidegateError, WalGapError
 from tidegate.failpoints import FailpointError
 from tidegate.options import Endpoints, Options
@@ -31,14 +33,16 @@ KEY_GROUPS = 8
 BEFORE = 4
 """Versions that are visible before the driver dies."""
 STEPS = {
+    "claimed": "open.after_claim",
     "decided": "decide.after_append",
     "begun": "apply.after_begin",
     "applied": "apply.after_chunk",
     "sealed": "publish.before",
     "flipped": "publish.after",
     "returned": "commit.before_return",
+    "trimmed": "trim.after_blobs",
 }
-"""Where a driver dies in the version after these, by its failpoint."""
+"""Where a driver dies, by its failpoint: as it opens after these versions, or in the next one."""
 
 
 class ClockAhead(Clock):
@@ -82,8 +86,12 @@ class LossWorld:
             clock or Clock(),
         )
 
-    def opened(self, clock: Clock | None = None, *, discard_lost: bool = False) -> Driver:
+    def opened(
+        self, clock: Clock | None = None, *, discard_lost: bool = False, log: Log | None = None
+    ) -> Driver:
+        """A driver that has opened; ``log``: an instance that another one used, with its producer."""
         driver = self.driver(clock)
+        driver.log = log or driver.log
         driver.discard_lost = discard_lost
         open_namespace(driver, LINEAGE)
         return driver
@@ -138,32 +146,55 @@ def dies_at(world: LossWorld, step: str, clock: Clock | None = None) -> Driver:
     driver = world.opened(clock)
     for batch_id in range(BEFORE):
         world.commit(driver, batch_id, rows_before(batch_id))
+    if step == "claimed":
+        driver = world.driver(clock)
     failpoints.arm(f"{STEPS[step]}=raise")
     try:
         with contextlib.suppress(FailpointError):
-            world.commit(driver, BEFORE, LOST)
+            if step == "claimed":
+                open_namespace(driver, LINEAGE)
+            else:
+                world.commit(driver, BEFORE, LOST)
+                trim(driver)
     finally:
         failpoints.arm(None)
     return driver
 
 
-def goes_on(world: LossWorld, dead: Driver, put_back: Callable[[], None], clock: Clock | None = None) -> str:
+def trim(driver: Driver) -> None:
+    """Retire and trim as far as one readable version allows, with the shortest retention."""
+    options = dataclasses.replace(driver.options, keep_versions=1, apply_deadline_s=1e-7, wal_retain_s=1e-6)
+    retire_up_to(driver.log, driver.store, driver.folded, options, lambda: False)
+    Trimmer(driver.log, driver.store, options, driver.clock).trim(driver.view, driver.clock.now_us())
+
+
+def goes_on(
+    world: LossWorld,
+    dead: Driver,
+    put_back: Callable[[], None] | None,
+    clock: Clock | None = None,
+    *,
+    log: Log | None = None,
+) -> str:
     """Open as the next driver, by the way out where that is refused, and write on; how it went.
 
+    Without ``put_back`` it ends where the log has to be put back. ``log``: the instance that it opens with.
     At the end the dead driver wakes up, and neither completes nor decides anything.
     """
     way = "opened"
     try:
-        driver = world.opened(clock)
+        driver = world.opened(clock, log=log)
     except WalGapError as refused:
         told = str(refused)
         way = "discarded" if "--discard-lost" in told else "put back"
-        assert way == "discarded" or "restore the log" in told, told
+        assert way == "discarded" or "restore the" in told, told
         if way == "put back":
             if put_back is None:
                 return way
             put_back()
-        driver = world.opened(clock, discard_lost=way == "discarded")
+            driver = world.opened(clock, log=log)
+        else:  # by a command, which is a process of its own
+            driver = world.opened(clock, discard_lost=True)
     world.commit(driver, BEFORE, AGAIN)
     world.commit(driver, BEFORE + 1, rows_before(1))
     world.check(BEFORE + 2)
