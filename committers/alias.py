@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, CorruptError
 from tidegate.names import check_name
 from tidegate.options import StoreAt
-from tidegate.sinks.aliases import Target, name_is_taken
+from tidegate.sinks.aliases import Aliases, Target, name_is_taken
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import Store
+
+logger = logging.getLogger("tidegate")
 
 
 def checked_target(at: StoreAt, alias: str, namespace: str, *, force: bool = False) -> Target:
@@ -51,9 +54,18 @@ def set_alias(at: StoreAt, alias: str, target: Target) -> Target | None:
     """
     with contextlib.closing(open_store(at.url, target.namespace, at.options)) as store:
         aliases = store.aliases()
-        before = aliases.get(alias)
+        before = named_by(aliases, alias)
         aliases.set(alias, target)
     return before
+
+
+def named_by(aliases: Aliases, alias: str) -> Target | None:
+    """What the alias names; None, with a warning, where that cannot be read: it names nothing."""
+    try:
+        return aliases.get(alias)
+    except CorruptError as error:
+        logger.warning("%s", error)
+        return None
 
 
 def aliases_of(store: Store) -> list[str]:

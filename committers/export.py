@@ -27,7 +27,7 @@ from tidegate.committers.export_format import (
 from tidegate.committers.export_rows import ROWS
 from tidegate.committers.hold import EXPORT, HeldVersion
 from tidegate.errors import ConfigError
-from tidegate.reading import no_entry
+from tidegate.reading import no_entry, no_schema
 from tidegate.sinks.reads import values_at
 from tidegate.sinks.store import CatalogEntry, Identity, Store
 from tidegate.wal.file_io import create, make_folder, sync_above
@@ -71,6 +71,8 @@ def export(
         written = {}
         for name in names:
             at = entry.tables[name]
+            if at.schema_id not in schemas:
+                raise no_schema(store.where, version, name, at.schema_id)
             files = _write(folder, name, _live(store, held, entry, name, identity.key_groups), file_bytes)
             rows = sum(file.rows for file in files)
             written[name] = Table(schemas[at.schema_id], rows, tuple(files), bool(at.expires))

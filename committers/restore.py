@@ -6,7 +6,7 @@ applied and published as any other; nothing that was visible is taken back. docs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -18,12 +18,12 @@ from tidegate.committers.hold import HeldVersion
 from tidegate.committers.insist import append_until_folded
 from tidegate.committers.open import open_namespace
 from tidegate.errors import ConfigError, SnapshotExpiredError
-from tidegate.reading import offsets_at, offsets_stand_in
+from tidegate.reading import no_schema, offsets_at, offsets_stand_in
 from tidegate.sinks.differences import changes_to, untouched
-from tidegate.sinks.store import CatalogEntry
+from tidegate.sinks.store import CatalogEntry, Store
 from tidegate.wal.bad_rows import CHANGES
 from tidegate.wal.fold import last_batch_within
-from tidegate.wal.record import BatchOrigin, Folded, RestoreOrigin, Rewound
+from tidegate.wal.record import BatchOrigin, Folded, RestoreOrigin, Rewound, TableSchema
 
 
 class Restored(NamedTuple):
@@ -83,6 +83,13 @@ def _refuse(driver: Driver, version: int, *, reprocess: bool) -> None:
         raise ConfigError(f"namespace {name} shows version {version} already: nothing was written")
 
 
+def _schema(store: Store, schemas: Mapping[str, TableSchema], table: str, entry: CatalogEntry) -> TableSchema:
+    schema_id = entry.tables[table].schema_id
+    if schema_id not in schemas:
+        raise no_schema(store.where, entry.version, table, schema_id)
+    return schemas[schema_id]
+
+
 def _is_restored(state: Folded, version: int) -> bool:
     return bool(state.recent) and state.recent[-1].origin == RestoreOrigin(version)
 
@@ -100,7 +107,7 @@ def _commit(driver: Driver, version: int) -> int:
             driver.log,
             RestoreOrigin(version),
             tables,
-            {name: schemas[_source(name, wanted, now).tables[name].schema_id] for name in tables},
+            {name: _schema(store, schemas, name, _source(name, wanted, now)) for name in tables},
             lambda: _rows(driver, held, tables, wanted, now),
             driver.clock,
             source_offsets=offsets_at(store.catalog(*offsets_stand_in(version))),

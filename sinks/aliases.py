@@ -46,7 +46,10 @@ class Aliases(abc.ABC):
 
     @abc.abstractmethod
     def all(self) -> dict[str, Target]:
-        """Every alias of the place, by name. One that changes meanwhile may be missed, or told as it was."""
+        """Every alias of the place, by name. One that changes meanwhile may be missed, or told as it was.
+
+        On servers that several share, one that cannot be read is left out, with a warning: it names nothing.
+        """
 
     @abc.abstractmethod
     def set(self, alias: str, target: Target) -> None:

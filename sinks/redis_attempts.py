@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tidegate.errors import CorruptError
 from tidegate.sinks.attempts import DISCARDED, DISCARDED_MAX
 from tidegate.sinks.reads import encode
 from tidegate.sinks.redis_answers import Call, Refused, plain
 from tidegate.sinks.redis_keys import header_key, patterns
-from tidegate.sinks.redis_reads import number
+from tidegate.sinks.redis_reads import number, number_in, readable
 from tidegate.sinks.redis_space import Space
 from tidegate.sinks.redis_upkeep import UNSEALED
 from tidegate.sinks.store import Stamp
@@ -46,10 +45,10 @@ def begun(space: Space) -> list[Stamp]:
     discarded, *notes = space.ask("begun")
     found = {}
     for version, note in zip(notes[::2], notes[1::2], strict=True):
-        at_us, _, attempt = note.decode().partition(" ")
-        found[int(version), attempt] = Stamp(int(version), int(at_us), attempt)
+        number_of, at_us, attempt = _parts(space, b"%b %b" % (version, note))
+        found[number_of, attempt] = Stamp(number_of, at_us, attempt)
     visible = space.pointer().visible
-    for note in filter(None, discarded.decode().split(",")):
+    for note in filter(None, discarded.split(b",")):
         version, at_us, _ = _parts(space, note)
         found[version, DISCARDED] = Stamp(version, at_us, DISCARDED)
     if space.servers.settings.kind == "cluster":
@@ -62,18 +61,17 @@ def begun(space: Space) -> list[Stamp]:
     )
 
 
-def _sealed_last(space: Space) -> set[str]:
+def _sealed_last(space: Space) -> set[bytes]:
     """What the headers say of the newest version that was sealed there; whatever their servers lost."""
     keys = [header_key(space.namespace, group) for group in range(space.made.key_groups)]
     found = space.calls.run([plain(key, b"HGET", key, b"sealed") for key in keys])
-    return {note.decode() for note in found if note}
+    return {note for note in found if note}
 
 
-def _parts(space: Space, note: str) -> tuple[int, int, str]:
-    version, at_us, attempt = (*note.split(" ", 2), "", "")[:3]
-    if not (version.isdigit() and at_us.isdigit() and attempt):
-        raise CorruptError(f"{space.where}: {note!r} is no note of an attempt; see `tidegate verify`")
-    return int(version), int(at_us), attempt
+def _parts(space: Space, note: bytes) -> tuple[int, int, str]:
+    with readable(space.where, "a note of an attempt", note):
+        version, at_us, attempt = note.split(b" ", 2)
+        return number_in(version), number_in(at_us), attempt.decode()
 
 
 def discard(space: Space, lost: Sequence[Stamp], epoch: int) -> None:

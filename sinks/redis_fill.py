@@ -14,7 +14,7 @@ from tidegate.errors import StoreNotVerifiedError, WalGapError
 from tidegate.sinks.redis_answers import plain
 from tidegate.sinks.redis_header import Header, headers
 from tidegate.sinks.redis_keys import header_key
-from tidegate.sinks.redis_reads import AnotherServerError, number
+from tidegate.sinks.redis_reads import AnotherServerError, number, number_in, readable
 from tidegate.sinks.redis_space import Space
 from tidegate.sinks.store import ABOVE_ALL, Pointer
 
@@ -109,7 +109,8 @@ def oldest_after_fill(space: Space, pointer: Pointer, found: Mapping[int, Header
     """
     if pointer.visible:
         (stored,) = space.calls.run([plain(space.meta, b"HGET", space.meta, b"filled")])
-        filled = int(stored or 0)
+        with readable(space.where, "the version that the store was filled at", stored):
+            filled = number_in(stored or b"0")
         lost = [group for group, header in found.items() if header.floor < filled and header.since != 0]
         if lost:
             raise WalGapError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple, TypeVar
@@ -31,6 +32,8 @@ NEWEST = 2**52
 PAGE_ROWS = 1_000
 SCAN_BATCH_ROWS = 1_000
 SCAN_TRIES = 20
+DETAIL_MAX = 500
+"""Of what a function says; fields of a header may be of any length where somebody changed them."""
 BLOCK_S = 1.0
 """A blocked read ends well before its connection's time-out, and is begun again."""
 
@@ -155,6 +158,29 @@ def identity_in(where: str, found: list[Any]) -> Identity | None:
     return None if found[0] is None or found[1] is None else decode(where, found[0], Identity)
 
 
+@contextlib.contextmanager
+def readable(where: str, what: str, content: object) -> Iterator[None]:
+    """Raise CorruptError with the place for content that no release writes."""
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise CorruptError(
+            f"{where}: {what} cannot be read: {content!r:.200}: somebody changed it; restore the store from a"
+            " copy, or fill it again from another one"
+        ) from error
+
+
+def number_in(content: bytes) -> int:
+    """A whole number in a field: digits alone. ValueError, TypeError: it is none.
+
+    >>> number_in(b"17")
+    17
+    """
+    if WHOLE.fullmatch(content) is None:
+        raise ValueError("no whole number")
+    return int(content)
+
+
 class Known(NamedTuple):
     """One read of the pointer. ``listed``: whoever was listed when its version was visible has all of it."""
 
@@ -167,10 +193,10 @@ def known_in(where: str, found: list[Any]) -> Known:
     visible, digest, epoch, writer, horizon, beat_us, servers, now_us = found
     try:
         numbers = (
-            _whole(visible),
-            _whole(epoch),
-            _whole(horizon),
-            _whole(b"0" if beat_us is None else beat_us),
+            number_in(visible),
+            number_in(epoch),
+            number_in(horizon),
+            number_in(b"0" if beat_us is None else beat_us),
         )
         texts, listed = (digest.decode(), writer.decode()), frozenset(servers.split(b","))
     except NOT_OURS as error:
@@ -181,13 +207,6 @@ def known_in(where: str, found: list[Any]) -> Known:
     return Known(Pointer(numbers[0], texts[0], numbers[1], texts[1], numbers[2], age_s), listed)
 
 
-def _whole(content: bytes) -> int:
-    """A whole number as it is kept. ValueError: it is none."""
-    if WHOLE.fullmatch(content) is None:
-        raise ValueError(content[:60])
-    return int(content)
-
-
 def catalog_in(where: str, found: list[bytes]) -> list[CatalogEntry]:
     """The entries of the catalog."""
     entries = []
@@ -195,7 +214,7 @@ def catalog_in(where: str, found: list[bytes]) -> list[CatalogEntry]:
         published_us, _, entry = content.partition(b" ")
         decoded = decode(where, entry, CatalogEntry)
         try:
-            entries.append(msgspec.structs.replace(decoded, published_at_us=_whole(published_us)))
+            entries.append(msgspec.structs.replace(decoded, published_at_us=number_in(published_us)))
         except ValueError as error:
             raise CorruptError(
                 f"{where}: catalog, version {decoded.version}: it was published at {published_us!r:.60}:"
@@ -220,6 +239,7 @@ def schemas_in(where: str, found: list[bytes]) -> dict[str, TableSchema]:
 
 def refusal(where: str, refused: Refused, *, opened: bool) -> TidegateError:
     """The error for what a function refused; ``opened``: the namespace was there before."""
+    refused = refused._replace(detail=refused.detail[:DETAIL_MAX])
     match refused.code:
         case "TGNONE" | "TGOTHER":
             return dropped(where) if opened else nothing_here(where)
@@ -231,6 +251,11 @@ def refusal(where: str, refused: Refused, *, opened: bool) -> TidegateError:
             return VersionRegressedError(f"{where}: no lease above the visible version, {refused.detail}")
         case "TGLEASES":
             return too_many_leases(where, int(refused.detail))
+        case "TGNUMBER":
+            return CorruptError(
+                f"{where}: the pointer names version {refused.detail}, which no namespace reaches:"
+                " somebody changed it; restore the store from a copy, or fill it again from another one"
+            )
         case "TGFENCED":
             return FencedError(f"{where}: epoch {refused.detail} is claimed, above this driver's")
         case "TGATTEMPT":

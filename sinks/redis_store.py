@@ -53,6 +53,7 @@ from tidegate.sinks.redis_reads import (
     in_places,
     lease_args,
     number,
+    readable,
     scan_steps,
     schemas_in,
     starts_of,
@@ -285,7 +286,8 @@ class RedisStore(LookingStore, SealingStore, RebuildableStore):
             self._warn_of_foreign(int(foreign), cursor, "the next retirement removes")
             others += int(over) + int(foreign)
             for name, *numbers in zip(*(found[at::4] for at in range(4)), strict=True):
-                kept = KeptLease(name.decode(), *(int(part) for part in numbers))
+                with readable(self.where, "a lease", (name, *numbers)):
+                    kept = KeptLease(name.decode(), *(int(part) for part in numbers))
                 held[kept.lease_id] = kept.told(int(now_us))
             if cursor in (b"0", TOO_MANY):
                 break

@@ -27,10 +27,10 @@ CALL_ROWS = 8
 MERGE_FLIGHTS = 16
 """A step has so many flights for all servers together: between steps a merge can be stopped, and each has a
 time-out of its own."""
-CHANGES = re.compile(rb"tg:\{[^/}]+/(\d+)\}:([^:]+):d:(\d+):([^:]+)$")
-UNSEALED = re.compile(rb":d:(\d+):[^:]+:([^:]+)$")
-SWEPT = re.compile(rb"tg:\{[^/}]+/(\d+)\}:([^:]+):d:(\d+):([^:]+(?::[^:]+)?)$")
-REBUILT = re.compile(rb"tg:\{[^/}]+/(\d+)\}:([^:]+):r:([^:]+)$")
+CHANGES = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):d:(\d{1,16}):([^:]+)$")
+UNSEALED = re.compile(rb":d:(\d{1,16}):[^:]+:([^:]+)$")
+SWEPT = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):d:(\d{1,16}):([^:]+(?::[^:]+)?)$")
+REBUILT = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):r:([^:]+)$")
 
 Starts = Mapping[tuple[int, str], int]
 """Tables by key group, each with its start at the horizon."""
@@ -310,7 +310,7 @@ def self_check(space: Space) -> Iterator[Finding]:
     for key in space.calls.each_primary_scan(pattern):
         found = CHANGES.search(key)
         if found is not None and found.group(4) == uuid:
-            there[int(found.group(1)), found.group(2).decode()].add(int(found.group(3)))
+            there[int(found.group(1)), found.group(2).decode(errors="replace")].add(int(found.group(3)))
     for group, header in headers(space).items():
         for table, versions in sorted(header.layers.items()):
             missing = sorted(set(versions) - there[group, table])

@@ -30,7 +30,7 @@ from tidegate.sinks.leases import Lease as Lease  # noqa: PLC0414 - stores and t
 from tidegate.sinks.leases import LeaseInfo as LeaseInfo  # noqa: PLC0414
 from tidegate.sinks.reads import live_rows, value_at, values_at
 from tidegate.wal.frame import Chunk
-from tidegate.wal.record import Origin, TableAt, TableSchema
+from tidegate.wal.record import KeyGroups, Origin, TableAt, TableSchema
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Identity(msgspec.Struct, frozen=True):
 
     uuid: str
     name: str
-    key_groups: int
+    key_groups: KeyGroups
     format: int = 1
 
 

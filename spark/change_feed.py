@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from tidegate.committers.apply import ApplyWork, chunks_of, plan, read_manifest, stamp_of
 from tidegate.decoders import msgpack_decoder
 from tidegate.errors import ConfigError, CorruptError, WalGapError
+from tidegate.reading import no_schema
 from tidegate.sinks.layout import payloads
 from tidegate.sinks.open_store import shared_store
 from tidegate.sinks.store import Pointer, Store
@@ -212,7 +213,7 @@ class FeedPlanner:
         emptied, changes = at.start == version, manifest.changes().get(table, 0)
         if not changes and not emptied:
             return
-        schema = self._schema(at.schema_id, manifest, version)
+        schema = self._schema(table, at.schema_id, manifest, version)
         tasks = 1 if changes <= ROWS_PER_PART else self._parallelism
         fact = fact_of(self._folded, version)
         assert fact is not None
@@ -228,8 +229,10 @@ class FeedPlanner:
             if rows or tells:
                 yield FeedWork(msgspec.structs.replace(work, frames=frames), schema, emptied, tells), rows
 
-    def _schema(self, schema_id: str, manifest: Manifest, version: int) -> TableSchema:
-        schema = manifest.schemas.get(schema_id) or self._store.schemas()[schema_id]
+    def _schema(self, table: str, schema_id: str, manifest: Manifest, version: int) -> TableSchema:
+        schema = manifest.schemas.get(schema_id) or self._store.schemas().get(schema_id)
+        if schema is None:
+            raise no_schema(self._store.where, version, table, schema_id)
         check_columns(self._feed.pinned, schema, version)
         return schema
 

@@ -26,6 +26,7 @@ REDUCERS = ("sum", "count", "min", "max", "first", "last")
 
 INTEGERS = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
 FLOATS = {"float": pa.float64(), "double": pa.float64()}
+SPECIAL = ("NaN", "Infinity", "-Infinity")
 TEXTS = {"string": pa.string(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC")}
 TYPES = {**INTEGERS, **FLOATS, **TEXTS, "boolean": pa.bool_()}
 """Types that reducers work on, as they are in Arrow."""
@@ -277,13 +278,19 @@ def _parse_slowly(lines: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
         for column in columns:
             cells = [row.get(column.name) for row in rows]
             if column.type in FLOATS:
-                cells = [None if cell is None else float(cell) for cell in cells]
+                cells = [None if cell is None else _float_in(cell) for cell in cells]
             arrays.append(_of_python(pa.array(cells, _read_type(column.type)).cast(TYPES[column.type])))
     except (*UNREADABLE, ValueError, TypeError) as error:
         if isinstance(error, pa.ArrowInvalid):
             raise
         raise pa.ArrowInvalid(f"{error!s:.200}") from error
     return arrays
+
+
+def _float_in(cell: Any) -> float:
+    if cell in SPECIAL or (isinstance(cell, int | float) and not isinstance(cell, bool)):
+        return float(cell)
+    raise pa.ArrowInvalid(f"{cell!r:.100} in the place of a number")
 
 
 def format_values(columns: Sequence[ReducedColumn], arrays: Sequence[Any]) -> Any:

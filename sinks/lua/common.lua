@@ -10,6 +10,7 @@
 --   TGAHEAD    no lease on a version above the visible one; that follows
 --   TGLEASES   as many leases as max_leases allows, which follows
 --   TGLEASE    an id or a length that no lease has
+--   TGNUMBER   a version that no namespace reaches; it follows
 
 --
 -- The slot of a Cluster that moves (MIGRATING at the one server, IMPORTING at the other) has its keys on both. Until it has

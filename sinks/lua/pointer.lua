@@ -231,7 +231,7 @@ writes.publish_filled = function(keys, args)
   return flip(keys, args, true)
 end
 
-local CATALOG_MAX = 100000
+local CATALOG_MAX, NUMBERS_END = 100000, 2 ^ 52
 
 -- uuid, oldest, newest: the entries there are, ascending, each "<published, us> <entry>".
 reads.catalog = function(keys, args)
@@ -244,6 +244,10 @@ reads.catalog = function(keys, args)
   local last = math.min(tonumber(args[3]), number_of(keys[1], 'visible'), first + CATALOG_MAX)
   local catalog, entries = beside(keys[1], 'catalog'), {}
   touch(keys[1], catalog)
+  -- From 2^53 on, `inf` among it, the next number is the same one: a loop that counts there would not end.
+  if not (first < NUMBERS_END) then
+    return refuse('TGNUMBER', text(first))
+  end
   for from = first, last, 1000 do
     local versions = {}
     for version = from, math.min(from + 999, last) do

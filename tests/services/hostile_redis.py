@@ -189,6 +189,17 @@ def endless_own_pointer(world: World) -> None:
     endless_catalog(world)
 
 
+def numbers_without_a_next_one(world: World) -> None:
+    """From 2^53 on a number and the next one are the same, so a loop over versions would never end."""
+    for number in ("inf", "1e300", str(2**60), "99999999999999999999"):
+        world.ask("HSET", world.own.meta, "visible", number, "horizon", "0")
+        begun = time.monotonic()
+        for oldest, newest in ((number, number), (number, "inf"), ("0", str(2**52))):
+            with contextlib.suppress(exceptions.ResponseError):
+                world.call("catalog", world.own.meta, world.uuid, oldest, newest, read_only=True)
+        assert time.monotonic() - begun < FAST_S
+
+
 def nonsense(world: World) -> None:
     """Arguments that no client sends end in an error of their own, at once."""
     for name in ("lease", "announce", "publish", "catalog", "merge", "expire", "seal", "read", "page"):
@@ -440,6 +451,13 @@ ATTACKS = [
         SERVER,
         "bounded: 100,000 versions a call",
         endless_own_pointer,
+    ),
+    Attack(
+        "a pointer whose versions have no next one, as `inf`",
+        WRITER,
+        SERVER,
+        "bounded: an error, at once",
+        numbers_without_a_next_one,
     ),
     *of_both("arguments that no client sends", SERVER, "bounded: an error, at once", nonsense),
 ]

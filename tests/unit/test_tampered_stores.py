@@ -13,10 +13,11 @@ import tidegate
 from tidegate.cli import app
 from tidegate.committers.verify import verify
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.options import Options
+from tidegate.options import Options, store_at
 from tidegate.sinks.open_store import open_store
 from tidegate.testing import tampering
 from tidegate.testing.example import BATCHES, Example
+from tidegate.ui.facts import Facts
 from tidegate.wal.fold import fact_of
 from tidegate.wal.open_log import open_log
 
@@ -107,6 +108,47 @@ def test_a_schema_that_is_nested_without_end_is_told_with_its_place(store):
     url = store("meta.sqlite", "UPDATE schemas SET schema = replace(schema, 'bigint', ?)", nested)
     with pytest.raises(ConfigError, match=r"flights, table airports, schema .* nested more than 100"):
         scan(url)
+
+
+@pytest.mark.parametrize("groups", [0, -1, 10**12])
+def test_key_groups_that_cannot_be_are_told_and_no_table_looks_empty(store, groups):
+    url = store(
+        "meta.sqlite", "UPDATE namespace SET identity = json_set(identity, '$.key_groups', ?)", groups
+    )
+    with pytest.raises(CorruptError, match="a Identity cannot be read"):
+        scan(url)
+
+
+@pytest.mark.parametrize("words", [["status"], ["export", "{new}"], ["restore", "--to", "2", "--yes"]])
+def test_a_schema_that_is_missing_is_told_with_its_place(store, tmp_path, words):
+    store("meta.sqlite", "DELETE FROM schemas")
+    words = [word.format(new=tmp_path / "new") for word in words]
+    words += ["--wal", f"file://{tmp_path}/wal"] * (words[0] != "export")
+    done = CliRunner().invoke(app, [*words, "--store", f"sqlite://{tmp_path}/store", "--namespace=flights"])
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code
+    assert "missing" in done.output
+
+
+def test_a_schema_that_is_missing_is_told_on_the_page(store, tmp_path):
+    url = store("meta.sqlite", "DELETE FROM schemas")
+    facts = Facts("flights", (store_at(url),), f"file://{tmp_path}/wal")
+    with pytest.raises(CorruptError, match="of table aircraft at version 3 is missing"):
+        facts.key("aircraft", ["N14228"])
+
+
+OBJECTS = [b"+5", b"+[]", b"+null", b'+{"departures":1,"delay":{}}', b'+{"departures":1,"delay":true}']
+OBJECTS += [b'+{"departures":1,"delay":"12.5"}', b"+{"]
+
+
+@pytest.mark.parametrize("value", OBJECTS)
+def test_a_value_that_is_none_of_its_columns_is_none_for_spark_either(store, value, monkeypatch):
+    monkeypatch.setattr(tampering, "KEY_GROUPS", 1)
+    url = store("shard-00.sqlite", f"UPDATE {AIRPORTS} SET value = ? WHERE key = ?", value, b"EWR")
+    with pytest.raises(CorruptError, match="key b'EWR'"):
+        scan(url)
+    with pytest.raises(CorruptError, match="table airports, key b'EWR'"):
+        tampering._as_spark(url)
 
 
 def test_an_entry_that_is_no_text_is_told_with_its_place(store):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import Annotated
 
 import typer
@@ -13,11 +14,13 @@ from tidegate.cli.common import Json, Namespace, Stores, confirm, examples
 from tidegate.cli.given import Given
 from tidegate.cli.output import print_json, print_table
 from tidegate.committers.alias import checked_target, set_alias
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, CorruptError
 from tidegate.options import StoreAt
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
 from tidegate.urls import redact
+
+logger = logging.getLogger("tidegate")
 
 SET_EXAMPLES = examples(
     "tidegate alias set live --namespace flights_green --store redis://cache:6379",
@@ -75,21 +78,18 @@ def set_(
 def list_(store: Stores, store_config: StoreConfigs, *, json: Json = False) -> None:
     """List the aliases in a store, and the namespaces that they name. Writes nothing."""
     ats = stores_given(store, store_config)
-    found = [(at, alias, target, _visible(at, target)) for at in ats for alias, target in _all(at).items()]
+    found = [(at, alias, target, *_looked_at(at, target)) for at in ats for alias, target in _all(at).items()]
     if json:
         rows = [
             {"store": at.name, "alias": alias, "namespace": target.namespace, "uuid": target.uuid}
             | {"visible": visible}
-            for at, alias, target, visible in found
+            for at, alias, target, visible, _ in found
         ]
         print_json({"aliases": rows})
         return
     print_table(
         ["alias", "namespace", "visible", "store"],
-        [
-            (alias, target.namespace, "gone" if visible is None else visible, at.name)
-            for at, alias, target, visible in found
-        ],
+        [(alias, target.namespace, shown, at.name) for at, alias, target, _, shown in found],
     )
 
 
@@ -128,11 +128,20 @@ def _all(at: StoreAt) -> dict[str, Target]:
         return store.aliases().all()
 
 
-def _visible(at: StoreAt, target: Target) -> int | None:
-    """The namespace's visible version; None: it is gone."""
-    with contextlib.closing(open_store(at.url, target.namespace, at.options)) as store:
-        identity = store.identity()
-        return store.pointer().visible if identity is not None and identity.uuid == target.uuid else None
+def _looked_at(at: StoreAt, target: Target) -> tuple[int | None, str]:
+    """The namespace's visible version, None where there is none, and how the table shows it.
+
+    A namespace that cannot be read is a warning: on a server that several share it hides no other's alias.
+    """
+    try:
+        with contextlib.closing(open_store(at.url, target.namespace, at.options)) as store:
+            identity = store.identity()
+            there = identity is not None and identity.uuid == target.uuid
+            visible = store.pointer().visible if there else None
+    except (CorruptError, ConfigError) as error:
+        logger.warning("%s", error)
+        return None, "cannot be read"
+    return visible, "gone" if visible is None else str(visible)
 
 
 def _name(target: Target | None) -> str | None:

@@ -13,6 +13,7 @@ from tidegate.cli.rows import StoreRow, look_at_stores, problems_of, with_log
 from tidegate.clock import Clock
 from tidegate.errors import TidegateError
 from tidegate.options import StoreAt
+from tidegate.reading import no_schema
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import CatalogEntry, Identity, Pointer, Store
 from tidegate.values import described
@@ -139,7 +140,9 @@ def _tables(store: Store, entry: CatalogEntry) -> list[dict[str, Any]]:
     schemas = store.schemas()
     found = []
     for name, at in sorted(entry.tables.items()):
-        schema = schemas[at.schema_id]
+        schema = schemas.get(at.schema_id)
+        if schema is None:
+            raise no_schema(store.where, entry.version, name, at.schema_id)
         found.append(
             {
                 "name": name,

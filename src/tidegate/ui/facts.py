@@ -27,7 +27,7 @@ from tidegate.cli.rows import StoreRow, problems_of, with_log
 from tidegate.clock import Clock
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.options import StoreAt
-from tidegate.reading import info_of, view_of
+from tidegate.reading import info_of, no_schema, view_of
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import CatalogEntry, Identity, Pointer, Store
 from tidegate.snapshot import Held
@@ -386,7 +386,10 @@ def _key_history(
     if not entries or table not in entries[-1].tables:
         there = ", ".join(sorted(entries[-1].tables)) if entries else "none"
         raise ConfigError(f"there is no table {table!r}; the tables there are: {there}")
-    key = parse_key(table, texts, schemas[entries[-1].tables[table].schema_id].key)
+    schema_id = entries[-1].tables[table].schema_id
+    if schema_id not in schemas:
+        raise no_schema(store.where, entries[-1].version, table, schema_id)
+    key = parse_key(table, texts, schemas[schema_id].key)
     found: list[dict[str, Any]] = []
     cut = len(looked) < len(touched) + 1
     for entry in reversed(looked):
