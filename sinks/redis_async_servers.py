@@ -19,6 +19,7 @@ from tidegate.sinks.redis_servers import (
     primary_among,
     refused_by_sentinel,
     slot_ranges,
+    without_words,
 )
 from tidegate.sinks.redis_settings import RedisSettings
 from tidegate.sinks.shared_run import SharedRun
@@ -106,7 +107,7 @@ class AsyncServers:
                         await client.sentinel_masters(), sentinel, self.settings
                     )
                 except (redis.ConnectionError, redis.TimeoutError) as error:
-                    failed.append(f"{seed}: {error}")
+                    failed.append(f"{seed}: {without_words(error, self.settings)}")
                     continue
                 except redis.ResponseError as error:
                     found = refused_by_sentinel(self.settings, error)

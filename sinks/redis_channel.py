@@ -223,9 +223,9 @@ async def connected(address: Address, settings: RedisSettings) -> Any:
     except asyncio.TimeoutError:
         await _abandon(connection)
         raise redis.TimeoutError(f"no connection to {address} in time") from None
-    except redis.ResponseError as error:
+    except (redis.ResponseError, redis.AuthenticationError) as error:
         await _abandon(connection)
-        refused = without_words(error)
+        refused = without_words(error, settings)
     except BaseException:
         await _abandon(connection)
         raise

@@ -25,7 +25,7 @@ from tidegate.deadline import left_of
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis_keys import slot_of
 from tidegate.sinks.redis_settings import RedisSettings
-from tidegate.urls import Address
+from tidegate.urls import Address, hide_forms
 
 IDLE_MAX = 64
 LEAST_S = 0.001
@@ -65,10 +65,14 @@ def within(left_s: float, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, **{name: min(settings[name], left_s) for name in limits}}
 
 
-def without_words(error: redis.ResponseError) -> redis.ResponseError:
-    """The error of a server that refuses a login, without the words that it quotes: the password is one."""
-    said, quoted, _ = str(error).partition(", with args beginning with")
-    return type(error)(said) if quoted else error
+def without_words(error: redis.RedisError, settings: RedisSettings) -> redis.RedisError:
+    """The error of a server that refuses a login, without the words that it quotes: the password is one.
+
+    Redis quotes them in one way. A proxy, or what is no Redis at all, may repeat them in any other.
+    """
+    said, _, _ = str(error).partition(", with args beginning with")
+    said = hide_forms(said, settings.secrets)
+    return error if said == str(error) else type(error)(said)
 
 
 def _limit(connection: Any, limit_s: float) -> None:
@@ -116,8 +120,8 @@ class Node:
         refused = None
         try:
             connection.connect()
-        except redis.ResponseError as error:
-            refused = without_words(error)
+        except (redis.ResponseError, redis.AuthenticationError) as error:
+            refused = without_words(error, self._settings)
         if refused is not None:  # raised here, so that it has no context
             raise refused
         return connection, False
@@ -205,7 +209,7 @@ class OneServer(Servers):
 def refused_by_sentinel(settings: RedisSettings, error: redis.ResponseError) -> Exception:
     """What it means that a Sentinel answered with an error."""
     if "unknown command" not in str(error).lower():
-        return without_words(error)
+        return without_words(error, settings)
     hosts = ",".join(str(seed) for seed in settings.seeds)
     return ConfigError(f"{hosts}: this is no Sentinel; write redis://{settings.seeds[0]} for a single server")
 
@@ -259,7 +263,7 @@ class SentinelServers(Servers):
                     client.sentinel_masters(), sentinel, self.settings
                 )
             except (redis.ConnectionError, redis.TimeoutError) as error:
-                failed.append(f"{seed}: {error}")
+                failed.append(f"{seed}: {without_words(error, self.settings)}")
                 continue
             except redis.ResponseError as error:
                 found = refused_by_sentinel(self.settings, error)

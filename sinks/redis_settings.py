@@ -9,6 +9,7 @@ With ``rediss+...`` the last two speak TLS.
 from __future__ import annotations
 
 import dataclasses
+import re
 import ssl
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -61,6 +62,12 @@ class RedisSettings:
     functions: bool = True
 
     @property
+    def secrets(self) -> list[str]:
+        """The passwords that servers are told."""
+        told = (*self.connection.items(), *self.sentinel.items())
+        return [str(value) for name, value in told if name.endswith("password")]
+
+    @property
     def trusts_any_server(self) -> bool:
         """Whether TLS takes a certificate that nobody signed, or one of another host."""
         return self.tls and not (_is_verified(self.connection) and self.connection["ssl_check_hostname"])
@@ -82,7 +89,7 @@ def settings_of(url: str, options: dict[str, Any]) -> RedisSettings:
     master = path.pop(0) if kind == "sentinel" and path else ""
     if kind == "sentinel" and not master:
         raise ConfigError(f"store {shown}: write redis+sentinel://host:port,host:port/<name of the primary>")
-    if path and (kind == "cluster" or len(path) > 1 or not path[0].isdecimal()):
+    if path and (kind == "cluster" or len(path) > 1 or re.fullmatch(r"[0-9]{1,9}", path[0]) is None):
         raise ConfigError(
             f"store {shown}: what follows its servers is not the number of a database, as in redis://host:6379/0"
             + "; a Cluster has no others than 0, and none is written" * (kind == "cluster")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from tidegate.errors import ConfigError
 
@@ -22,6 +22,8 @@ HOST = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[\w.-]*)(?::(\d{1,5}))?")
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 PLAIN = re.compile(r"[\w./ -]*")
 PORT_MAX = 65_535
+CUT_MIN = 4
+"""The least number of characters at the end of a text that are taken for the beginning of a secret."""
 
 ON_DISK = ("file", "sqlite")
 NAMED = "memory"
@@ -57,7 +59,7 @@ def redact(url: str) -> str:
     fit the grammar of its scheme.
 
     >>> redact("redis://user:secret@cache:6379/0"), redact("redis+sentinel://u:s3cret/x@h:26379/main")
-    ('redis://***@cache:6379/0', 'redis://***')
+    ('redis://***@cache:6379/0', 'redis+sentinel://***')
     >>> redact("sqlite:///data/store"), redact("redis:user:secret@cache")
     ('sqlite:///data/store', 'redis:***')
     """
@@ -155,4 +157,22 @@ def hide(text: str, secrets: list[str]) -> str:
     """The text without these secrets, wherever a server or a client repeats them."""
     for secret in filter(None, secrets):
         text = text.replace(secret, HIDDEN)
+    return text
+
+
+def hide_forms(text: str, secrets: list[str]) -> str:
+    r"""As ``hide``, also where a secret is escaped, and where the text ends within one: servers cut what they
+    repeat.
+
+    >>> hide_forms("got 'p\\xe4ss'", ["p\xe4ss"]), hide_forms("refused: 'correct hor'", ["correct horse"])
+    ("got '***'", 'refused: ***')
+    """
+    for secret in filter(None, secrets):
+        content = secret.encode("utf-8", "surrogateescape")
+        escaped = (repr(secret)[1:-1], ascii(secret)[1:-1], repr(content)[2:-1], quote(secret, safe=""))
+        for form in (secret, *escaped):
+            text = text.replace(form, HIDDEN)
+            shown = text.rstrip("'`\" ")
+            cut = next((at for at in range(len(form) - 1, CUT_MIN - 1, -1) if shown.endswith(form[:at])), 0)
+            text = shown[: len(shown) - cut].rstrip("'`\"") + HIDDEN if cut else text
     return text

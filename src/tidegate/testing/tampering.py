@@ -82,8 +82,9 @@ def changed(chance: random.Random, value: Any) -> Any:
     if isinstance(value, int | float):
         return value + chance.choice((-1, 1, 2, 2**31, 2**53))
     content = value.encode() if isinstance(value, str) else bytes(value)
-    if content[:1] == b"{" and chance.random() < 0.6:
-        content = _changed_json(chance, content)
+    flags = content[:1] if content[:2] == b"+{" else b""
+    if content[len(flags) :][:1] == b"{" and chance.random() < 0.6:
+        content = flags + _changed_json(chance, content[len(flags) :])
     else:
         content = _changed_bytes(chance, content)
     return content.decode(errors="replace") if isinstance(value, str) and chance.random() < 0.9 else content
