@@ -10,10 +10,13 @@ checked here, rows in ``export_rows.py``.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import xxhash
@@ -73,7 +76,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     """
     path = folder / MANIFEST
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             content = file.read(MANIFEST_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(
@@ -122,10 +125,29 @@ def place_of(folder: Path, table: str, number: int) -> Path:
     return folder / f"table={table}" / f"part-{number:05}.parquet"
 
 
-def checksum_of(path: Path) -> File:
-    """The size and the checksum of a file; its rows are not looked at."""
+def opened(path: Path) -> BinaryIO:
+    """A file of an export. OSError: it is not there, or is no regular file: of a pipe or a device, which its
+    author may have put there, opening or reading may never end.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
+def checksum_of(path: Path, expected: int | None = None) -> File:
+    """The size and the checksum of a file; its rows are not looked at. One that does not have the expected
+    number of bytes is not read.
+    """
     state, size = xxhash.xxh3_64(), 0
-    with path.open("rb") as file:
+    with opened(path) as file:
+        there = os.fstat(file.fileno()).st_size
+        if expected not in (None, there):
+            return File(0, there, "not computed")
         while piece := file.read(READ_BYTES):
             state.update(piece)
             size += len(piece)
@@ -138,7 +160,7 @@ def check_files(folder: Path, manifest: Manifest) -> None:
         for number, file in enumerate(table.files):
             path = place_of(folder, name, number)
             try:
-                found = checksum_of(path)
+                found = checksum_of(path, file.bytes)
             except OSError as error:
                 raise CorruptError(f"{path} cannot be read: {error.strerror}; export again") from None
             check_file(str(path), file, found)
@@ -164,7 +186,7 @@ def batches_of(folder: Path, name: str, table: Table, key_groups: int | None = N
     for number, file in enumerate(table.files):
         path = place_of(folder, name, number)
         try:
-            content = path.open("rb")
+            content = opened(path)
         except OSError as error:
             raise CorruptError(f"{path} cannot be read: {error.strerror}; export again") from None
         with content:

@@ -1,6 +1,7 @@
 """Exports that somebody made up, with checksums that fit: refused before anything is decided, in words."""
 
 import datetime
+import os
 import struct
 import subprocess
 import sys
@@ -277,6 +278,34 @@ def test_a_table_that_has_not_the_rows_of_its_files_is_refused(tmp_path):
 
 
 # -- sizes ----------------------------------------------------------------------------------------
+
+
+def _pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _zeros(path):
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("become", [_pipe, _zeros])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path, become):
+    folder = one_table(tmp_path, [(b"a", FIT)])
+    part = place_of(folder, "people", 0)
+    become(part)
+    refused(folder, r"part-00000\.parquet cannot be read: it is no regular file")
+    become(folder / MANIFEST)
+    refused(folder, "it is no regular file", ConfigError)
+
+
+@pytest.mark.timeout(30)
+def test_a_file_of_another_size_is_refused_before_it_is_read(tmp_path):
+    folder = one_table(tmp_path, [(b"a", FIT)])
+    os.truncate(place_of(folder, "people", 0), 2**40)
+    refused(folder, "has 1099511627776 bytes with checksum not computed")
 
 
 def bomb(place, rows=1_000, value_bytes=4_000_000, **options):
