@@ -62,7 +62,7 @@ class RedisAliases(Aliases):
     def all(self) -> dict[str, Target]:
         keys = {key for key in self._calls.each_primary_scan(EVERY) if KEY.fullmatch(key)}
         aliases = sorted(key[len(b"tg:{") : -len(b"}:alias")].decode() for key in keys)
-        targets = {}
+        targets = dict[str, Target]()
         for alias in aliases:
             try:
                 target = self.get(alias)

@@ -10,6 +10,7 @@
 --   TGAHEAD    no lease on a version above the visible one; that follows
 --   TGLEASES   as many leases as max_leases allows, which follows
 --   TGLEASE    an id or a length that no lease has
+--   TGLISTS    lists or names that no client writes are longer than what one call goes through; the limit follows
 --   TGNUMBER   a version that no namespace reaches; it follows
 
 --
@@ -42,6 +43,28 @@ end
 -- Whole numbers as text: Lua would write large ones as 1.7e+15.
 local function text(number)
   return string.format('%.0f', number)
+end
+
+-- What one call goes through of lists in a header or the pointer, and how often, is bounded: a writer may make its own
+-- lists as long as it likes, and a call that compares them keeps the server from everybody. The lists that tidegate
+-- writes have some kilobytes.
+local GONE_THROUGH_MAX, ATTEMPT_MAX = 8000000, 200
+local gone_through = 0
+
+local function go_through(count)
+  gone_through = gone_through + count
+  if gone_through > GONE_THROUGH_MAX then
+    error({ err = 'TGLISTS ' .. text(GONE_THROUGH_MAX) })
+  end
+end
+
+-- Whether a list has this text; its length is that of an attempt with what stands around it.
+local function lists(list, wanted)
+  if #wanted > ATTEMPT_MAX then
+    error({ err = 'TGLISTS ' .. text(ATTEMPT_MAX) })
+  end
+  go_through(#list)
+  return string.find(list, wanted, 1, true) ~= nil
 end
 
 -- A server is known by its replication id, which a promoted or restarted one changes.

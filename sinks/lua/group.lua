@@ -54,6 +54,7 @@ local function refuse_uuid(key, stands, uuid)
 end
 
 local function refuse_server(args)
+  gone_through = 0
   local id = server_id()
   if id == args[2] then
     return nil
@@ -119,8 +120,13 @@ end
 
 local function layers_of(listed)
   local layers = {}
+  go_through(#(listed or ''))
   for version in string.gmatch(listed or '', '%d+') do
-    layers[#layers + 1] = tonumber(version)
+    local layer = tonumber(version)
+    -- Newest first. One that is there again would be read again, and again.
+    if #layers == 0 or layer < layers[#layers] then
+      layers[#layers + 1] = layer
+    end
   end
   return layers
 end
@@ -184,10 +190,11 @@ reads.read = function(keys, args)
   if version < (tonumber(header[2]) or 0) then
     return refuse('TGEXPIRED', header[2])
   end
-  local sources = {}
+  local sources, newer = {}, math.huge
   for layer in string.gmatch(header[3] or '', '%d+') do
     local at = tonumber(layer)
-    if at <= version and at >= start then
+    if at <= version and at >= start and at < newer then
+      newer = at
       sources[#sources + 1] = changes_of(keys[1], name, layer, args[1])
     end
   end
@@ -285,7 +292,7 @@ local function refuse_other_attempt(key, version, attempt)
   if newest == version and other ~= attempt then
     return refuse('TGATTEMPT', version .. ' ' .. attempt .. ' ' .. other)
   end
-  if string.find(',' .. (header[2] or ''), ',' .. attempt .. ',', 1, true) then
+  if lists(',' .. (header[2] or ''), ',' .. attempt .. ',') then
     return refuse('TGATTEMPT', version .. ' ' .. attempt .. ' ')
   end
 end

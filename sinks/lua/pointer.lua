@@ -6,6 +6,7 @@ local function beside(key, name)
 end
 
 local function refuse_other(key, uuid)
+  gone_through = 0
   local stands = redis.call('HMGET', key, 'uuid', 'ready')
   if not stands[1] or not stands[2] then
     return refuse('TGNONE', 'no namespace')
@@ -82,7 +83,7 @@ end
 -- first row. discarded -> "<version> <decided, us> <attempt>,...": attempts that the log lost, and a person gave up.
 
 local function is_discarded(discarded, attempt)
-  return string.find(',' .. (discarded or ''), ' ' .. attempt .. ',', 1, true) ~= nil
+  return lists(',' .. (discarded or ''), ' ' .. attempt .. ',')
 end
 
 -- uuid, epoch, version, time of the decision, attempt: 1; 0 where the version is visible, and nothing was noted.

@@ -17,6 +17,7 @@ local function tokens_of(stands, uuid)
 end
 
 local function holds(tokens, token)
+  go_through(#tokens)
   for _, one in ipairs(tokens) do
     if one == token then
       return true

@@ -200,6 +200,31 @@ def numbers_without_a_next_one(world: World) -> None:
         assert time.monotonic() - begun < FAST_S
 
 
+def lists_without_end(world: World) -> None:
+    """A list of its own, which a function would go through once for each row or for each argument."""
+    layers = f"{world.header[:-1]}t:d:1:{world.uuid}"
+    for at in range(0, 20_000, 1_000):
+        world.ask("HSET", layers, *(part for n in range(at, at + 1_000) for part in (f"k{n}", "-")))
+    header = {"l:t": ",".join(["1"] * 100_000), "discarded": " " * 1_000_000}
+    world.ask("HSET", world.header, *(part for pair in header.items() for part in pair))
+    world.ask("HSET", world.own.meta, "discarded", " " * 1_000_000)
+    server = world.ask("HGET", world.header, "s")
+    of_group = (world.header, world.uuid, server)
+    calls = (
+        ("mergeable", *of_group, "t", "9", "0", "\x7f" * 8),
+        ("read", *of_group, "t", "9", "0", *(f"absent{n}" for n in range(1_000))),
+        ("look", *of_group, "9", *["t"] * 100_000),
+        ("seal", *of_group, f"9:1:{' ' * 400_000}b", "t", "0", ""),
+        ("begin", world.own.meta, world.uuid, "9", "9", "1", " " * 400_000 + "b"),
+        ("refuse_attempts", world.own.meta, world.uuid, "9", "100", *["9", "1", "b"] * 30_000),
+    )
+    for name, key, *args in calls:
+        begun = time.monotonic()
+        with contextlib.suppress(exceptions.ResponseError):
+            world.call(name, key, *args, read_only=name in ("mergeable", "read", "look"))
+        assert time.monotonic() - begun < 5 * FAST_S, name
+
+
 def nonsense(world: World) -> None:
     """Arguments that no client sends end in an error of their own, at once."""
     for name in ("lease", "announce", "publish", "catalog", "merge", "expire", "seal", "read", "page"):
@@ -458,6 +483,13 @@ ATTACKS = [
         SERVER,
         "bounded: an error, at once",
         numbers_without_a_next_one,
+    ),
+    Attack(
+        "lists of its own that a function goes through again and again",
+        WRITER,
+        SERVER,
+        "bounded: an error within seconds",
+        lists_without_end,
     ),
     *of_both("arguments that no client sends", SERVER, "bounded: an error, at once", nonsense),
 ]

@@ -44,7 +44,7 @@ def world(attack, guarded, namespaces, victim, unchanged):
     """The attacker has the login of the first of two namespaces."""
     own = unchanged if attack.ends == hostile.REFUSED else namespaces()
     url = Users(guarded, own).url(USERS[attack.by])
-    with guarded.client(**login_of(url)) as client:
+    with guarded.client(**login_of(url), socket_timeout=20) as client:
         yield hostile.World(client, guarded.ask, own, victim)
 
 

@@ -84,7 +84,7 @@ HEADER = {"layers": ("l:aircraft", "3,x"), "floor": ("floor", "nan"), "base": ("
 @pytest.mark.parametrize("what", HEADER)
 def test_a_header_that_is_none_is_told_with_its_place(place, redis, namespace, what):
     redis.ask("HSET", f"tg:{{{namespace}/0}}:h", *HEADER[what])
-    told = pytest.raises(CorruptError, match="key group 0: its header .* cannot be read")
+    told = pytest.raises(CorruptError, match=r"key group 0: its header .* cannot be read")
     with contextlib.closing(open_store(redis.url, namespace)) as store, told:
         headers(store._space)
     done = CliRunner().invoke(app, ["doctor", *place])
