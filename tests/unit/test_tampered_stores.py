@@ -148,7 +148,7 @@ def test_a_value_that_is_none_of_its_columns_is_none_for_spark_either(store, val
     with pytest.raises(CorruptError, match="key b'EWR'"):
         scan(url)
     with pytest.raises(CorruptError, match="table airports, key b'EWR'"):
-        tampering._as_spark(url)
+        tampering._as_spark(url, {})
 
 
 def test_an_entry_that_is_no_text_is_told_with_its_place(store):
