@@ -18,7 +18,7 @@ Content = Mapping[str, str] | list[str]
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One call. ``keys[0]`` names the first of its keys; ``refused`` is the code it is refused with, None: any."""
+    """One call. ``keys[0]`` names the first of its keys; ``refused`` is its refusal's code, None: any."""
 
     function: str
     what: str

@@ -6,15 +6,14 @@ A schedule begins with a namespace that has visible versions, and decided ones t
 two repairs, a writer that completes the decided versions, a retirement that merges, a late apply and a reader
 run as greenlets: production's code, which gives way before each call to the server. At moments that chance
 chooses a key is removed, the server fails over to what it had a while ago under another id, and a repair
-dies. Every read is the dictionary's version or is refused. In the end one more repair runs alone: all is back,
-or, where the log was trimmed and does not reach, nothing that was left is gone, reads of that key group
+dies. Every read is the dictionary's version or is refused. In the end one more repair runs alone: all is
+back, or, where the log was trimmed and does not reach, nothing that was left is gone, reads of that key group
 are refused, and a repair from a copy puts it back.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
 import contextlib
 import itertools
 import random
@@ -23,22 +22,33 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 import greenlet
 
 sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
 from redis_server import RedisServer
+from repair_starts import (
+    KEY_GROUPS,
+    KEYS,
+    SETTINGS,
+    TABLES,
+    Copy,
+    SharedNode,
+    Start,
+    in_group,
+    scanned,
+    small_steps,
+    start_of,
+)
 from tidegate.clock import Clock
 from tidegate.committers import apply
-from tidegate.committers.commit import commit, complete
+from tidegate.committers.commit import complete
 from tidegate.committers.driver import Driver
 from tidegate.committers.facts import facts_from
-from tidegate.committers.open import open_namespace
 from tidegate.committers.rebuild import Mended, Source
 from tidegate.committers.repair import repair
 from tidegate.committers.retire import retire_up_to
@@ -51,138 +61,22 @@ from tidegate.errors import (
     VersionRegressedError,
     WalGapError,
 )
-from tidegate.key_groups import key_group
-from tidegate.options import Endpoints, Options
 from tidegate.sinks.redis_header import headers
-from tidegate.sinks.redis_servers import Node
 from tidegate.sinks.redis_store import RedisStore
 from tidegate.sinks.store import CatalogEntry
-from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.driver_process import make_trimmer
-from tidegate.testing.store_harness import chunks_of, runs_of
-from tidegate.wal.frame import Run
-from tidegate.wal.memory_log import MemoryLog, forget
+from tidegate.testing.store_harness import chunks_of
+from tidegate.wal.memory_log import forget
 
-KEY_GROUPS, VISIBLE, KEPT = 2, 5, 2
-EMPTIED = VISIBLE - 1
-"""The version at which table u is emptied."""
-KEYS = [b"k%d" % at for at in range(8)]
-TABLES = ("t", "u")
 STEPS_MAX = 3_000
-SETTINGS = {
-    "appendonly": "no",
-    "hash-max-listpack-entries": "0",
-    "enable-debug-command": "local",
-}
 REFUSALS = (StoreNotVerifiedError, SnapshotExpiredError, VersionRegressedError)
-Content = Mapping[str, Mapping[bytes, bytes]]
 
 
 class Died(BaseException):
     """Ends a repair as SIGKILL would: none of its calls is sent any more."""
 
 
-class Wrong(AssertionError):
+class WrongError(AssertionError):
     """What a schedule must not do."""
-
-
-class Past(Clock):
-    """An hour ago: blobs that are staged now are old enough to be trimmed."""
-
-    def now_us(self) -> int:
-        return super().now_us() - 3_600_000_000
-
-
-# -- what all schedules of one start have in common ---------------------------------------------------------
-
-
-class Start:
-    """A namespace with ``VISIBLE`` versions, some of them merged, and one or two that are to come."""
-
-    def __init__(self, server: RedisServer, number: int) -> None:
-        chance = random.Random(number)
-        self.name, self.trimmed, self.last = f"s{number}", number % 2 == 1, VISIBLE + 1 + number // 4 % 2
-        self.log = MemoryLog(self.name, self.name, clock=Past())
-        self.versions: dict[int, dict[str, dict[bytes, bytes]]] = {0: {table: {} for table in TABLES}}
-        self.changes: dict[int, dict[str, dict[bytes, bytes | None]]] = {}
-        self.server = server
-        driver = self.driver()
-        open_namespace(driver, "lineage")
-        for version in range(1, VISIBLE + 1):
-            self._commit(driver, version, chance)
-            if version >= VISIBLE - number // 2 % 2:  # else the newest layer is still to be merged
-                retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
-        if self.trimmed:
-            retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
-            driver.clock.sleep(0.01)
-            make_trimmer(driver, 0.002).trim(driver.view, driver.clock.now_us())
-        self.reach = driver.store.pointer().horizon if self.trimmed else 1
-        self.kept = self._dump()
-        for entry in driver.store.catalog():
-            assert all(at.start in (0, 1) or at.start == start_of(table, entry.version) for table, at in entry.tables.items())
-        for version in range(VISIBLE + 1, self.last + 1):
-            self._commit(driver, version, chance)
-        self.epoch = driver.epoch
-        driver.store.close()
-
-    def driver(self, clock: Clock | None = None) -> Driver:
-        options = Options(
-            key_groups=KEY_GROUPS, keep_versions=KEPT, apply_deadline_s=30.0, summary_every=1, parallelism=1
-        )
-        store = RedisStore(self.server.url, self.name, timeout_s=5.0)
-        where = Endpoints(self.name, f"memory://{self.name}", self.server.url)
-        return Driver(where, MemoryLog(self.name, self.name, clock=Past()), store, options, clock or Clock())
-
-    def opened(self, clock: Clock | None = None) -> Driver:
-        """A driver with the epoch that is claimed."""
-        driver = self.driver(clock)
-        driver.fold_on()
-        driver.epoch = self.epoch
-        return driver
-
-    def _commit(self, driver: Driver, version: int, chance: random.Random) -> None:
-        starts = frozenset({"u"}) if version == EMPTIED else frozenset[str]()
-        rows = {table: self._rows(version, chance) for table in TABLES}
-        state = {table: {} if table in starts else dict(of) for table, of in self.versions[version - 1].items()}
-        for table, changes in rows.items():
-            for key, value in changes.items():
-                state[table].pop(key, None)
-                if value is not None:
-                    state[table][key] = value
-        self.versions[version], self.changes[version] = state, rows
-        origin = batch("lineage", version - 1)
-        commit(driver, ArrowBarrier(driver.log, rows, origin, KEY_GROUPS, parallelism=1, starts=starts))
-
-    @staticmethod
-    def _rows(version: int, chance: random.Random) -> dict[bytes, bytes | None]:
-        """Of all keys at times, so that a layer becomes the base."""
-        keys = KEYS if chance.random() < 0.3 else chance.sample(KEYS, chance.randrange(1, 5))
-        deletes = version > 1 and chance.random() < 0.6
-        return {key: None if deletes and chance.random() < 0.4 else b"%d" % version for key in keys}
-
-    def _dump(self) -> dict[bytes, bytes]:
-        with self.server.client(decode_responses=False) as client:
-            return {key: client.dump(key) for key in client.keys(f"*{self.name}*")}
-
-
-class Copy(Source):
-    """The dictionary, as the source of a repair: the visible version."""
-
-    where = "the dictionary"
-
-    def __init__(self, start: Start) -> None:
-        self._start = start
-
-    @contextlib.contextmanager
-    def hold(self, driver: Driver) -> Iterator[CatalogEntry]:
-        visible = driver.store.pointer().visible
-        (entry,) = driver.store.catalog(visible, visible)
-        yield entry
-
-    def runs(self, entry: CatalogEntry, groups: Collection[int], key_groups: int) -> Iterator[Run]:
-        for run in runs_of(self._start.versions[entry.version], key_groups):
-            if run.group in groups:
-                yield run
 
 
 # -- one schedule -------------------------------------------------------------------------------------------
@@ -282,7 +176,7 @@ class Schedule:
         self._client = start.server.client(decode_responses=False)
 
     def run(self) -> None:
-        """Play it. Wrong: what must not happen, with what was done before."""
+        """Play it. WrongError: what must not happen, with what was done before."""
         self._restore(self.start.kept)
         actors = self._actors()
         try:
@@ -291,10 +185,10 @@ class Schedule:
                 actor.close()
             self._end()
             if self.wrong:
-                raise Wrong(self.wrong)
+                raise WrongError(self.wrong)
         except Exception as error:
             told = "\n".join(self.told)
-            raise Wrong(f"schedule {self.seed} of {self.start.name}:\n{told}\n{error}") from error
+            raise WrongError(f"schedule {self.seed} of {self.start.name}:\n{told}\n{error}") from error
         finally:
             for actor in actors:
                 with contextlib.suppress(TidegateError):
@@ -341,7 +235,7 @@ class Schedule:
             self.counts["calls"] += 1
             last.greenlet.switch()
         else:
-            raise Wrong(f"{STEPS_MAX} steps did not end it: {[actor.name for actor in going]}")
+            raise WrongError(f"{STEPS_MAX} steps did not end it: {[actor.name for actor in going]}")
         while losses:
             losses.pop()
             self._lose()
@@ -414,7 +308,7 @@ class Schedule:
         self.counts["put back"] += len(mended)
         strange = [one for one in mended if one.version <= visible]
         if strange and not self.destroyed and not self.failovers:
-            raise Wrong(f"nothing was lost, and a repair put back {strange}")
+            raise WrongError(f"nothing was lost, and a repair put back {strange}")
 
     def _write(self, driver: Driver) -> None:
         for fact in facts_from(driver, driver.store.pointer().visible + 1):
@@ -443,7 +337,7 @@ class Schedule:
             except REFUSALS as refused:
                 self.counts[f"read refused: {type(refused).__name__}"] += 1
             except WalGapError:
-                raise Wrong("a reader met the log") from None
+                raise WrongError("a reader met the log") from None
 
     def _read_once(self, store: RedisStore) -> None:
         pointer = store.pointer()
@@ -459,7 +353,7 @@ class Schedule:
                 group = self.chance.randrange(KEY_GROUPS)
                 found, wanted = scanned(store, table, group, version), in_group(rows, group)
             if found != wanted:
-                raise Wrong(f"I1: version {version}, table {table}: {found}, not {wanted}")
+                raise WrongError(f"I1: version {version}, table {table}: {found}, not {wanted}")
             self.counts["reads"] += 1
 
     # -- the end -------------------------------------------------------------------------------------------
@@ -473,10 +367,10 @@ class Schedule:
             self.counts["ended with a gap"] += gap
             if gap:
                 if not self._may_gap():
-                    raise Wrong("the log holds all that was lost, and the last repair met a gap")
+                    raise WrongError("the log holds all that was lost, and the last repair met a gap")
                 self._judge_gap(driver, before)
                 if self._repaired(driver, Copy(self.start)):
-                    raise Wrong("a repair from a copy did not put it back")
+                    raise WrongError("a repair from a copy did not put it back")
             for fact in facts_from(driver, driver.store.pointer().visible + 1):
                 complete(driver, fact)
             self._judge_all(driver)
@@ -496,7 +390,7 @@ class Schedule:
         after = self._hashes()
         gone = {key: rows for key, rows in before.items() if after.get(key) != rows}
         if gone:
-            raise Wrong(f"a repair that could not put all back took or changed {sorted(gone)}")
+            raise WrongError(f"a repair that could not put all back took or changed {sorted(gone)}")
         store, marked = driver.store, 0
         pointer = store.pointer()
         (entry,) = store.catalog(pointer.visible, pointer.visible)
@@ -509,9 +403,9 @@ class Schedule:
                     found = None
                 wanted = None if header.marked else in_group(self.start.versions[entry.version][table], group)
                 if found != wanted:
-                    raise Wrong(f"after a gap key group {group}, table {table} is {found}, not {wanted}")
+                    raise WrongError(f"after a gap key group {group}, table {table} is {found}, not {wanted}")
         if not marked or not store.unverified():
-            raise Wrong("a repair met a gap, and no key group is marked")
+            raise WrongError("a repair met a gap, and no key group is marked")
 
     def _hashes(self) -> dict[str, Any]:
         """The rows of layers and bases that headers list."""
@@ -531,17 +425,19 @@ class Schedule:
         store, start = driver.store, self.start
         pointer = store.pointer()
         if pointer.visible != start.last:
-            raise Wrong(f"version {pointer.visible} is visible, not {start.last}")
+            raise WrongError(f"version {pointer.visible} is visible, not {start.last}")
         found = headers(store._space)
         left = [group for group, at in found.items() if at.marked or at.since is not None]
         if left or store.unverified():
-            raise Wrong(f"the end: key groups {left} are still marked")
+            raise WrongError(f"the end: key groups {left} are still marked")
         floor = max([1, pointer.horizon, *(header.floor for header in found.values())])
         for entry in store.catalog(floor, start.last):
             for table, rows in start.versions[entry.version].items():
-                values = store.get_many(table, KEYS, entry.version, start_of(table, entry.version)).to_pylist()
+                values = store.get_many(
+                    table, KEYS, entry.version, start_of(table, entry.version)
+                ).to_pylist()
                 if values != [rows.get(key) for key in KEYS]:
-                    raise Wrong(f"the end: version {entry.version}, table {table}: {values}, not {rows}")
+                    raise WrongError(f"the end: version {entry.version}, table {table}: {values}, not {rows}")
         if self.chance.random() < 0.2:
             self._judge_again(driver, entry)
 
@@ -550,66 +446,18 @@ class Schedule:
         for table, group in itertools.product(TABLES, range(KEY_GROUPS)):
             rows = scanned(driver.store, table, group, entry.version)
             if rows != in_group(self.start.versions[entry.version][table], group):
-                raise Wrong(f"the end: key group {group} of table {table} is scanned as {rows}")
+                raise WrongError(f"the end: key group {group} of table {table} is scanned as {rows}")
         if mended := repair(driver):
-            raise Wrong(f"the end: one repair more put back {mended}")
+            raise WrongError(f"the end: one repair more put back {mended}")
         if findings := verify(driver.log, driver.store).findings:
-            raise Wrong(f"the end: {findings}")
+            raise WrongError(f"the end: {findings}")
 
 
-def start_of(table: str, version: int) -> int:
-    """The version since which the table was not emptied."""
-    return EMPTIED if table == "u" and version >= EMPTIED else 1
-
-
-def scanned(store: RedisStore, table: str, group: int, version: int) -> dict[bytes, bytes]:
-    """The rows of a key group."""
-    rows: dict[bytes, bytes] = {}
-    for found in store.scan(table, group, version, start_of(table, version)):
-        rows.update(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
-    return rows
-
-
-def in_group(rows: Mapping[bytes, bytes], group: int) -> dict[bytes, bytes]:
-    return {key: value for key, value in rows.items() if key_group(key, KEY_GROUPS) == group}
-
-
-# -- many of them ---------------------------------------------------------------------------------------------
-
-
-def _one_process_per_id(info: bytes) -> tuple[bytes, bytes]:
-    """A failover is to another process, which this server is not."""
-    server = info.partition(b"master_replid:")[2].split()[0]
-    return server, server + b":0"
-
-
-class _Node(Node):
-    """Schedules take over the connections of those before them. Each store learns the server's id by itself."""
-
-    idle: collections.deque[Any] = collections.deque()
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._idle, self.ready = self.idle, True
-
-    def close(self) -> None:
-        """Others use them."""
-
-
-@contextlib.contextmanager
-def small_steps() -> Iterator[None]:
-    """A merge moves a row or two a call; headers are looked at each time; a failover is to another process."""
-    with (
-        mock.patch("tidegate.sinks.redis_servers.Node", _Node),
-        mock.patch("tidegate.sinks.redis_upkeep.MERGE_ROWS", 1),
-        mock.patch("tidegate.sinks.redis_upkeep.LOOK_S", 0.0),
-        mock.patch("tidegate.sinks.redis_space.process_in", _one_process_per_id),
-    ):
-        yield
+# -- many of them --------------------------------------------------------------------------------------------
 
 
 def play(server: RedisServer, seed: int, schedules: Iterable[int], starts: int = 8) -> Counter[str]:
-    """Play schedules of a seed by their numbers. Wrong: at the first that breaks a promise."""
+    """Play schedules of a seed by their numbers. WrongError: at the first that breaks a promise."""
     counts: Counter[str] = Counter()
     with small_steps():
         made = [Start(server, number) for number in range(starts)]
@@ -620,8 +468,8 @@ def play(server: RedisServer, seed: int, schedules: Iterable[int], starts: int =
         finally:
             for start in made:
                 forget(start.name)
-            while _Node.idle:
-                _Node.idle.pop()[1].disconnect()
+            while SharedNode.idle:
+                SharedNode.idle.pop()[1].disconnect()
     return counts
 
 
@@ -632,9 +480,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first schedule")
     args = parser.parse_args(argv)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="tidegate-") as folder:
-        with RedisServer(Path(folder), settings=SETTINGS) as server:
-            counts = play(server, args.seed, range(args.first, args.first + args.schedules))
+    with (
+        tempfile.TemporaryDirectory(prefix="tidegate-") as folder,
+        RedisServer(Path(folder), settings=SETTINGS) as server,
+    ):
+        counts = play(server, args.seed, range(args.first, args.first + args.schedules))
     for name, count in sorted(counts.items()):
         print(f"{name:40} {count:>12,}")
     print(f"{time.monotonic() - began:,.0f} s; no promise was broken")

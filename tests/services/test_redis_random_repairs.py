@@ -8,11 +8,12 @@ import pytest
 
 import random_repairs
 from redis_server import RedisServer
+from repair_starts import SETTINGS
 
 
 @pytest.fixture
 def server(tmp_path) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path, settings=random_repairs.SETTINGS) as made:
+    with RedisServer(tmp_path, settings=SETTINGS) as made:
         yield made
 
 
