@@ -25,7 +25,7 @@ from tidegate.committers.driver import Driver
 from tidegate.committers.repair import repair
 from tidegate.errors import StoreNotVerifiedError, StoreUnavailableError
 from tidegate.sinks.redis_answers import NON_LOCAL, NOT_NOW, Call, encoded, load_script
-from tidegate.sinks.redis_functions import names, readers
+from tidegate.sinks.redis_functions import names, readers, source
 from tidegate.sinks.redis_library import load_library
 from tidegate.sinks.redis_resp import pack
 
@@ -313,6 +313,16 @@ def on_a_stable_slot(slot: MovingSlot) -> dict[str, tuple[Outcome, Outcome]]:
     return {str(model.case): (once[model], again[model]) for model in models}
 
 
+OTHER_FIELDS_STAY = {"begin", "forget_begun", "end_rebuild"}
+"""Functions that remove fields, of a pointer or a header that always has others."""
+
+
+def deleting() -> set[str]:
+    """The functions that delete, by the library's text."""
+    found = re.finditer(r"^writes\.(\w+) = function.*?^end$", source(), re.MULTILINE | re.DOTALL)
+    return {each[1] for each in found if re.search("'(HDEL|UNLINK|RENAME)'", each[0])} - OTHER_FIELDS_STAY
+
+
 def test_no_function_of_the_library_is_left_out():
     assert {*names()} <= {case.function for case in CASES}
     assert len({str(case) for case in CASES}) == len(CASES)
@@ -324,6 +334,8 @@ def test_every_function_in_a_slot_that_moves(ending: str, slot: MovingSlot):
     moved, or stays after all, the call does what it would have done.
     """
     model, called = on_a_stable_slot(slot), places()
+    emptying = {case.function for case in ALL_CASES if case.keys.keys() - model[str(case)][0].state.keys()}
+    assert deleting() <= emptying, "a function needs a case in which the call itself empties a key"
     slot.make(called)
     before = slot.states()
     slot.open()
