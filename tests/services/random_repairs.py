@@ -20,7 +20,6 @@ import random
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ import greenlet
 sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
 from redis_server import RedisServer
+from repair_actors import REFUSALS, Actor, WrongError
 from repair_starts import (
     KEY_GROUPS,
     KEYS,
@@ -44,7 +44,6 @@ from repair_starts import (
     small_steps,
     start_of,
 )
-from tidegate.clock import Clock
 from tidegate.committers import apply
 from tidegate.committers.commit import complete
 from tidegate.committers.driver import Driver
@@ -55,10 +54,8 @@ from tidegate.committers.retire import retire_up_to
 from tidegate.committers.verify import verify
 from tidegate.errors import (
     IncompleteError,
-    SnapshotExpiredError,
     StoreNotVerifiedError,
     TidegateError,
-    VersionRegressedError,
     WalGapError,
 )
 from tidegate.sinks.redis_header import headers
@@ -68,91 +65,9 @@ from tidegate.testing.store_harness import chunks_of
 from tidegate.wal.memory_log import forget
 
 STEPS_MAX = 3_000
-REFUSALS = (StoreNotVerifiedError, SnapshotExpiredError, VersionRegressedError)
-
-
-class Died(BaseException):
-    """Ends a repair as SIGKILL would: none of its calls is sent any more."""
-
-
-class WrongError(AssertionError):
-    """What a schedule must not do."""
 
 
 # -- one schedule -------------------------------------------------------------------------------------------
-
-
-class TurnClock(Clock):
-    """A clock on which time passes by sleeping, which lets others run."""
-
-    def __init__(self, give_way: Callable[[], None]) -> None:
-        self._give_way, self._slept = give_way, 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self._slept
-
-    def sleep(self, seconds: float) -> None:
-        self._slept += seconds
-        self._give_way()
-
-
-class Actor:
-    """One process. ``body`` gets its driver, whose every call gives way first."""
-
-    def __init__(self, schedule: Schedule, name: str, body: Callable[[Driver], None]) -> None:
-        self.name, self.dead, self.dies_at, self.steps = name, False, 0, 0
-        self._schedule, self._body = schedule, body
-        self.driver = schedule.start.opened(TurnClock(self.give_way))
-        calls = self.driver.store._space.calls
-        self._run = calls.run
-        calls.run, calls.few = self.run, self.run
-        for method in ("each_primary", "each_primary_scan"):
-            setattr(calls, method, self._giving_way(getattr(calls, method)))
-        self.greenlet = greenlet.greenlet(self._live)
-
-    def run(self, calls: Sequence[Any], **how: Any) -> list[Any]:
-        """As ``Calls.run``, one call after the other."""
-        replies = []
-        for call in calls:
-            self.give_way()
-            replies += self._run([call], **how)
-        return replies
-
-    def _giving_way(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            self.give_way()
-            return method(*args)
-
-        return call
-
-    def give_way(self) -> None:
-        self.steps += 1
-        if not self.dead:
-            self._schedule.hub.switch()
-        if self.dead or (self.dies_at and self.steps >= self.dies_at):
-            self.dead = True
-            raise Died
-
-    def _live(self) -> None:
-        try:
-            self._body(self.driver)
-        except Died:
-            self._schedule.counts["died"] += 1
-        except REFUSALS as error:
-            self._schedule.counts[f"{self.name}: {type(error).__name__}"] += 1
-        except WalGapError as error:
-            self._schedule.note_gap(self.name, error)
-        except IncompleteError:
-            if not self._schedule.destroyed and not self._schedule.failovers:
-                self._schedule.wrong = traceback.format_exc()
-        except Exception:  # noqa: BLE001 - any other error is a finding
-            self._schedule.wrong = f"{self.name}:\n{traceback.format_exc()}"
-
-    def close(self) -> None:
-        self.dead = True
-        if self.greenlet and not self.greenlet.dead:
-            self.greenlet.throw(Died)
-        self.driver.store.close()
 
 
 class Lost(NamedTuple):

@@ -85,7 +85,7 @@ class Start:
         options = Options(
             key_groups=KEY_GROUPS, keep_versions=KEPT, apply_deadline_s=30.0, summary_every=1, parallelism=1
         )
-        store = RedisStore(self.server.url, self.name, timeout_s=5.0)
+        store = RedisStore(self.server.url, self.name, timeout_s=600.0)
         where = Endpoints(self.name, f"memory://{self.name}", self.server.url)
         return Driver(where, MemoryLog(self.name, self.name, clock=Past()), store, options, clock or Clock())
 

@@ -325,8 +325,8 @@ class Model:
         if state.losses < self.scope.losses:
             lose = state._replace(losses=state.losses + 1)
             if group.tokens is not None:
-                hashes = {"changes": group.changes, "brought": group.brought, "base": group.base}
-                yield "lose the header", lose._replace(group=Group(None, beside=group.beside, **hashes))
+                kept = Group(None, changes=group.changes, brought=group.brought, base=group.base)
+                yield "lose the header", lose._replace(group=kept._replace(beside=group.beside))
             for at, _ in group.changes:
                 yield f"lose layer {at}", lose._replace(group=_with(group, at, None))
             for at, _ in group.brought:
