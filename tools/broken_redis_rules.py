@@ -234,15 +234,15 @@ RULES: list[Rule] = [
             "    end\n"
             "  end\n"
         ),
-        "tests/services/test_redis_repair.py",
+        "tests/services/test_redis_repair.py tests/services/test_redis_random_repairs.py",
     ),
     (
         "redis-repair-ends-any-mark",
-        "a repair ends its own mark, and those of repairs that began before it",
+        "a repair ends no mark of another one while something is lost",
         "sinks/lua/rebuild.lua",
-        "    if not holds(ended, one) then",
-        "    if false then",
-        "tests/services/test_redis_repair.py",
+        "  if stands == uuid then\n    redis.call('HSET', key, 's', args[2])\n",
+        "  if stands then\n    redis.call('HSET', key, 'u', uuid, 's', args[2])\n",
+        "tests/services/test_redis_repair.py tests/services/test_redis_random_repairs.py",
     ),
     (
         "redis-repair-forgets-what-is-lost",
@@ -250,7 +250,7 @@ RULES: list[Rule] = [
         "sinks/lua/rebuild.lua",
         "    if found.gone[1] then",
         "    if false then",
-        "tests/services/test_redis_repair.py",
+        "tests/services/test_redis_repair.py tests/services/test_redis_random_repairs.py",
     ),
     (
         "redis-a-moved-group-of-a-lost-origin-counts",

@@ -15,6 +15,7 @@ SCOPES = {
     "three versions, trimmed": Scope(versions=3, repairs=1, reach=3),
     "a failover": Scope(repairs=1, losses=0, failovers=1),
     "a failover and a loss": Scope(repairs=1, failovers=1),
+    "a failover and a loss, trimmed": Scope(repairs=1, failovers=1, reach=2),
 }
 LARGER = {
     "two repairs, three versions": Scope(versions=3),

@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
@@ -41,6 +42,7 @@ from tidegate.committers.repair import repair
 from tidegate.committers.verify import verify
 from tidegate.errors import TidegateError
 from tidegate.sinks.redis_keys import header_key, meta_key, slot_of
+from tidegate.sinks.redis_rebuild import Rebuild
 from tidegate.sinks.redis_settings import settings_of
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.driver_process import make_trimmer, rows_of
@@ -113,7 +115,7 @@ class Seen:
     restarts: list[str] = dataclasses.field(default_factory=list)
     put_back: list[int] = dataclasses.field(default_factory=list)
     put_back_visible: list[int] = dataclasses.field(default_factory=list)
-    """Of versions whose commit had returned."""
+    """Of versions whose commit had returned before the repair began."""
     returned: int = 0
     violations: list[str] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
@@ -148,17 +150,33 @@ class Seen:
 
 
 class Notes(logging.Handler):
-    """Counts what repairs put back."""
+    """Counts what repairs put back. Each repair runs in one thread, which logs what it puts back."""
 
     def __init__(self, seen: Seen) -> None:
         super().__init__()
-        self._seen = seen
+        self._seen, self._began = seen, threading.local()
 
     def emit(self, record: logging.LogRecord) -> None:
         if (found := put_back_in(record)) is not None:
             self._seen.put_back.append(found[0])
-            if found[0] <= self._seen.returned:
+            if found[0] <= self._began.returned:
                 self._seen.put_back_visible.append(found[0])
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        """Take notes."""
+        begin, logger = Rebuild.begin, logging.getLogger("tidegate")
+
+        def noted(rebuild: Rebuild) -> None:
+            self._began.returned = self._seen.returned
+            begin(rebuild)
+
+        logger.addHandler(self)
+        try:
+            with mock.patch.object(Rebuild, "begin", noted):
+                yield
+        finally:
+            logger.removeHandler(self)
 
 
 class Run:
@@ -172,10 +190,8 @@ class Run:
 
     def run(self) -> Seen:
         """Start, change, settle, and compare log and store at the end."""
-        began, notes = time.monotonic(), Notes(self.seen)
-        logger = logging.getLogger("tidegate")
-        logger.addHandler(notes)
-        try:
+        began = time.monotonic()
+        with Notes(self.seen).taken():
             driver = self._open()
             self._commit(driver)
             works = [self._change, self._poll, *[self._judge] * self._plan.readers]
@@ -189,8 +205,6 @@ class Run:
                 if thread.is_alive():
                     self.seen.violations.append("a thread hangs")
             self._compare()
-        finally:
-            logger.removeHandler(notes)
         self.seen.seconds = time.monotonic() - began
         return self.seen
 

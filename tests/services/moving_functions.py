@@ -18,14 +18,14 @@ Content = Mapping[str, str] | list[str]
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One call. ``keys[0]`` names the first of its keys; ``refused`` is the code it is refused with."""
+    """One call. ``keys[0]`` names the first of its keys; ``refused`` is its refusal's code, None: any."""
 
     function: str
     what: str
     named: tuple[str, ...]
     keys: Mapping[str, Content]
     args: tuple[str, ...]
-    refused: str = ""
+    refused: str | None = ""
 
     def __str__(self) -> str:
         return f"{self.function}: {self.what}"

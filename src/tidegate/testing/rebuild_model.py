@@ -39,7 +39,10 @@ class Scope(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A key group: its header, and its hashes. ``tokens``: None: the header is gone; (): no mark."""
+    """A key group: its header, and its hashes. ``tokens``: None: the header is gone; (): no mark.
+
+    ``brought``: rows of versions that are not sealed, under the name of their attempt.
+    """
 
     tokens: tuple[int, ...] | None = ()
     server: int = 0
@@ -50,6 +53,7 @@ class Group(NamedTuple):
     lost_base: int = 0
     since: int | None = None
     changes: tuple[tuple[int, Any], ...] = ()
+    brought: tuple[tuple[int, Any], ...] = ()
     base: Rows | None = None
     beside: tuple[tuple[int, Rows], ...] = ()
 
@@ -124,21 +128,26 @@ def _whole(group: Group) -> bool:
 
 def apply(group: Group, version: int) -> Group:
     """Plain writes: they ask nothing."""
-    return _with(group, version, frozenset(VERSIONS[version - 1].items()))
+    rows = frozenset(VERSIONS[version - 1].items())
+    return group._replace(brought=tuple(sorted({**dict(group.brought), version: rows}.items())))
 
 
 def seal(group: Group, version: int) -> Group | None:
-    """Count and list; None: not whole."""
-    if version in group.layers:
-        return group
+    """Count, give the rows the layer's name, and list; None: not whole."""
     lost = version in group.lost_layers
-    if version <= group.floor and not lost:
-        return _with(group, version, None)
-    if _hash(group, version) != frozenset(VERSIONS[version - 1].items()):
+    if version in group.layers or (version <= group.floor and not lost):
+        return _without_brought(group, version)
+    rows = dict(group.brought).get(version)
+    if rows != frozenset(VERSIONS[version - 1].items()):
         return None
     layers = tuple(sorted({*group.layers, version}, reverse=True))
     left = tuple(at for at in group.lost_layers if at != version)
-    return group._replace(layers=layers, lost_layers=left)
+    named = _with(_without_brought(group, version), version, rows)
+    return named._replace(layers=layers, lost_layers=left)
+
+
+def _without_brought(group: Group, version: int) -> Group:
+    return group._replace(brought=tuple(one for one in group.brought if one[0] != version))
 
 
 def merge(group: Group) -> Group:
@@ -165,7 +174,7 @@ def begin(group: Group, token: int, rules: Rules) -> tuple[Group, tuple[int, ...
     tokens = (*(at for at in seen if at != token), token)[-TOKENS_MAX:]
     if not rules.deletes_nothing and (gone or base_gone):
         kept = tuple((at, of) for at, of in group.changes if at not in group.layers)
-        return Group(tokens, since=0, changes=kept, beside=group.beside), ()
+        return Group(tokens, since=0, changes=kept, brought=group.brought, beside=group.beside), ()
     header_gone = group.tokens is None
     group = group._replace(tokens=tokens)
     if header_gone:
@@ -205,6 +214,13 @@ def put(group: Group, token: int, upto: int, *, everything: bool) -> Group:
         lost_layers=tuple(sorted({*(at for at in group.lost_layers if at > upto), *missing})),
         lost_base=0,
     )
+
+
+def keep_lost(group: Group, token: int, since: int) -> Group:
+    """Mark a group that may lack versions from this one on, where the log does not reach so far."""
+    tokens = group.tokens or ()
+    tokens = tokens if token in tokens else (*tokens, token)[-TOKENS_MAX:]
+    return group._replace(tokens=tokens, since=since if group.since is None else min(group.since, since))
 
 
 def end(group: Group, token: int, since: int, seen: tuple[int, ...], server: int, rules: Rules) -> Group:
@@ -309,10 +325,12 @@ class Model:
         if state.losses < self.scope.losses:
             lose = state._replace(losses=state.losses + 1)
             if group.tokens is not None:
-                kept = Group(None, changes=group.changes, base=group.base, beside=group.beside)
-                yield "lose the header", lose._replace(group=kept)
+                kept = Group(None, changes=group.changes, brought=group.brought, base=group.base)
+                yield "lose the header", lose._replace(group=kept._replace(beside=group.beside))
             for at, _ in group.changes:
                 yield f"lose layer {at}", lose._replace(group=_with(group, at, None))
+            for at, _ in group.brought:
+                yield f"lose rows of {at}", lose._replace(group=_without_brought(group, at))
             if group.base is not None:
                 yield "lose the base", lose._replace(group=group._replace(base=None))
             for at, _ in group.beside:
@@ -343,6 +361,12 @@ class Model:
             else:
                 after = put(group, token, repair.base, everything=repair.everything)
                 yield "put the base in place", _of(state, after), repair._replace(at="versions")
+        elif repair.at == "keep":
+            if state.server != repair.server or group.tokens is None:
+                yield "keep what is lost: refused", state, over
+            else:
+                kept = keep_lost(group, token, repair.since or 0)
+                yield "keep what is lost", _of(state, kept), repair._replace(at="versions")
         elif repair.at == "versions" and repair.todo:
             yield self._put_back(state, repair)
         elif repair.at == "versions":
@@ -364,9 +388,9 @@ class Model:
             wanted |= set(range(since, decided + 1))
         gap = gap or any(at < min(reach, max(state.horizon, 1)) for at in wanted)
         todo = tuple(sorted(at for at in wanted if at >= reach or at >= state.horizon))
-        if everything:
+        at = "build" if base and not gap else "keep" if gap and since is not None else "versions"
+        if everything and not gap:
             since = state.horizon + 1
-        at = "build" if base and not gap else "versions"
         known = Repair(at, state.server, state.horizon, seen, since, base, everything, gap, todo)
         return "begin", _of(state, group), known
 

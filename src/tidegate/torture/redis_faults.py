@@ -198,13 +198,19 @@ def change_replicas(where_json: str, folder: str, name: str, seed: str, begun: s
 
 
 def _promote_to_and_fro(cluster: Cluster, settings: RedisSettings, changes: _Changes, begun: Path) -> None:
-    homes = {shard.address for shard in cluster.shards()}
+    """Promote a replica of each shard once, and back at the end.
+
+    The other primaries vote for a shard once within two node timeouts. Until they do its primary takes no
+    writes, for longer than a call waits.
+    """
+    homes, promoted = {shard.address for shard in cluster.shards()}, set[Address]()
     try:
         while not changes.ended:
             shard = changes.chance.choice(cluster.shards())
             _attach(settings, shard.address, changes, begun)
-            if shard.replicas and not changes.ended:
+            if shard.replicas and shard.address not in promoted and not changes.ended:
                 _promote(cluster, changes, shard)
+                promoted.update(address for _, address in shard.replicas)
     finally:
         for shard in cluster.shards():
             if shard.address not in homes:
