@@ -40,6 +40,6 @@ def test_a_server_without_room_is_not_there_now(error, cause):
 
 
 def test_what_is_not_known_is_refused():
-    with pytest.raises(ConfigError, match="answered: ERR unknown"):
-        answer_of(exceptions.ResponseError("ERR unknown command"), CALL, "store", "host:6379")
+    with pytest.raises(ConfigError, match="answered: ERR no such thing"):
+        answer_of(exceptions.ResponseError("ERR no such thing"), CALL, "store", "host:6379")
     assert isinstance(takes_no_functions("s", "h", exceptions.ResponseError("ERR no")), ConfigError)
