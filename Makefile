@@ -31,7 +31,7 @@ DEMO_WAL = $(if $(filter kafka,$(WAL)),--wal '{kafka}' --allow-unsafe,$(if $(WAL
 STORE_URL = $(if $(REDIS),{redis},$(if $(CASSANDRA),{cassandra},$(STORE)))
 DEMO_STORE = $(if $(STORE),--store '$(STORE_URL)')
 
-.PHONY: help setup demo test full oldest locked lock audit fuzz lint format types docs simulate sweep power-cuts torture mutants coverage clean
+.PHONY: help setup demo check test full oldest locked lock audit fuzz lint format types docs simulate sweep power-cuts torture mutants coverage clean
 
 help: ## Say what there is to run
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -41,6 +41,9 @@ setup: ## Make .venv from requirements.lock and find Java (every target below do
 
 demo: setup ## Run the demo on real departures (WAL=kafka STORE=redis or cassandra start servers; or URLs)
 	$(RUN) $(ON_SERVERS) tidegate demo $(DEMO_WAL) $(DEMO_STORE)
+
+check: setup lint types ## Check style, types and the unit tests, without servers or Spark: a few minutes
+	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" tests/unit $(PYTEST_ARGS)
 
 test: setup ## Run the tests: plain ones in parallel, those with servers, then Spark's with one JVM
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" $(FAST) $(PYTEST_ARGS) $(OR_NONE)
@@ -95,14 +98,14 @@ docs: setup ## Build the documentation as a site, build/site (its tools go into 
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --clean --quiet
 
 simulate: setup ## Simulate N schedules from SEED; the same seed repeats the same run
-	$(RUN) python -m tidegate.testing.simulation --schedules $(N) --workers $(JOBS) --seed $(SEED) $(SIMULATE_ARGS)
+	$(RUN) python -m simulation.run --schedules $(N) --workers $(JOBS) --seed $(SEED) $(SIMULATE_ARGS)
 
-SWEEP = $(if $(filter kafka,$(WAL)),tests/services/kafka_sweep.py,-m tidegate.testing.crash_sweep)
+SWEEP = $(if $(filter kafka,$(WAL)),tests/services/kafka_sweep.py,-m crash.sweep.run)
 sweep: setup ## Kill a driver at every I/O it does, finish in every way (WAL=kafka: at every request and reply)
 	$(RUN) python $(SWEEP) --jobs $(JOBS) $(SWEEP_ARGS)
 
 power-cuts: setup ## Lose what was not synced, behind every change a driver makes, and finish in every way (needs strace)
-	$(RUN) python -m tidegate.testing.power_cut --jobs $(JOBS) $(POWER_CUT_ARGS)
+	$(RUN) python -m crash.power.run --jobs $(JOBS) $(POWER_CUT_ARGS)
 
 TORTURE_WAL = $(if $(filter kafka,$(WAL)),--wal '{kafka}' --allow-unsafe,--wal '$(or $(WAL),file:///tmp/tidegate-torture/wal)')
 TORTURE_STORE = --store '$(or $(STORE_URL),sqlite:///tmp/tidegate-torture/store)'

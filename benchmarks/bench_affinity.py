@@ -34,7 +34,7 @@ DEADLINE_S = 600.0
 def run(folder: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
     """What the driver told of each batch."""
     with (folder.with_suffix(".log")).open("w") as errors:
-        driver = subprocess.Popen(
+        coordinator = subprocess.Popen(
             [sys.executable, str(DRIVER), str(folder), json.dumps(settings)],
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -42,12 +42,14 @@ def run(folder: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
             start_new_session=True,
         )
         try:
-            told, _ = driver.communicate(timeout=DEADLINE_S)
+            told, _ = coordinator.communicate(timeout=DEADLINE_S)
         finally:
-            if driver.poll() is None:  # too slow, or this process was told to end: the cluster ends with it
-                os.killpg(driver.pid, signal.SIGKILL)
-                driver.wait()
-    if driver.returncode:
+            if (
+                coordinator.poll() is None
+            ):  # too slow, or this process was told to end: the cluster ends with it
+                os.killpg(coordinator.pid, signal.SIGKILL)
+                coordinator.wait()
+    if coordinator.returncode:
         raise SystemExit(folder.with_suffix(".log").read_text()[-3_000:])
     return [json.loads(line) for line in told.splitlines()]
 

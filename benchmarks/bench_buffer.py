@@ -28,11 +28,12 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.local_dir import LocalDir
-from tidegate.wal.buffer import Buffer, BufferLimits
-from tidegate.wal.buffer_balance import balance
-from tidegate.wal.buffer_note import Tier
-from tidegate.wal.buffer_pressure import resident_bytes
+from tidegate.base.local_dir import LocalDir
+from tidegate.sinks.cache.buffer.balance import balance
+from tidegate.sinks.cache.buffer.buffer import Buffer
+from tidegate.sinks.cache.buffer.limits import BufferLimits
+from tidegate.sinks.cache.buffer.note import Tier
+from tidegate.sinks.cache.buffer.pressure import resident_bytes
 
 MIB = 1024 * 1024
 SHM = "/dev/shm"  # noqa: S108 - mkdtemp makes a folder of our own in it

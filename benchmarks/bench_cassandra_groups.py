@@ -21,9 +21,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.sinks import cassandra_rows
+from tidegate.sinks.cassandra import rows as cassandra_rows
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.store import Identity, Stamp, Store
+from tidegate.sinks.records import Identity, Stamp
+from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
 
 GRID = [(1_024, 1), (1_024, 10), (8_192, 12), (128, 800)]

@@ -27,13 +27,13 @@ import pyarrow as pa
 
 import tidegate
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.key_groups import key_group
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.keys.groups import key_group
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.cassandra_store import CassandraStore
+from tidegate.sinks.cassandra.store import CassandraStore
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.store import CatalogEntry, Identity, Stamp
+from tidegate.sinks.records import CatalogEntry, Identity, Stamp
 from tidegate.testing import arrow_barrier
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.open_log import open_log
@@ -75,9 +75,9 @@ def in_turns(*reads: Callable[[], object]) -> list[float]:
 def beside_a_bare_select(url: str, keys: list[bytes]) -> None:
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
         namespace = f"bench-{os.getpid()}"
-        driver = written(url, namespace, Path(folder), keys)
-        session = driver.store._space.session.driver  # type: ignore[attr-defined]  # noqa: SLF001
-        session.set_keyspace(driver.store._space.settings.keyspace)  # type: ignore[attr-defined]  # noqa: SLF001
+        coordinator = written(url, namespace, Path(folder), keys)
+        session = coordinator.store._space.session.coordinator  # type: ignore[attr-defined]  # noqa: SLF001
+        session.set_keyspace(coordinator.store._space.settings.keyspace)  # type: ignore[attr-defined]  # noqa: SLF001
         session.execute(
             "CREATE TABLE IF NOT EXISTS plain (kg int, key blob, value blob, PRIMARY KEY (kg, key))"
         )
@@ -97,19 +97,19 @@ def beside_a_bare_select(url: str, keys: list[bytes]) -> None:
             bare_us, ours_us = in_turns(bare, lambda: table.get(chance.choice(names)))
         print(f"get: bare SELECT {bare_us:.0f} us, tidegate {ours_us:.0f} us, ratio {ours_us / bare_us:.2f}")
         session.execute("DROP TABLE plain")
-        driver.store.drop()
-        driver.store.close()
+        coordinator.store.drop()
+        coordinator.store.close()
 
 
-def written(url: str, namespace: str, folder: Path, keys: list[bytes]) -> Driver:
+def written(url: str, namespace: str, folder: Path, keys: list[bytes]) -> Coordinator:
     where = Endpoints(namespace, f"file://{folder}/wal", url, store_options=MADE)
     log, store = open_log(where.wal, namespace), open_store(url, namespace, MADE)
-    driver = Driver(where, log, store, Options(key_groups=KEY_GROUPS, allow_unsafe=True))
-    open_namespace(driver, "bench")
+    coordinator = Coordinator(where, log, store, Options(key_groups=KEY_GROUPS, allow_unsafe=True))
+    open_namespace(coordinator, "bench")
     arrow_barrier.BYTES_SCHEMA = SCHEMA  # the rows are JSON
     rows = {"t": dict.fromkeys(keys, value_of(0))}
-    commit(driver, arrow_barrier.ArrowBarrier(log, rows, arrow_barrier.batch("bench", 0), KEY_GROUPS))
-    return driver
+    commit(coordinator, arrow_barrier.ArrowBarrier(log, rows, arrow_barrier.batch("bench", 0), KEY_GROUPS))
+    return coordinator
 
 
 def value_of(version: int) -> bytes:
@@ -186,7 +186,7 @@ def chunk_of(version: int, keys: list[bytes]) -> Chunk:
 
 def await_rest(store: CassandraStore) -> None:
     """Until the server compacts no more."""
-    session = store._space.session.driver  # noqa: SLF001
+    session = store._space.session.coordinator  # noqa: SLF001
     end = time.monotonic() + REST_S
     while list(session.execute("SELECT task_id FROM system_views.sstable_tasks LIMIT 1")):
         if time.monotonic() > end:

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.committers.retire import retire_up_to
-from tidegate.committers.trim import Trimmer
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.steps.retire import retire_up_to
+from tidegate.committers.steps.trim import Trimmer
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
@@ -52,23 +52,32 @@ def run(
 ) -> list[Sample]:
     """Commit so many versions, each with a tenth of the keys; a sample after every version."""
     where = Endpoints("flat", f"file://{folder}/wal", f"sqlite://{folder}/store")
-    driver = Driver(where, open_log(where.wal, "flat"), open_store(where.store, "flat"), options)
-    open_namespace(driver, "flat")
-    trimmer, chance, samples, dropped = Trimmer(driver.log, driver.store, options), random.Random(1), [], 0
+    coordinator = Coordinator(where, open_log(where.wal, "flat"), open_store(where.store, "flat"), options)
+    open_namespace(coordinator, "flat")
+    trimmer, chance, samples, dropped = (
+        Trimmer(coordinator.log, coordinator.store, options),
+        random.Random(1),
+        [],
+        0,
+    )
     for version in range(1, versions + 1):
         rows = {b"k%06d" % key: chance.randbytes(50) for key in chance.sample(range(keys), keys // 10)}
         origin = batch("flat", version - 1)
-        commit(driver, ArrowBarrier(driver.log, {"t": rows}, origin, driver.folded.key_groups, 1))
-        folded_at_us = driver.clock.now_us()
-        driver.fold_on()
-        dropped = retire_up_to(driver.log, driver.store, driver.folded, options, lambda: False, dropped)
-        trimmer.trim(driver.view, folded_at_us)
-        size = driver.log.size()
+        commit(
+            coordinator, ArrowBarrier(coordinator.log, {"t": rows}, origin, coordinator.folded.key_groups, 1)
+        )
+        folded_at_us = coordinator.clock.now_us()
+        coordinator.catch_up_log()
+        dropped = retire_up_to(
+            coordinator.log, coordinator.store, coordinator.folded, options, lambda: False, dropped
+        )
+        trimmer.trim(coordinator.view, folded_at_us)
+        size = coordinator.log.size()
         store, store_wal = bytes_below(folder / "store")
         samples.append(Sample(version, size.decisions_bytes, size.changelog_bytes, store, store_wal))
         sampled(samples[-1])
-    driver.store.close()
-    driver.log.close()
+    coordinator.store.close()
+    coordinator.log.close()
     return samples
 
 

@@ -23,8 +23,8 @@ from functools import partial
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tidegate.wal.kafka_reader import AT_ONCE
-from tidegate.wal.kafka_settings import settings_of
+from tidegate.wal.kafka.consumer import AT_ONCE
+from tidegate.wal.kafka.settings import settings_of
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tidegate.wal.file_format import END, decisions_header, frame_prefix
-from tidegate.wal.file_log import FileLog
+from tidegate.wal.file.format import END, decisions_header, frame_prefix
+from tidegate.wal.file.log import FileLog
 from tidegate.wal.fold import View, fold, fold_all
 from tidegate.wal.record import (
     AnyRecord,

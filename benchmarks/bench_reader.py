@@ -23,9 +23,9 @@ from pathlib import Path
 
 import tidegate
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.key_groups import key_group
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.keys.groups import key_group
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing import arrow_barrier
@@ -54,14 +54,14 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
     where = Endpoints("bench", f"file://{folder}/wal", f"sqlite://{folder}/store")
     log, store = open_log(where.wal, "bench"), open_store(where.store, "bench")
-    driver = Driver(where, log, store, Options(key_groups=KEY_GROUPS))
-    open_namespace(driver, "bench")
+    coordinator = Coordinator(where, log, store, Options(key_groups=KEY_GROUPS))
+    open_namespace(coordinator, "bench")
     arrow_barrier.BYTES_SCHEMA = SCHEMA  # the rows below are JSON
     keys = [b"key-%07d" % number for number in range(arguments.keys)]
     for version in range(2):
         rows = dict.fromkeys(keys, b'{"n":%d,"text":"%s"}' % (version, b"x" * 40))
         commit(
-            driver,
+            coordinator,
             arrow_barrier.ArrowBarrier(log, {"t": rows}, arrow_barrier.batch("bench", version), KEY_GROUPS),
         )
     store.close()

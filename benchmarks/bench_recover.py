@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tidegate import failpoints
+from tidegate.base import failpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
 
@@ -43,7 +43,7 @@ DEADLINE_S = 600.0
 INSIDE = """
 import sys, time
 from tidegate.cli import main
-from tidegate.committers import recover
+from tidegate.committers.opening import recover
 
 complete = recover.complete
 
@@ -59,7 +59,7 @@ main()
 PROFILED = """
 import cProfile, pstats, sys
 from tidegate.cli import main
-from tidegate.committers import recover
+from tidegate.committers.opening import recover
 
 complete, profile = recover.complete, cProfile.Profile()
 

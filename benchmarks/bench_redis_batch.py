@@ -109,7 +109,7 @@ class SparkRedis:
 
 def await_merged(store: Any, keep: int) -> None:
     """Until every layer that nobody may read by itself any more is in the base."""
-    from tidegate.sinks import redis_header
+    from tidegate.sinks.redis import namespace as redis_header
 
     space = store._space  # noqa: SLF001 - what the background does is seen nowhere else
     last = space.of_group(space.made.key_groups - 1, "layers", b"t", b"%d" % 2**31, b"0")

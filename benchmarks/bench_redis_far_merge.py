@@ -21,13 +21,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tidegate.sinks import redis_calls
-from tidegate.sinks.redis_settings import settings_of
-from tidegate.sinks.redis_store import RedisStore
-from tidegate.sinks.store import Identity
-from tidegate.testing.store_harness import counts_of, get, put, stamp
+from tidegate.sinks.records import Identity
+from tidegate.sinks.redis.client import calls
+from tidegate.sinks.redis.client.settings import settings_of
+from tidegate.sinks.redis.store import RedisStore
+from tidegate.testing.store.harness import counts_of, get, put, stamp
 
-WAYS = {"fixed": math.inf, "by the way": redis_calls.FLIGHT_S}
+WAYS = {"fixed": math.inf, "by the way": calls.FLIGHT_S}
 EVERY_S = 0.005
 READ_BYTES = 64 * 1024
 
@@ -139,7 +139,7 @@ def _measure(arguments: argparse.Namespace, groups: int) -> None:
                         version += 1
                         put(near, version, {"t": dict.fromkeys(keys, b"%060d" % version)}, groups)
                         near.announce(version)
-                        redis_calls.FLIGHT_S = flight_s
+                        calls.FLIGHT_S = flight_s
                         store = RedisStore(url, namespace)
                         store.pointer()
                         beside = Beside(near, keys[0], version)

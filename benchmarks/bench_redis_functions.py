@@ -16,8 +16,9 @@ import uuid
 from collections.abc import Callable
 
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.store import Identity, Store
-from tidegate.testing.store_harness import get, put
+from tidegate.sinks.records import Identity
+from tidegate.sinks.store import Store
+from tidegate.testing.store.harness import get, put
 
 KEY_GROUPS, ROWS, ROUNDS = 8, 100, 500
 CONTENT = {"t": {b"key-%d" % at: b"x" * 60 for at in range(ROWS)}}

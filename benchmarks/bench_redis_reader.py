@@ -30,10 +30,10 @@ import redis
 
 import tidegate
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.committers.retire import retire_up_to
-from tidegate.key_groups import key_group
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.steps.retire import retire_up_to
+from tidegate.keys.groups import key_group
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
@@ -49,18 +49,20 @@ def write(store: str, namespace: str, wal: str, keys: int, versions: int) -> Non
     """So many versions that change every key, each merged as soon as it may be."""
     where = Endpoints(namespace, wal, store)
     log = open_log(where.wal, namespace)
-    driver = Driver(where, log, open_store(store, namespace), Options(key_groups=KEY_GROUPS))
-    open_namespace(driver, "bench")
+    coordinator = Coordinator(where, log, open_store(store, namespace), Options(key_groups=KEY_GROUPS))
+    open_namespace(coordinator, "bench")
     arrow_barrier.BYTES_SCHEMA = SCHEMA  # the rows below are JSON
-    dropped, first = 0, driver.folded.last_version
+    dropped, first = 0, coordinator.folded.last_version
     for version in range(first, first + versions):
         rows = {b"key-%07d" % at: b'{"n":%d,"text":"%s"}' % (version, b"x" * 40) for at in range(keys)}
         barrier = arrow_barrier.ArrowBarrier(
             log, {"t": rows}, arrow_barrier.batch("bench", version), KEY_GROUPS
         )
-        commit(driver, barrier)
-        dropped = retire_up_to(log, driver.store, driver.folded, driver.options, lambda: False, dropped)
-    driver.store.close()
+        commit(coordinator, barrier)
+        dropped = retire_up_to(
+            log, coordinator.store, coordinator.folded, coordinator.options, lambda: False, dropped
+        )
+    coordinator.store.close()
 
 
 def took_us(read: Callable[[], object], times: int) -> list[float]:

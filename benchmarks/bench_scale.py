@@ -24,17 +24,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.committers import apply
+from tidegate.committers.apply import apply
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.key_groups import key_group
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.keys.groups import key_group
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.wal.bad_rows import CHANGES
 from tidegate.wal.manifest import encode_manifest
 from tidegate.wal.open_log import open_log
+from tidegate.wal.staging.bad_rows import CHANGES
 
 GRID = [
     # tasks, key groups, key groups touched, changes
@@ -116,15 +116,15 @@ def measure(folder: str, number: int, cell: Sequence[int], rounds: int) -> tuple
     where = Endpoints(f"scale-{number}", f"file://{folder}/wal-{number}", f"memory://scale-{number}")
     log, store = open_log(where.wal, where.namespace), open_store(where.store, where.namespace)
     options = Options(key_groups=groups, parallelism=tasks, driver_apply_max_changes=0)
-    driver, watched = Driver(where, log, store, options), Watched()
+    coordinator, watched = Coordinator(where, log, store, options), Watched()
 
     def on_executors(works: Sequence[Any]) -> None:
         with watched.aside():
             for work in works:
                 apply.do(work, log, store)
 
-    driver.apply_on_executors = on_executors
-    open_namespace(driver, "bench")
+    coordinator.apply_on_executors = on_executors
+    open_namespace(coordinator, "bench")
     rows, took = keys_in(groups, touched, changes), []
     Simulated.watched = watched
     for batch_id in range(rounds + 1):
@@ -133,9 +133,9 @@ def measure(folder: str, number: int, cell: Sequence[int], rounds: int) -> tuple
         gc.collect()
         gc.freeze()  # the simulated tasks' and the store's rows are not the driver's to look through
         watched.start()
-        commit(driver, barrier)
+        commit(coordinator, barrier)
         took.append(watched.ms)
-    manifest = driver.last_manifest
+    manifest = coordinator.last_manifest
     assert manifest is not None
     store.close()
     log.close()

@@ -23,8 +23,8 @@ from pathlib import Path
 import pyarrow as pa
 import xxhash
 
-from tidegate.sinks.sqlite_store import SqliteStore
-from tidegate.sinks.store import Identity, Stamp
+from tidegate.sinks.records import Identity, Stamp
+from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.wal.frame import Chunk, Run
 
 KEY_GROUPS = 128

@@ -29,7 +29,7 @@ def batches(rows: int, value: bytes) -> Iterator[Any]:
     """Sorted changes of 64 key groups, made as they are asked for."""
     import pyarrow as pa
 
-    from tidegate.wal.bad_rows import CHANGES
+    from tidegate.wal.staging.bad_rows import CHANGES
 
     per_group = max(1, rows // 64)
     for first in range(0, rows, BATCH_ROWS):
@@ -47,8 +47,7 @@ def patching(state_bytes: int) -> Any:
     """A merge for states of so many bytes each."""
     import pyarrow as pa
 
-    from tidegate.spark.keyed_merge import merge_with
-    from tidegate.spark.keyed_patch import PatchedTable
+    from tidegate.spark.state.merge import PatchedTable, merge_with
 
     def read(_table: str, _start: int, rows: Any) -> Any:
         return pa.array([b'{"n":1,"s":"%s"}' % (b"s" * state_bytes) for _ in range(len(rows))], pa.binary())
@@ -58,9 +57,9 @@ def patching(state_bytes: int) -> Any:
 
 def stage(rows: int, state_bytes: int) -> None:
     """Stage so many rows and print what it took."""
-    from tidegate.wal.bad_rows import StageSpec
-    from tidegate.wal.changelog import stage_task
-    from tidegate.wal.file_log import FileLog
+    from tidegate.wal.file.log import FileLog
+    from tidegate.wal.staging.bad_rows import StageSpec
+    from tidegate.wal.staging.changelog import stage_task
 
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
         log = FileLog(folder, "bench")

@@ -117,7 +117,7 @@ def ours(settings: Note, *, again: bool) -> None:
 
         sink.each(write)(batch, batch_id)
         took, state = time.perf_counter() - began, sink.last_state
-        manifest = sink._driver.last_manifest if sink._driver else None  # noqa: SLF001 - of no use to users
+        manifest = sink._writer.coordinator.last_manifest if sink._writer else None  # noqa: SLF001 - of no use to users
         written = sum(frame.bytes for frame in manifest.frames()) if manifest else 0
         asked = max(1, state.hits + state.absent + state.misses)
         known = (state.hits + state.absent) / asked
@@ -144,7 +144,7 @@ def ours(settings: Note, *, again: bool) -> None:
 
 def settle(settings: Note) -> None:
     """Drop what the fill's next versions have replaced: batches are not to share the store with that."""
-    from tidegate.committers.retire import retire_up_to
+    from tidegate.committers.steps.retire import retire_up_to
     from tidegate.options import Options
     from tidegate.sinks.open_store import open_store
     from tidegate.wal.catch_up import catch_up
@@ -200,7 +200,7 @@ def rocksdb(settings: Note, *, again: bool) -> None:
 
 
 @contextlib.contextmanager
-def driver(role: str, settings: Note) -> Iterator[Callable[[], Note]]:
+def coordinator(role: str, settings: Note) -> Iterator[Callable[[], Note]]:
     """A driver in a process group of its own; gives what it tells next. It is killed at the end."""
     command = [sys.executable, __file__, "--role", role, "--settings", json.dumps(settings), "--store", "-"]
     log = Path(settings["folder"], f"{role}.log")
@@ -244,10 +244,10 @@ def until(listen: Callable[[], Note], kind: str) -> list[Note]:
 
 def killed_and_again(role: str, settings: Note) -> tuple[list[Note], Note]:
     """A driver's notes until it is killed within a batch, and what the next one told."""
-    with driver(role, settings) as listen:
+    with coordinator(role, settings) as listen:
         notes = until(listen, "begun") + until(listen, "begun")
         time.sleep(0.2)  # within the batch
-    with driver(f"{role}-again", settings) as listen:
+    with coordinator(f"{role}-again", settings) as listen:
         return notes, until(listen, "again")[-1]
 
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tidegate.committers.driver import Driver
+from tidegate.base.names import LOCAL
+from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import ConfigError
-from tidegate.names import LOCAL
 from tidegate.options import VALUE_BYTES_MAX
-from tidegate.sinks.store import CatalogEntry
-from tidegate.wal import quarantine
-from tidegate.wal.bad_rows import StageSpec
+from tidegate.sinks.records import CatalogEntry
 from tidegate.wal.manifest import Component, Manifest
 from tidegate.wal.record import (
     OFFSETS_BYTES_MAX,
@@ -26,6 +24,8 @@ from tidegate.wal.record import (
     TableSchema,
     VersionFact,
 )
+from tidegate.wal.staging import quarantine
+from tidegate.wal.staging.bad_rows import StageSpec
 
 COMPONENT = "sink"
 CLOCK_AHEAD_MAX_US = 3_600_000_000
@@ -64,20 +64,23 @@ class Barrier(Protocol):
         ...
 
 
-def stage_spec(driver: Driver, barrier: Barrier, attempt: str) -> StageSpec:
+def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> StageSpec:
     """What the tasks of this attempt must know; its time is now, and later than any decision's."""
     return StageSpec(
-        driver.folded.namespace,
+        coordinator.folded.namespace,
         attempt,
         barrier.tables,
         tuple(tuple(barrier.schemas[name].key_types) for name in barrier.tables),
-        driver.options.frame_bytes,
-        driver.options.key_bytes_max,
-        min(driver.options.value_bytes_max, *(s.value_bytes_max or VALUE_BYTES_MAX for s in driver.stores)),
-        driver.folded.key_groups,
+        coordinator.options.frame_bytes,
+        coordinator.options.key_bytes_max,
+        min(
+            coordinator.options.value_bytes_max,
+            *(s.value_bytes_max or VALUE_BYTES_MAX for s in coordinator.stores),
+        ),
+        coordinator.folded.key_groups,
         barrier.tables.index(quarantine.TABLE) if quarantine.TABLE in barrier.tables else None,
-        max(driver.clock.now_us(), driver.folded.decided_at_us + 1, driver.begun_us + 1),
-        tuple(map(driver.options.ttl_us, barrier.tables)),
+        max(coordinator.clock.now_us(), coordinator.folded.decided_at_us + 1, coordinator.begun_us + 1),
+        tuple(map(coordinator.options.ttl_us, barrier.tables)),
         called(barrier.origin),
         tuple(tuple(column.name for column in barrier.schemas[name].key) for name in barrier.tables),
         tuple(_time_columns(barrier.schemas[name]) for name in barrier.tables),
@@ -98,16 +101,16 @@ def called(origin: Origin) -> str:
     return f"batch {origin.batch_id}" if isinstance(origin, BatchOrigin) else "this load"
 
 
-def manifest_of(driver: Driver, barrier: Barrier, attempt: str, acks: Sequence[Ack]) -> Manifest:
+def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: Sequence[Ack]) -> Manifest:
     """The manifest of the version that would follow the one folded last."""
-    state = driver.folded
+    state = coordinator.folded
     version = state.last_version + 1
     tables = dict(state.tables)
     for name in barrier.tables:
         before = tables.get(name, TableAt(""))
         start = version if name in barrier.starts else before.start
         brought = name in barrier.expiring
-        expires = True if driver.options.ttl_us(name) or brought else before.expires
+        expires = True if coordinator.options.ttl_us(name) or brought else before.expires
         tables[name] = TableAt(barrier.schemas[name].schema_id, start, expires)
     return Manifest(
         state.namespace,
@@ -131,16 +134,21 @@ def _components(barrier: Barrier, acks: Sequence[Ack]) -> dict[str, Component]:
 
 
 def decided_of(
-    driver: Driver, barrier: Barrier, manifest: Manifest, address: str, digest: str, attempted_us: int = 0
+    coordinator: Coordinator,
+    barrier: Barrier,
+    manifest: Manifest,
+    address: str,
+    digest: str,
+    attempted_us: int = 0,
 ) -> Decided:
     """The Decided record of this attempt, which began at ``attempted_us``: it is decided no earlier, even if
     the clock went back since, so that no row lives longer than its time after the decision.
 
     ConfigError: that would be more than an hour ahead of this machine's clock, or of the log's.
     """
-    state, now = driver.folded, driver.clock.now_us()
-    decided_at_us = max(now, state.decided_at_us + 1, driver.begun_us + 1, attempted_us)
-    of_log = driver.log.now_us()
+    state, now = coordinator.folded, coordinator.clock.now_us()
+    decided_at_us = max(now, state.decided_at_us + 1, coordinator.begun_us + 1, attempted_us)
+    of_log = coordinator.log.now_us()
     for whose, its_now in (("this machine's", now), ("the log's", now if of_log is None else of_log)):
         if decided_at_us > its_now + CLOCK_AHEAD_MAX_US:
             ahead_h = (decided_at_us - its_now) / 3.6e9
@@ -152,8 +160,8 @@ def decided_of(
             raise ConfigError(msg)
     return Decided(
         namespace=state.namespace,
-        writer=driver.writer,
-        epoch=driver.epoch,
+        writer=coordinator.writer,
+        epoch=coordinator.epoch,
         prev_digest=state.digest,
         attempt=manifest.attempt,
         version=manifest.version,

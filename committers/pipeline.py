@@ -8,20 +8,21 @@ order. A version is **in flight** from its decision until it is visible. The ord
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 
-from tidegate import failpoints, observing
+from tidegate.base import failpoints
 from tidegate.committers.barrier import Barrier
-from tidegate.committers.commit import OnItsWay, complete, decided_since, until_decided
-from tidegate.committers.driver import Driver
-from tidegate.committers.phases import Phases
+from tidegate.committers.commit import InFlight, complete, decided_since, until_decided
+from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.states import Machine, State
-from tidegate.committers.trim import summarise_if_due
+from tidegate.committers.steps.trim import summarise_if_due
 from tidegate.errors import FencedError, StoreUnavailableError, TidegateError
+from tidegate.observe import events
 from tidegate.wal.record import TableSchema, VersionFact
 
 logger = logging.getLogger("tidegate")
@@ -55,13 +56,13 @@ class Pipeline:
 
     def __init__(
         self,
-        driver: Driver,
-        published: Callable[[OnItsWay], None] = lambda _: None,
+        coordinator: Coordinator,
+        published: Callable[[InFlight], None] = lambda _: None,
         changes: Changes | None = None,
     ) -> None:
-        self._driver, self._published, self._changes = driver, published, changes or Changes()
-        self._completing = dataclasses.replace(driver)  # a view of its own: no driver serves two threads
-        self._line: deque[OnItsWay] = deque()
+        self._coordinator, self._published, self._changes = coordinator, published, changes or Changes()
+        self._completing = dataclasses.replace(coordinator)  # a view of its own: no driver serves two threads
+        self._line: deque[InFlight] = deque()
         self._decided = self._visible = 0
         self._stopping = self._not_ours = False
         self._schemas: dict[str, TableSchema] = {}
@@ -94,29 +95,32 @@ class Pipeline:
         """
         self.check()
         if barrier.reads_state:
-            self.drain(self._driver.options.apply_deadline_s)
-        base = self._driver.last_decided
-        on_its_way = until_decided(self._driver, barrier, self._wait_for_room)
-        for each in decided_since(self._driver, base, on_its_way):
+            self.drain(self._coordinator.options.apply_deadline_s)
+        base = self._coordinator.last_decided
+        in_flight_version = until_decided(self._coordinator, barrier, self._wait_for_room)
+        for each in decided_since(self._coordinator, base, in_flight_version):
             self._put(each)
-        summarise_if_due(self._driver)
+        summarise_if_due(self._coordinator)
         failpoints.hit("commit.before_return")
-        return on_its_way.fact
+        return in_flight_version.fact
 
     def _wait_for_room(self) -> None:
-        most, deadline_s = self._driver.options.commit_in_flight, self._driver.options.apply_deadline_s
+        most, deadline_s = (
+            self._coordinator.options.commit_in_flight,
+            self._coordinator.options.apply_deadline_s,
+        )
         if self.in_flight >= most:
-            self._driver.waits_for(f"room: {self.in_flight} decided versions are not visible")
+            self._coordinator.waiting_for(f"room: {self.in_flight} decided versions are not visible")
         self._wait_until(lambda: self.in_flight < most, deadline_s)
 
-    def _put(self, on_its_way: OnItsWay) -> None:
-        if on_its_way.manifest is None:
+    def _put(self, in_flight_version: InFlight) -> None:
+        if in_flight_version.manifest is None:
             self._not_ours = True
         else:
-            self._schemas.update(on_its_way.manifest.schemas)
+            self._schemas.update(in_flight_version.manifest.schemas)
         if self.in_flight:
-            self._driver.waits_for(f"version {on_its_way.fact.version - 1} to be visible first")
-        self._line.append(on_its_way)
+            self._coordinator.waiting_for(f"version {in_flight_version.fact.version - 1} to be visible first")
+        self._line.append(in_flight_version)
         self._decided += 1
         self._changes.tell()
 
@@ -126,7 +130,7 @@ class Pipeline:
         Errors as ``drain``: a version whose manifest is another's has to be visible first.
         """
         if self._not_ours:
-            self.drain(self._driver.options.apply_deadline_s)
+            self.drain(self._coordinator.options.apply_deadline_s)
             self._not_ours = False
         return self._schemas
 
@@ -143,8 +147,8 @@ class Pipeline:
             return
         version = self._line[0].fact.version
         msg = f"version {version}, which an earlier batch decided, failed in the background: {error}"
-        if isinstance(error, FencedError) and self._driver.epoch > self.line_epoch:
-            msg += f"; this driver has fenced that one since, at epoch {self._driver.epoch}: restart it"
+        if isinstance(error, FencedError) and self._coordinator.epoch > self.line_epoch:
+            msg += f"; this driver has fenced that one since, at epoch {self._coordinator.epoch}: restart it"
         raise (type(error) if isinstance(error, TidegateError) else TidegateError)(msg) from error
 
     def drain(self, timeout_s: float) -> None:
@@ -162,17 +166,17 @@ class Pipeline:
         self.check()
         if not came:
             msg = (
-                f"{self.in_flight} versions are decided and not visible in {self._driver.store.where} after"
-                f" {timeout_s} s; they stay decided: restart the query or run `tidegate recover` when the"
-                " store is back"
+                f"{self.in_flight} versions are decided and not visible in {self._coordinator.store.where}"
+                f" after {timeout_s} s; they stay decided: restart the query or run `tidegate recover` when"
+                " the store is back"
             )
             raise StoreUnavailableError(msg)
 
     def stop(self) -> None:
         """Let ``run`` end behind the version that it is at."""
         self._stopping = True
-        for on_its_way in self._line.copy():
-            _no_more(on_its_way)
+        for in_flight_version in self._line.copy():
+            _no_more(in_flight_version)
         self._changes.tell()
 
     # -- the completing side ---------------------------------------------------------------------------------
@@ -186,37 +190,37 @@ class Pipeline:
 
     def complete_next(self) -> None:
         """Complete the oldest version in flight. Nothing is raised: it is told and kept in ``failed``."""
-        on_its_way = self._line[0]
+        in_flight_version = self._line[0]
         try:
             failpoints.hit("pipeline.before_complete")
-            with observing.within(on_its_way.machine.watch):
-                self._complete(on_its_way)
-                self._published(on_its_way)
+            with events.log_context(in_flight_version.machine.watch):
+                self._complete(in_flight_version)
+                self._published(in_flight_version)
             failpoints.hit("pipeline.after_complete")
         except Exception as error:
-            version, trace = on_its_way.fact.version, not isinstance(error, TidegateError)
+            version, trace = in_flight_version.fact.version, not isinstance(error, TidegateError)
             level, told = logging.ERROR, "version %s is decided, the line stops at it: %s"
             logger.log(level, told, version, error, exc_info=trace)
             self.failed = error
-            _no_more(on_its_way)
+            _no_more(in_flight_version)
         else:
             self._line.popleft()
             self._visible += 1
         self._changes.tell()
 
-    def _complete(self, on_its_way: OnItsWay) -> None:
-        fact, manifest, machine = on_its_way
+    def _complete(self, in_flight_version: InFlight) -> None:
+        fact, manifest, machine = in_flight_version
         mine = self._completing
         if mine.folded.last_version < fact.version:
-            mine.view = self._driver.view  # it has at least this version
+            mine.view = self._coordinator.view  # it has at least this version
         mine.watch = machine.watch
-        mine.waits_for("")
+        mine.waiting_for("")
         while True:
-            mine.epoch = mine.tried_epoch = self._driver.epoch
+            mine.epoch = mine.tried_epoch = self._coordinator.epoch
             try:
                 complete(mine, fact, manifest, machine)
             except FencedError:
-                if self._driver.epoch == mine.epoch:
+                if self._coordinator.epoch == mine.epoch:
                     raise
                 # Not another driver: while a later version was decided this one fenced itself.
                 machine = Machine(State.DECIDED, machine.watch)
@@ -224,7 +228,73 @@ class Pipeline:
                 return
 
 
-def _no_more(on_its_way: OnItsWay) -> None:
-    """Nobody here works on it any more, so nobody watches it."""
-    if isinstance(on_its_way.machine.watch, Phases):
-        on_its_way.machine.watch.end()
+def _no_more(in_flight_version: InFlight) -> None:
+    """End the watch of a version that this driver no longer completes."""
+    in_flight_version.machine.watch.end()
+
+
+# -- a pipeline whose completing side is a thread, which ends with its query and is drained at the end -----
+
+logger = logging.getLogger("tidegate")
+
+
+class PipelineThread(Pipeline):
+    """Completes beside the batches: a daemon thread while the query runs, or something is in flight.
+
+    ``ended`` says whether the query has ended; it is asked every ``heartbeat_s``. When the interpreter
+    exits, what is in flight is drained first, at most ``apply_deadline_s``.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        published: Callable[[InFlight], None] = lambda _: None,
+        ended: Callable[[], bool] = lambda: False,
+    ) -> None:
+        super().__init__(coordinator, published)
+        self._ended, self._options = ended, coordinator.options
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def commit(self, barrier: Barrier) -> VersionFact:
+        try:
+            return super().commit(barrier)
+        finally:
+            self._start()  # also when what followed the decision failed
+
+    def close(self) -> TidegateError | None:
+        """Drain, at most ``apply_deadline_s``, and end the thread; why something stays in flight, or None.
+
+        It returns behind the version that the thread is at, which has deadlines of its own.
+        """
+        problem = None
+        try:
+            self.drain(self._options.apply_deadline_s)
+        except TidegateError as error:
+            problem = error
+        self.stop()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+        return problem
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None and self.in_flight and not self.stopped:
+                self._thread = threading.Thread(target=self._run, name="tidegate-pipeline", daemon=True)
+                atexit.register(self._at_exit)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self.run(self._options.heartbeat_s)
+            with self._starting:  # so that no version comes in between the look and the end
+                if self.stopped or (self._ended() and not self.in_flight):
+                    self._thread = None
+                    break
+        atexit.unregister(self._at_exit)
+
+    def _at_exit(self) -> None:
+        problem = self.close()
+        if problem is not None:
+            logger.error("the process ends with versions in flight, for the next one to recover: %s", problem)

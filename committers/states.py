@@ -10,9 +10,8 @@ the exhaustive exploration run this same code.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 
-from tidegate.sinks.store import Pointer
+from tidegate.sinks.records import Pointer
 from tidegate.wal.fold import decided_for, fact_of
 from tidegate.wal.record import Decided, Folded, RestoreOrigin, VersionFact
 
@@ -150,7 +149,25 @@ ACTIONS: dict[State, Action] = {
 """What the driver does in each state."""
 
 
-Watch = Callable[[State], None]
+class Watch:
+    """What looks on at one barrier: it learns each step, and decides nothing. This one ignores all of
+    them.
+    """
+
+    def entered(self, state: State) -> None:
+        """A state is entered: by a commit's machine, or by one that takes a decided version up again."""
+
+    def of_version(self, version: int) -> None:
+        """The barrier's version is known: it is decided."""
+
+    def waiting_for(self, reason: str) -> None:
+        """The commit waits for something that its phase does not name; '' again: for what the phase names."""
+
+    def retried(self, error: BaseException) -> None:
+        """A try failed with this error, and is made again."""
+
+    def end(self) -> None:
+        """The barrier is no longer in flight, whatever became of it. May be repeated."""
 
 
 class IllegalTransitionError(AssertionError):
@@ -160,14 +177,14 @@ class IllegalTransitionError(AssertionError):
 class Machine:
     """One barrier's state. ``on(event)`` moves it along ``TABLE`` and nowhere else.
 
-    ``watch`` is told each state that is entered; it decides nothing.
+    ``watch`` learns each state that is entered.
     """
 
     def __init__(self, state: State = State.READY, watch: Watch | None = None) -> None:
         self.state = state
-        self.watch = watch
-        if watch is not None and state is not State.READY:
-            watch(state)  # a decided version is taken up
+        self.watch = watch or Watch()
+        if state is not State.READY:
+            self.watch.entered(state)  # a decided version is taken up
 
     @property
     def action(self) -> Action:
@@ -181,8 +198,7 @@ class Machine:
         except KeyError:
             msg = f"event {event.name} in state {self.state.name}"
             raise IllegalTransitionError(msg) from None
-        if self.watch is not None:
-            self.watch(self.state)
+        self.watch.entered(self.state)
         return self.state
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, TypeVar
 
-from tidegate.clock import Clock
 from tidegate.sinks.aliases import Target
-from tidegate.sinks.open_store import REDIS, open_store
-from tidegate.sinks.store import CatalogEntry, Identity, Lease, Pointer, Store
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.sinks.rules.leases import Lease
+from tidegate.sinks.store import Store
 from tidegate.wal.record import TableSchema
 
 CLOSE_S = 30.0
@@ -66,25 +66,13 @@ class AsyncStore(abc.ABC):
     async def close(self) -> None: ...
 
 
-class AsyncLookingStore(AsyncStore):
-    """A store that gives rows and the pointer in one round trip: ``LookingStore``; see there."""
+class AsyncSupportsReadWithPointer(AsyncStore):
+    """A store that gives rows and the pointer in one round trip: ``SupportsReadWithPointer``; see there."""
 
     @abc.abstractmethod
-    async def get_many_and_look(
+    async def get_many_with_pointer(
         self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
     ) -> tuple[Any, Pointer]: ...
-
-
-def open_async_store(
-    url: str, namespace: str, options: Mapping[str, Any] | None, clock: Clock | None
-) -> AsyncStore:
-    """The store that a URL names, for the running event loop. Errors as ``open_store``."""
-    store = open_store(url, namespace, options, clock)
-    if url.partition(":")[0] not in REDIS:
-        return ThreadedStore(store)
-    from tidegate.sinks.redis_async_store import AsyncRedisStore
-
-    return AsyncRedisStore(url, namespace, dict(options or {}))
 
 
 class ThreadedStore(AsyncStore):

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from tidegate.clock import Clock
+from tidegate.base.clock import Clock
+from tidegate.base.urls import path_of, redact, scheme_of
 from tidegate.errors import ConfigError
+from tidegate.sinks.async_store import AsyncStore, ThreadedStore
 from tidegate.sinks.store import Store
-from tidegate.urls import path_of, redact, scheme_of
 
 
 def open_store(
@@ -21,8 +22,8 @@ def open_store(
     """The store that a URL names. Opens no connection and writes nothing.
 
     ``memory://name``: this process's memory. ``sqlite:///path``: a folder of SQLite files.
-    ``redis://host:port/db`` and its kin: ``redis_settings.py``. ``cassandra://hosts/keyspace``:
-    ``cassandra_settings.py``.
+    ``redis://host:port/db`` and its kin: ``sinks/redis/client/settings.py``. ``cassandra://hosts/keyspace``:
+    ``sinks/cassandra/client/settings.py``.
     ``options`` are the backend's own. ``clock`` is the time of leases and heartbeat where the
     backend has no clock of its own.
 
@@ -41,6 +42,18 @@ def open_store(
     return opener(url, namespace, clock, **dict(options or {}))
 
 
+def open_async_store(
+    url: str, namespace: str, options: Mapping[str, Any] | None, clock: Clock | None
+) -> AsyncStore:
+    """The store that a URL names, for the running event loop. Errors as ``open_store``."""
+    store = open_store(url, namespace, options, clock)
+    if url.partition(":")[0] not in REDIS:
+        return ThreadedStore(store)
+    from tidegate.sinks.redis.async_store import AsyncRedisStore
+
+    return AsyncRedisStore(url, namespace, dict(options or {}))
+
+
 def _options_of(opener: Callable[..., Store]) -> list[str]:
     parameters = inspect.signature(opener).parameters.values()
     return sorted(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
@@ -52,13 +65,13 @@ def _takes_any(opener: Callable[..., Store]) -> bool:
 
 
 def _open_memory(url: str, namespace: str, clock: Clock | None) -> Store:
-    from tidegate.sinks.memory_store import MemoryStore
+    from tidegate.sinks.memory.store import MemoryStore
 
     return MemoryStore(unquote(url.removeprefix("memory://")), namespace, clock)
 
 
 def _open_sqlite(url: str, namespace: str, clock: Clock | None, *, timeout_s: Any = 30.0) -> Store:
-    from tidegate.sinks.sqlite_store import SqliteStore
+    from tidegate.sinks.sqlite.store import SqliteStore
 
     path = path_of(url)
     if path is None or not path.strip("/"):
@@ -71,7 +84,7 @@ def _open_sqlite(url: str, namespace: str, clock: Clock | None, *, timeout_s: An
 
 def _open_redis(url: str, namespace: str, _clock: Clock | None, **options: Any) -> Store:
     try:
-        from tidegate.sinks.redis_store import RedisStore
+        from tidegate.sinks.redis.store import RedisStore
     except ModuleNotFoundError as error:
         if error.name != "redis":
             raise
@@ -81,7 +94,7 @@ def _open_redis(url: str, namespace: str, _clock: Clock | None, **options: Any) 
 
 def _open_cassandra(url: str, namespace: str, _: Clock | None, **options: Any) -> Store:
     try:
-        from tidegate.sinks.cassandra_store import CassandraStore
+        from tidegate.sinks.cassandra.store import CassandraStore
     except ModuleNotFoundError as error:
         if error.name != "cassandra":
             raise

@@ -4,8 +4,8 @@ A store keeps one namespace: rows by (table, key group, key, version), and a **p
 the visible version. Rows of versions above the pointer are never shown. The store never
 decides anything: what is applied was decided in the log before (I5).
 
-Implementations: ``memory_store.py`` (the reference), ``sqlite_store.py`` (embedded), and the
-servers'. All pass ``tidegate.testing.store_suite``.
+Implementations: ``sinks/memory/store.py`` (the reference), ``sinks/sqlite/store.py`` (embedded), and the
+servers'. All pass ``tidegate.testing.store.suite``.
 
 Every method may raise StoreUnavailableError: no answer in time. From ``pointer`` and the
 reads it proves nothing but that; from ``publish``, ``claim`` and ``announce`` the effect is
@@ -16,117 +16,32 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from tidegate.checks import ONLY_REDIS, Check
+from tidegate.base.checks import ONLY_REDIS, Check
 from tidegate.errors import ConfigError
 from tidegate.sinks.aliases import Aliases
-from tidegate.sinks.attempts import Attempts
-from tidegate.sinks.fillable import Fillable
-from tidegate.sinks.leases import Lease as Lease  # noqa: PLC0414 - stores and their users find it here
-from tidegate.sinks.leases import LeaseInfo as LeaseInfo  # noqa: PLC0414
-from tidegate.sinks.reads import live_rows, value_at, values_at
-from tidegate.wal.frame import Chunk
-from tidegate.wal.record import KeyGroups, Origin, TableAt, TableSchema
+from tidegate.sinks.records import (
+    ABOVE_ALL,
+    CatalogEntry,
+    Counts,
+    Finding,
+    Identity,
+    Pointer,
+    Stamp,
+    Stopped,
+    Vacuumed,
+    never,
+)
+from tidegate.sinks.rules.attempts import Attempts
+from tidegate.sinks.rules.leases import Lease, LeaseInfo
+from tidegate.sinks.rules.reads import live_rows, value_at, values_at
+from tidegate.wal.frame import Chunk, Run
+from tidegate.wal.record import TableSchema
 
 
-class Identity(msgspec.Struct, frozen=True):
-    """Which namespace a store holds. ``uuid`` is the log's; the same in every store."""
-
-    uuid: str
-    name: str
-    key_groups: KeyGroups
-    format: int = 1
-
-
-class Pointer(msgspec.Struct, frozen=True):
-    """The one small record that readers look at first.
-
-    ``visible`` is the visible version (0: none yet) and ``digest`` that version's digest;
-    ``epoch`` the highest claimed; ``horizon`` the oldest version readers may ask for;
-    ``heartbeat_age_s`` seconds since the writer's last sign of life by the store's clock, None
-    when there was none.
-    """
-
-    visible: int = 0
-    digest: str = ""
-    epoch: int = 0
-    writer: str = ""
-    horizon: int = 0
-    heartbeat_age_s: float | None = None
-
-    @property
-    def filling_at(self) -> int:
-        """The version that the store is being filled at, from another store; 0: it is not."""
-        return 0 if self.visible else self.horizon
-
-
-class CatalogEntry(msgspec.Struct, frozen=True):
-    """What a store tells readers of one visible version (readers have no log).
-
-    ``tables`` holds every table that exists at this version; ``changes`` counts this
-    version's upserts and deletes per table. ``published_at_us`` is set by the store's clock.
-    ``source_offsets`` are a batch's, as Spark prints them; '' where it has none, or they are long. Those of a
-    restored version are those of the last batch that it holds.
-    """
-
-    version: int
-    digest: str
-    attempt: str
-    origin: Origin
-    decided_at_us: int
-    tables: dict[str, TableAt]
-    changes: dict[str, int]
-    parallelism: dict[str, dict[str, int]] = {}
-    published_at_us: int = 0
-    source_offsets: str = ""
-
-
-class Stamp(msgspec.Struct, frozen=True):
-    """The version being applied; its write timestamp, the decision's (never the clock's); the attempt that
-    was decided ('': not told, not checked).
-    """
-
-    version: int
-    decided_at_us: int
-    attempt: str = ""
-
-
-class Vacuumed(msgspec.Struct, frozen=True):
-    """What a vacuum found that no reader can reach: rows of tables, delete markers among them;
-    the writer's notes of what was applied and sealed; leases that ran out; catalog entries.
-    """
-
-    rows: int = 0
-    notes: int = 0
-    leases: int = 0
-    entries: int = 0
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One thing ``verify`` found wrong: where, what was expected, what is there."""
-
-    where: str
-    expected: str
-    found: str
-
-
-ABOVE_ALL = 2**52  # a version above any that there will be
-Counts = Mapping[int, Mapping[str, int]]
-"""Changes per key group and table."""
-
-Stopped = Callable[[], bool]
-"""Asked between two steps of long work: True, and it ends there."""
-
-
-def never() -> bool:  # go on to the end
-    return False
-
-
-class Store(Fillable, Attempts):
+class Store(Attempts):
     """One namespace in one store. An instance may be used by several threads.
 
     ``where`` names the store in messages; it never shows a password.
@@ -144,6 +59,10 @@ class Store(Fillable, Attempts):
     """So many versions beyond those may leases hold, unless ``max_layers`` says otherwise: where what a
     version costs grows with its rows only, the limit is there for the disk, not for the reads.
     """
+    can_be_filled = False
+    """Whether ``begin_fill`` and ``publish_filled`` work here."""
+    can_rewrite = False
+    """Whether ``rewrite`` works here."""
 
     # -- identity ------------------------------------------------------------------------------
 
@@ -403,7 +322,7 @@ class Store(Fillable, Attempts):
         A key group whose floor is at or above the version is not named: it is merged there.
         """
         if self.can_rewrite and stamp.version <= self.pointer().horizon:
-            return {}  # some rows were dropped, others written again: compared by keys (``repair_base.py``)
+            return {}  # some rows were dropped, others rewritten: compared by keys (repair/below_horizon.py)
         return {group: counts[group] for group in counts if self.verify(stamp, {group: counts[group]})}
 
     def stamp(self, version: int) -> None:
@@ -496,3 +415,47 @@ class Store(Fillable, Attempts):
     @abc.abstractmethod
     def close(self) -> None:
         """Release handles. May be repeated; nothing durable changes."""
+
+    # -- filling from another store, which a store may leave out ---------------------------------
+
+    def begin_fill(self, entry: CatalogEntry, epoch: int) -> int:
+        """Make ready to be filled at the entry's version, while nothing is visible; the version that stands.
+
+        One atomic conditional write marks the store: the horizon becomes that version iff nothing
+        is visible, the horizon is below it, and the store's epoch <= ``epoch``. A horizon above a
+        visible version of 0 means: nothing but this version, whole, may become visible first. Then, in
+        every key group, the floor becomes at least the version before the one that stands, and what lies at
+        or below it is dropped: what an older filler, or an apply of version 1, brings late is not written.
+
+        Durable on return. May be repeated and may land late: the horizon never goes down, and nothing of the
+        version that stands is touched. 0: something is visible here already, or a higher epoch is claimed;
+        nothing was changed. ConfigError: this kind of store cannot be filled; it can only follow a log that
+        reaches back to version 1. StoreNotVerifiedError: a server was not compared with the log.
+        WalGapError: it lost what it had, and has to be dropped first. ValueError: see ``FILLED_FROM``.
+        """
+        raise ConfigError(
+            f"{self.where}: a store of this kind cannot be filled from another one; it can follow a log that"
+            " reaches back to version 1, or a new namespace from its start"
+        )
+
+    def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
+        """Make ``entry.version``, which the store was filled at and sealed, the first visible one.
+
+        First the floor of every key group becomes that version: what was applied is all versions up
+        to it, merged. Then one atomic conditional write, as ``publish``: visible 0 -> version iff
+        nothing is visible, the horizon is exactly this version and the store's epoch <= ``epoch``.
+        StoreNotVerifiedError: servers changed since the fill began; begin it again.
+        """
+        raise ConfigError(f"{self.where}: a store of this kind cannot be filled from another one")
+
+    def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
+        """Write rows again that readers at the horizon's version lack, as rows of that version, the stamp's.
+
+        A row is the key's newest one at or below that version, as the log has it; of a key that has none
+        there, a delete marker. So a row that was replaced or retired never comes back.
+
+        Durable: on return. Repeatable: yes, and it may land late, after the horizon moved on: readers at
+        and above the new horizon get what they got before. Raises: ConfigError where ``can_rewrite`` is
+        False.
+        """
+        raise ConfigError(f"{self.where}: a store of this kind cannot write single rows of its base again")

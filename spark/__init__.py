@@ -1,8 +1,40 @@
-"""The PySpark side: the only part that imports pyspark."""
+"""The PySpark side: the only part that imports pyspark.
 
-from tidegate.spark.data_source import register
-from tidegate.spark.locality import Locality, LocationIdProvider, MetadataStore
-from tidegate.spark.sink import VersionedSink
-from tidegate.spark.transaction import Transaction
+The names below are imported when they are first used. So modules without pyspark need no pyspark.
+"""
 
-__all__ = ["Locality", "LocationIdProvider", "MetadataStore", "Transaction", "VersionedSink", "register"]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidegate.spark.placement.locality import Locality as Locality
+    from tidegate.spark.placement.locality import LocationIdProvider as LocationIdProvider
+    from tidegate.spark.placement.locality import MetadataStore as MetadataStore
+    from tidegate.spark.sink import VersionedSink as VersionedSink
+    from tidegate.spark.source.data_source import register as register
+    from tidegate.spark.transaction import Transaction as Transaction
+
+_HOME = {
+    **dict.fromkeys(("Locality", "LocationIdProvider", "MetadataStore"), "tidegate.spark.placement.locality"),
+    "Transaction": "tidegate.spark.transaction",
+    "VersionedSink": "tidegate.spark.sink",
+    "register": "tidegate.spark.source.data_source",
+}
+"""Where each public name is defined."""
+
+__all__ = sorted(_HOME)  # noqa: PLE0605 - a list of text
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for a public one
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,58 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidegate.committers.background import Background
-from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.finish import finish_decided
-from tidegate.committers.follower import Follower, Standing, followers_of
-from tidegate.committers.open import open_namespace
-from tidegate.committers.phases import Phases
-from tidegate.committers.pipeline_thread import PipelineThread
-from tidegate.committers.repair import repair
-from tidegate.committers.state_links import StateLinks
-from tidegate.deadline import check_ends
+from tidegate.base.deadline import check_ends
+from tidegate.committers.background.follower import Standing
+from tidegate.committers.operations.finish import finish_decided
+from tidegate.committers.states import Watch
+from tidegate.committers.steps.phases import Phases
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.observing import Commit
-from tidegate.options import PIPELINED, Endpoints, Options, StoreAt
-from tidegate.reading import no_schema
+from tidegate.observe.events import Commit
+from tidegate.options import PIPELINED, Endpoints, Options, StoreRef
 from tidegate.sinks.open_store import open_store
-from tidegate.spark.apply_job import apply_on_executors
-from tidegate.spark.batch import BatchContext, batch_context, is_running
-from tidegate.spark.cached_state import CachePlace, cache_place, together
-from tidegate.spark.call_checks import Names, check_table, columns_named, key_columns
-from tidegate.spark.driver_stage import DriverStage
-from tidegate.spark.loads import Loads
-from tidegate.spark.locality import Locality
-from tidegate.spark.parallelism import tasks_for
-from tidegate.spark.passed_over import Failed, failed, refuse_passed_over
-from tidegate.spark.placement import Placement, Places, placement_for
-from tidegate.spark.small_batches import SmallBatches
-from tidegate.spark.stage import SparkBarrier
-from tidegate.spark.stopped import stopped
-from tidegate.spark.telling import Teller
+from tidegate.spark.batch import (
+    BatchContext,
+    Failed,
+    batch_context,
+    failed,
+    is_running,
+    refuse_connect,
+    refuse_passed_over,
+)
+from tidegate.spark.calls.checks import Names, check_table, columns_named, key_columns
+from tidegate.spark.errors import stopped
+from tidegate.spark.loads import Once, import_of, load_of
+from tidegate.spark.lock import SinkLock
+from tidegate.spark.placement.locality import Locality
+from tidegate.spark.reporting import SinkReporter
+from tidegate.spark.staging.job import SparkBarrier
+from tidegate.spark.staging.on_driver import DriverStage
+from tidegate.spark.staging.parallelism import tasks_for
+from tidegate.spark.staging.small_batches import SmallBatchPredictor
+from tidegate.spark.state.cache import together
 from tidegate.spark.transaction import Transaction
-from tidegate.spark.turns import Turns
-from tidegate.wal import quarantine
-from tidegate.wal.fold import replay_of
+from tidegate.spark.writer import Alive, Connections, OpenWriter, Setting
+from tidegate.wal.fold import decided_for, once_key, replay_of
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import BatchOrigin, Folded, Origin, StateReads, TableSchema, VersionFact
+from tidegate.wal.record import BatchOrigin, Folded, Origin, StateReads, VersionFact
+from tidegate.wal.staging import quarantine
 
 logger = logging.getLogger("tidegate")
 
 Write = Callable[[Transaction, DataFrame], None]
-Alive = Callable[[], bool]
 
 
-class VersionedSink(Loads):
+class VersionedSink:
     """A sink for ``foreachBatch``: one atomic, numbered version per micro-batch.
 
     >>> sink = VersionedSink(                                          # doctest: +SKIP
@@ -82,7 +82,7 @@ class VersionedSink(Loads):
         *,
         namespace: str,
         wal: str,
-        store: str | Sequence[str | StoreAt],
+        store: str | Sequence[str | StoreRef],
         table: str | None = None,
         key: Names | None = None,
         order_by: Names | None = None,
@@ -114,20 +114,16 @@ class VersionedSink(Loads):
         open_log(wal, namespace, self._endpoints.wal_options).close()
         for at in self._endpoints.stores:
             open_store(at.url, namespace, at.options).close()
-        self._teller = Teller(self._endpoints, self._options)
-        self._lock = Turns()
-        self._driver: Driver | None = None
-        self._links: StateLinks | None = None
-        self._followers: list[Follower] = []
-        self._background: Background | None = None
-        self._session: Any = None
         self._locality = locality or Locality()
-        self._placement: Placement | None = None
+        self._reporter = SinkReporter(self._endpoints, self._options)
+        self._small = SmallBatchPredictor(
+            self._options.driver_stage_max_rows, self._options.driver_stage_max_bytes
+        )
+        self._lock = SinkLock()
+        self._writer: OpenWriter | None = None
+        self._writer_id = ""
         self._done: tuple[str, int] | None = None
         self._failed: Failed | None = None
-        self._small = SmallBatches(self._options.driver_stage_max_rows, self._options.driver_stage_max_bytes)
-        self._pipeline: PipelineThread | None = None
-        self._writer = ""
         self.last_decided: VersionFact | None = None
         """The version of the last batch that ended; with ``commit="pipelined"`` not visible yet, maybe."""
         self.last_commit: Commit | None = None
@@ -189,15 +185,16 @@ class VersionedSink(Loads):
 
         (0, 0) where there is nothing to choose: on one executor, or without the option ``affinity``.
         """
-        return (0, 0) if self._placement is None else self._placement.met
+        writer = self._writer
+        return (0, 0) if writer is None or writer.placement is None else writer.placement.met
 
     @property
     def standings(self) -> list[Standing]:
         """How the stores besides the primary stand: what is visible there, how long they have been
         behind, the error they met last. Empty before the first batch.
         """
-        background = self._background
-        return [] if background is None else background.standings
+        writer = self._writer
+        return [] if writer is None else writer.background.standings
 
     def drain(self, timeout_s: float) -> None:
         """Wait until every version that this sink decided is visible. For ``commit="pipelined"``.
@@ -208,9 +205,9 @@ class VersionedSink(Loads):
         ConfigError: ``timeout_s`` is no number of seconds.
         """
         check_ends("timeout_s", timeout_s)
-        pipeline = self._pipeline
-        if pipeline is not None:
-            pipeline.drain(timeout_s)
+        writer = self._writer
+        if writer is not None:
+            writer.commits.drain(timeout_s)
 
     def recover(self, *, force: bool = False) -> list[int]:
         """Finish what an earlier driver decided, now, without waiting for a batch; the versions made visible.
@@ -221,21 +218,65 @@ class VersionedSink(Loads):
         ConfigError: another writer gave a sign of life within the last 30 s; ``force`` fences it.
         """
         with self._lock:
-            pipeline = self._pipeline
-            if self._driver is not None and (pipeline is None or pipeline.failed is None):
+            if self._writer is not None and self._writer.commits.failed is None:
                 self.drain(self._options.apply_deadline_s)
                 return []
             self._release()
-            self._session = SparkSession.getActiveSession()
-            self._driver = driver = self._new_driver()
+            connections = Connections(self._setting(), SparkSession.getActiveSession())
+            coordinator = connections.coordinator
             try:
-                known = driver.store.identity() is not None
-                mine = known and driver.store.pointer().writer == self._writer
-                done = finish_decided(driver, self._followers, "sink.recover()", force=force or mine)
-                self.recovered, self._writer = done.recovered, driver.writer
+                known = coordinator.store.identity() is not None
+                mine = known and coordinator.store.pointer().writer == self._writer_id
+                done = finish_decided(
+                    coordinator, connections.followers, "sink.recover()", force=force or mine
+                )
+                self.recovered, self._writer_id = done.recovered, coordinator.writer
             finally:
-                self._release()
+                connections.close()
         return self.recovered
+
+    def load(
+        self,
+        tables: Mapping[str, DataFrame],
+        *,
+        token: str,
+        key: Names | Mapping[str, Names] | None = None,
+        replace: bool = False,
+    ) -> int | None:
+        """Write static DataFrames as one version, once per token; that version.
+
+        ``key`` is one for all tables, or one per table; without it the sink's own. With
+        ``replace`` the tables hold exactly these rows afterwards, else the rows are upserted.
+        On return the version is visible, also with ``commit="pipelined"``.
+        May be repeated: a token that was decided before writes nothing and returns its version
+        (None when that is too long ago for the log to say which). Do not run it beside a query
+        of another process on the same namespace: the later of the two fences the earlier.
+
+        Errors prove what they do for a batch; after each of them the same call may be made again, under the
+        same token. ConfigError: the token is not a text of 1 to 200 printable characters, or rows do not fit.
+        """
+        keys = key if key is not None else self._key
+        return self._write_once(load_of(tables, token, keys, replace=replace))
+
+    def import_folder(self, spark: SparkSession, folder: str, *, token: str | None = None) -> int | None:
+        """Make one version of what `tidegate export` wrote, by a Spark job: its tables hold exactly its rows
+        then, other tables stay; that version.
+
+        ``folder`` is wherever Spark can read: a path, or a URL such as s3a://bucket/export; tasks read it, so
+        every executor must reach it. A namespace that is not there is made, with the exported number of key
+        groups unless ``key_groups`` says another. Every file is compared with its checksum first. A folder is
+        imported once into a namespace, under its digest, by `tidegate import` too; ``token`` gives it another
+        name. On return the version is visible. May be repeated: a second time writes nothing and returns its
+        version (None when that is too long ago for the log to say which). Beside a query: as ``load``.
+
+        ConfigError: there is no export, or a table has another key than the namespace's. CorruptError: a file
+        is missing, or is not what was exported. Either way nothing was staged.
+        """
+        once, key_groups = import_of(spark, folder, token)
+        with self._lock:
+            if self._writer is None and self._options.key_groups is None and not self._is_made():
+                self._options = dataclasses.replace(self._options, key_groups=key_groups)
+        return self._write_once(once)
 
     def close(self) -> None:
         """Stop the background work and release handles. The next batch opens again. May be repeated.
@@ -245,7 +286,7 @@ class VersionedSink(Loads):
         """
         with self._lock:
             problem = self._release()
-            self._teller.closed()
+            self._reporter.closed()
         if problem is not None:
             raise problem
 
@@ -264,206 +305,138 @@ class VersionedSink(Loads):
                 fact = self._commit(batch_df, batch, write)
             except BaseException as error:
                 self._failed = failed(self._failed, batch, error)
-                self._teller.failed(batch_id, error)
+                self._reporter.failed(batch_id, error)
                 self._release()  # open again, and recover, before anything else is written
                 if (stop := stopped(error, batch_id)) is not None:
                     raise stop from None
                 raise
             self._done, self._failed, self.last_decided = (batch.run_id, batch_id), None, fact
             skipped = self.last_commit is None or self.last_commit.version != fact.version
-            if self._pipeline is None and skipped:
-                self.last_commit = self._teller.skipped(fact, batch_id)
+            if self._options.commit != PIPELINED and skipped:
+                self.last_commit = self._reporter.skipped(fact, batch_id)
 
     def _commit(self, batch_df: DataFrame, batch: BatchContext, write: Write) -> VersionFact:
-        driver = self._opened(batch_df, batch)
-        if self._background is not None:
-            self._background.check()
-        if self._pipeline is not None:
-            self._pipeline.check()
-        refuse_passed_over(self._failed, batch, driver.folded)
-        origin = _origin(driver.folded, batch)
-        fact = replay_of(driver.folded, origin)
+        writer = self._opened(batch_df, batch)
+        coordinator = writer.coordinator
+        writer.check()
+        refuse_passed_over(self._failed, batch, coordinator.folded)
+        origin = _origin(coordinator.folded, batch)
+        fact = replay_of(coordinator.folded, origin)
         if fact is not None:
             logger.info("batch %s is version %s already; it is skipped", batch.batch_id, fact.version)
             return fact
-        txn = self._transaction(driver, batch.batch_id)
+        txn = Transaction(batch.batch_id, coordinator.folded.last_version, writer.schemas())
         write(txn, batch_df)
-        return self._committed(driver, txn, origin, batch.source_offsets, batch_df)
-
-    def _transaction(self, driver: Driver, batch_id: int) -> Transaction:
-        return Transaction(batch_id, driver.folded.last_version, self._known(driver))
+        local = DriverStage(coordinator, self._small)
+        return self._committed(writer, txn, origin, batch_df, batch.source_offsets, local=local)
 
     def _committed(
         self,
-        driver: Driver,
+        writer: OpenWriter,
         txn: Transaction,
         origin: Origin,
-        source_offsets: str,
         rows: DataFrame,
+        source_offsets: str = "",
         expiring: frozenset[str] = frozenset(),
+        local: DriverStage | None = None,
     ) -> VersionFact:
-        state = driver.folded
+        coordinator = writer.coordinator
+        state = coordinator.folded
         calls, schemas = txn.close(), txn.schemas
         if self._options.on_bad_record == "quarantine":
             schemas[quarantine.TABLE] = quarantine.SCHEMA
         barrier = SparkBarrier(
-            calls,
-            schemas,
-            origin,
-            source_offsets,
-            self._endpoints.only(),
-            state.key_groups,
-            tasks_for(self._options, rows.sparkSession.sparkContext, state.key_groups),
-            state.tables,
-            txn.starts,
-            expiring,
-            self._placement,
-            self._options.function_deadline_s,
-            cache=self._cache(driver),
-            alone=DriverStage(driver, self._small) if isinstance(origin, BatchOrigin) else None,
+            calls=calls,
+            schemas=schemas,
+            origin=origin,
+            source_offsets=source_offsets,
+            endpoints=self._endpoints.only(),
+            key_groups=state.key_groups,
+            parallelism=tasks_for(self._options, rows.sparkSession.sparkContext, state.key_groups),
+            table_ats=state.tables,
+            starts=txn.starts,
+            expiring=expiring,
+            placement=writer.placement,
+            function_deadline_s=self._options.function_deadline_s,
+            cache=writer.cache(),
+            alone=local,
         )
-        with self._teller.watching(driver, origin) as phases:
-            if self._pipeline is None:
-                fact = commit(driver, barrier)
-                self._published(fact, _manifest_of(driver, fact), phases)
-            else:
-                fact = self._pipeline.commit(barrier)
-        driver.held = {}
+        with self._reporter.watching(coordinator, origin):
+            fact = writer.commits.commit(barrier)
+        coordinator.held = {}
         self.last_state = together(barrier.reads)
-        self._teller.decided(driver, fact, self.last_state, barrier.spilled_bytes)
+        self._reporter.decided(coordinator, fact, self.last_state, barrier.spilled_bytes)
         return fact
 
-    def _published(self, fact: VersionFact, manifest: Manifest | None, phases: object) -> None:
-        if isinstance(phases, Phases):
-            self.last_commit = self._teller.published(fact, manifest, phases)
-            self.last_phases = phases.seconds
-        if self._background is not None:
-            self._background.published()
+    def _published(self, fact: VersionFact, manifest: Manifest | None, watch: Watch) -> None:
+        phases = cast("Phases", watch)  # ``_committed`` watches each commit so
+        self.last_commit, self.last_phases = self._reporter.published(fact, manifest, phases), phases.seconds
 
-    def _cache(self, driver: Driver) -> CachePlace | None:
-        if self._links is None:
-            return None
-        links = self._links.at_last() if self._options.state_cache_bytes else ()
-        return cache_place(driver.folded, links, self._options)
-
-    def _opened(self, batch_df: DataFrame, batch: BatchContext) -> Driver:
-        self._session = session = batch_df.sparkSession
-        if self._driver is not None and self._driver.folded.lineage != batch.lineage:
+    def _opened(self, batch_df: DataFrame, batch: BatchContext) -> OpenWriter:
+        session = batch_df.sparkSession
+        if self._writer is not None and self._writer.coordinator.folded.lineage != batch.lineage:
             self._release()  # another query: its checkpoint has to be accepted first
         alive = partial(is_running, session, batch.lineage)
-        driver = self._driver or self._open(
-            batch_df, batch.lineage, lambda state: _refuse(state, batch), alive
-        )
-        self._keep_alive(alive)
-        return driver
+        return self._writer_for(session, batch.lineage, lambda state: _refuse(state, batch), alive)
 
-    def _open(
-        self, rows: DataFrame, lineage: str | None, check: Callable[[Folded], None], alive: Alive
-    ) -> Driver:
-        self._session = rows.sparkSession
-        self._driver = driver = self._new_driver()
-        self._keep_alive(alive)  # a long recovery gives signs of life too
-        with self._teller.watching(driver, None):
-            self.recovered = open_namespace(driver, lineage, check)
-        self._writer, self._links = driver.writer, StateLinks(driver)
-        if self._options.commit == PIPELINED:
-            self._pipeline = PipelineThread(
-                driver, lambda on: self._published(on.fact, on.manifest, on.machine.watch), self._ended
-            )
-        driver.store.heartbeat(driver.epoch)
-        if self._options.affinity:
-            named = self._endpoints.namespace, driver.folded.namespace
-            self._placement = placement_for(self._options, *named, self._locality)
-        if self.recovered:
-            logger.info("recovered versions %s of %s", self.recovered, self._endpoints.namespace)
-        return driver
+    def _writer_for(
+        self, session: SparkSession, lineage: str | None, check: Callable[[Folded], None], alive: Alive
+    ) -> OpenWriter:
+        writer = self._writer
+        if writer is None:
+            connections = Connections(self._setting(), session)
+            writer = self._writer = OpenWriter.open(connections, lineage, check, alive)
+            self.recovered, self._writer_id = writer.recovered, writer.coordinator.writer
+        writer.connections.session = session
+        writer.keep_alive(alive)
+        return writer
 
-    def _keep_alive(self, alive: Alive) -> None:
-        """Heartbeat and retirement beside the batches, while ``alive``."""
-        driver, before = self._driver, self._background
-        if driver is None or not (before is None or before.ended):
-            return
-        if before is not None:
-            before.stop(followers=False)  # one may be at a store that does not answer
-        self._background = Background(
-            driver.log,
-            driver.store,
-            self._options,
-            lambda: driver.epoch,
-            lambda: alive() or self._in_flight,
-            followers=self._followers,
-            at=self._teller.at,
-        )
-        self._background.way = driver.way
-        self._background.decided = lambda: driver.last_decided
-
-    def _new_driver(self) -> Driver:
-        where = self._endpoints
-        apply = {
-            at.name: apply_on_executors(lambda: self._session.sparkContext, where.only(at), self._places)
-            for at in (where.stores if self._session is not None else ())
-        }
-        driver = Driver(
-            where,
-            open_log(where.wal, where.namespace, where.wal_options),
-            open_store(where.store, where.namespace, where.store_options),
-            self._options,
-            apply_on_executors=apply.get(where.stores[0].name),
-        )
-        self._followers = followers_of(driver, apply)
-        return driver
-
-    def _places(self) -> Places | None:
-        return None if self._placement is None else self._placement.current
-
-    def _ended(self) -> bool:
-        return self._background is None or self._background.ended
-
-    @property
-    def _in_flight(self) -> bool:
-        pipeline = self._pipeline
-        return pipeline is not None and not pipeline.stopped and pipeline.in_flight > 0
+    def _setting(self) -> Setting:
+        return Setting(self._endpoints, self._options, self._locality, self._reporter, self._published)
 
     def _release(self) -> TidegateError | None:
-        """End what runs, then close what it used; why versions stay in flight, if any do."""
-        problem = None if self._pipeline is None else self._pipeline.close()
-        if problem is not None:
-            logger.warning("versions stay decided, and are recovered at the next open: %s", problem)
-        if self._background is not None:
-            self._background.stop()
-        if self._driver is not None:
-            self._driver.log.close()
-            self._driver.store.close()
-        for follower in self._followers:
-            follower.store.close()
-        self._driver, self._background, self._followers = None, None, []
-        self._placement, self._links, self._pipeline = None, None, None
-        return problem
+        """Close the writer, if there is one; why versions stay in flight, None: none does."""
+        writer, self._writer = self._writer, None
+        return None if writer is None else writer.close()
 
-    def _known(self, driver: Driver) -> dict[str, TableSchema]:
-        """The schemas of the tables as they stand: the store's, and of what is decided and not there yet."""
-        tables = driver.folded.tables
-        if not tables:
-            return {}
-        in_flight = {} if self._pipeline is None else self._pipeline.schemas()
-        schemas = {**driver.store.schemas(), **in_flight}
-        if not all(at.schema_id in schemas for at in tables.values()) and driver.store.unverified():
-            repair(driver)  # a server lost them with its last writes
-            schemas |= driver.store.schemas()
-        for name, at in tables.items():
-            if at.schema_id not in schemas:
-                raise no_schema(driver.store.where, driver.folded.last_version, name, at.schema_id)
-        return {name: schemas[at.schema_id] for name, at in tables.items()}
+    # -- a version that is no batch -----------------------------------------------------------------
+
+    def _write_once(self, once: Once) -> int | None:
+        refuse_connect(once.rows.sparkSession)
+        with self._lock:
+            streaming = self._writer is not None and not self._writer.background.ended
+            try:
+                return self._write(once)
+            except BaseException:
+                self._release()
+                raise
+            finally:
+                if self._writer is not None and not streaming:
+                    self._writer.background.drain(self._options.apply_deadline_s)
+
+    def _write(self, once: Once) -> int | None:
+        writer = self._writer_for(once.rows.sparkSession, None, lambda _: None, lambda: True)
+        coordinator = writer.coordinator
+        if once_key(once.origin) in coordinator.folded.once:
+            fact = decided_for(coordinator.folded, once.origin)
+            return None if fact is None else fact.version
+        txn = Transaction(-1, coordinator.folded.last_version, writer.schemas())
+        once.write(txn)
+        fact = self._committed(writer, txn, once.origin, once.rows, expiring=once.expiring)
+        writer.commits.drain(self._options.apply_deadline_s)
+        return fact.version
+
+    def _is_made(self) -> bool:
+        where = self._endpoints
+        with (
+            contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store,
+            contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log,
+        ):
+            return store.identity() is not None or any(True for _ in log.decisions())
 
 
 def _origin(state: Folded, batch: BatchContext) -> BatchOrigin:
     return BatchOrigin(batch.lineage, state.generation, batch.batch_id, batch.fingerprint)
-
-
-def _manifest_of(driver: Driver, fact: VersionFact) -> Manifest | None:
-    """Of this version, if the driver made no other one visible behind it."""
-    last = driver.last_manifest
-    return last if last is not None and last.version == fact.version else None
 
 
 def _refuse(state: Folded, batch: BatchContext) -> None:

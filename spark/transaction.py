@@ -12,9 +12,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import BinaryType, MapType, StringType, StructField
 
+from tidegate.base.names import LOCAL, did_you_mean
 from tidegate.errors import ConfigError
-from tidegate.names import LOCAL, did_you_mean
-from tidegate.spark.call_checks import (
+from tidegate.spark.calls.apply_changes import changes_call
+from tidegate.spark.calls.checks import (
     Names,
     check_table,
     columns_named,
@@ -24,8 +25,8 @@ from tidegate.spark.call_checks import (
     predicate,
     same_key,
 )
-from tidegate.spark.changes_call import changes_call
-from tidegate.spark.encoding import (
+from tidegate.spark.calls.column_cache import analyse, kept, know_schema
+from tidegate.spark.calls.columns import (
     bytes_value,
     check_key_type,
     check_value_type,
@@ -36,18 +37,17 @@ from tidegate.spark.encoding import (
     schema_column,
     unless_deleted,
 )
-from tidegate.spark.kept_columns import analyse, kept, know_schema
-from tidegate.spark.keyed_changes import deleted_table
-from tidegate.spark.keyed_state import ReducedColumn, reduced_column
-from tidegate.spark.keyed_update import StateFunction
-from tidegate.spark.legacy_dates import written_as_they_are
-from tidegate.spark.local_state import Redistribute, Step
-from tidegate.spark.local_step import Local, check_local, check_rows, items_schema
-from tidegate.spark.reduce_call import reduced_rows
-from tidegate.spark.update_call import Ddl, Outputs, Update, check_function, output_schemas, table_schema
-from tidegate.wal import own_tables
+from tidegate.spark.calls.legacy_dates import written_as_they_are
+from tidegate.spark.calls.local_state import Local, check_local, check_rows, items_schema
+from tidegate.spark.calls.reduce import reduced_rows
+from tidegate.spark.calls.update import Ddl, Outputs, Update, check_function, output_schemas, table_schema
+from tidegate.spark.state.apply_changes import deleted_table
+from tidegate.spark.state.local_state import Redistribute, Step
+from tidegate.spark.state.reduce import ReducedColumn, reduced_column
+from tidegate.spark.state.update import StateFunction
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
+from tidegate.wal.staging import own_tables
 
 MIXING = frozenset({"upsert", "delete", "emit"})
 """Calls that may touch one table in one transaction: they act in the order they are made."""

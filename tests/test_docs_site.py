@@ -22,4 +22,4 @@ def test_the_site_builds_without_a_warning():
     )
     assert 'id="tidegate.spark.sink.VersionedSink.load"' in writing  # inherited, and a user's
     assert 'id="tidegate.spark.transaction.Transaction.close"' not in writing  # the sink's own
-    assert 'id="tidegate.client.Gate.remember"' not in reading
+    assert 'id="tidegate.reader.gate.Gate.remember"' not in reading

@@ -96,7 +96,11 @@ def test_every_file_of_the_mapped_folders_is_in_it(names):
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in {".py", *NOT_PYTHON} and "__pycache__" not in path.parts:
                 assert f"{place}/{path.relative_to(ROOT / folder).as_posix()}" in names
-    assert {"tidegate/ui/page.html", "tidegate/sinks/lua/group.lua", "tidegate/sinks/cql/rows.cql"} <= names
+    assert {
+        "tidegate/ui/page.html",
+        "tidegate/sinks/redis/lua/group.lua",
+        "tidegate/sinks/cassandra/cql/rows.cql",
+    } <= names
 
 
 def test_the_sdist_has_the_pages_and_what_is_deployed_and_no_half_of_the_tests(wheel):
@@ -149,7 +153,7 @@ from tidegate.sinks.open_store import open_store
 told = {{}}
 for client, url in (("redis", "redis://u:secret@h"), ("cassandra", "cassandra://u:secret@h/k")):
     sys.modules[client] = None
-    sys.modules.pop(f"tidegate.sinks.{{client}}_store", None)
+    sys.modules.pop(f"tidegate.sinks.{{client}}.store", None)
     try:
         open_store(url, "n")
     except ConfigError as error:
@@ -166,7 +170,7 @@ def test_the_statements_of_cassandra_come_with_it(clean):
     python, site = clean
     code = f"""
 sys.path.append({sysconfig.get_path("purelib")!r})
-from tidegate.sinks.cassandra_cql import statements, tables
+from tidegate.sinks.cassandra.client.statements import statements, tables
 print(json.dumps([sorted(tables()), "flip" in statements()]))
 """
     tables, flips = ask(python, code, cwd=site)

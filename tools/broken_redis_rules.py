@@ -16,7 +16,7 @@ RULES: list[Rule] = [
     (
         "redis-flip-deletes",
         "a writer's list grants every command of every function",
-        "sinks/lua/pointer.lua",
+        "sinks/redis/lua/pointer.lua",
         "    redis.call('UNLINK', stream)\n",
         "    redis.call('DEL', stream)\n",
         "tests/services/test_redis_rights.py",
@@ -24,7 +24,7 @@ RULES: list[Rule] = [
     (
         "redis-leases-without-a-bound",
         "more leases than there may be are not walked, and hold nothing",
-        "sinks/lua/pointer.lua",
+        "sinks/redis/lua/pointer.lua",
         "  local fit = count <= most\n",
         "  local fit = true\n",
         "tests/services/test_redis_leases.py",
@@ -32,7 +32,7 @@ RULES: list[Rule] = [
     (
         "redis-a-lease-of-any-size",
         "a lease that is larger than one can be is removed unread",
-        "sinks/lua/pointer.lua",
+        "sinks/redis/lua/pointer.lua",
         "'SAMPLES', '0') <= (most + 1) * LEASE_BYTES_MAX",
         "'SAMPLES', '0') > 0",
         "tests/services/test_redis_leases.py",
@@ -40,7 +40,7 @@ RULES: list[Rule] = [
     (
         "redis-a-lease-above-the-visible-version",
         "a lease names a version that is visible",
-        "sinks/lua/pointer.lua",
+        "sinks/redis/lua/pointer.lua",
         "not version or version > visible or",
         "not version or",
         "tests/services/test_redis_leases.py",
@@ -48,7 +48,7 @@ RULES: list[Rule] = [
     (
         "redis-a-lease-of-any-length",
         "a lease ends within a day",
-        "sinks/lua/pointer.lua",
+        "sinks/redis/lua/pointer.lua",
         " or expires > now + LEASE_US_MAX then",
         " then",
         "tests/services/test_redis_leases.py",
@@ -56,7 +56,7 @@ RULES: list[Rule] = [
     (
         "redis-held-as-long-as-leases-are-taken",
         "all leases of a version together hold it no longer than max_lease_s",
-        "sinks/lua/pointer.lua",
+        "sinks/redis/lua/pointer.lua",
         "    return not published or young(published)\n",
         "    return true\n",
         "tests/services/test_redis_conformance.py::TestRedisStore",
@@ -64,7 +64,7 @@ RULES: list[Rule] = [
     (
         "redis-a-catalog-without-end",
         "a pointer that names versions without end is not followed",
-        "sinks/lua/pointer.lua",
+        "sinks/redis/lua/pointer.lua",
         ", number_of(keys[1], 'visible'), first + CATALOG_MAX)",
         ", number_of(keys[1], 'visible'))",
         "tests/services/test_hostile_tenants_redis.py",
@@ -72,7 +72,7 @@ RULES: list[Rule] = [
     (
         "redis-seal-does-not-count",
         "a seal compares the rows that are there with the manifest's count",
-        "sinks/lua/group.lua",
+        "sinks/redis/lua/group.lua",
         "if rows ~= tonumber(args[at + 1]) then",
         "if rows < 0 then",
         "tests/services/test_redis_conformance.py::TestRedisStore",
@@ -80,7 +80,7 @@ RULES: list[Rule] = [
     (
         "redis-seals-together-on-any-server",
         "a server that restarted takes no seal before it was compared with the log",
-        "sinks/lua/group.lua",
+        "sinks/redis/lua/group.lua",
         "  local refusal = refuse_server(args)\n  local at, found = 4, {}\n",
         "  local refusal\n  local at, found = 4, {}\n",
         "tests/services/test_redis_seals.py",
@@ -88,7 +88,7 @@ RULES: list[Rule] = [
     (
         "redis-seals-a-lost-key-group-with-others",
         "each key group of a call is asked whether its header is there",
-        "sinks/lua/group.lua",
+        "sinks/redis/lua/group.lua",
         "    refusal = refusal or refuse_strange_header(key, args)\n",
         "",
         "tests/services/test_redis_seals.py",
@@ -96,7 +96,7 @@ RULES: list[Rule] = [
     (
         "redis-seal-looks-at-the-floor-first",
         "a seal asks for what is sealed before it asks for the floor: its rows may be on the way to the base",
-        "sinks/lua/group.lua",
+        "sinks/redis/lua/group.lua",
         "    local sealed = has(layers, version)\n",
         "    local sealed = has(layers, version) and version > floor\n",
         "tests/services/test_redis_rules.py tests/services/test_redis_machine.py",
@@ -104,7 +104,7 @@ RULES: list[Rule] = [
     (
         "redis-reads-past-lost-rows",
         "I10: what a header lists and is not there is told, not read as absent",
-        "sinks/lua/group.lua",
+        "sinks/redis/lua/group.lua",
         "  if #sources == 0 or redis.call('EXISTS', unpack(sources)) == #sources then\n",
         "  if true then\n",
         "tests/services/test_redis_failover.py",
@@ -112,7 +112,7 @@ RULES: list[Rule] = [
     (
         "redis-base-of-other-keys",
         "a layer becomes the base where both have the same keys, which a base that was merged onto has not",
-        "sinks/lua/group.lua",
+        "sinks/redis/lua/group.lua",
         "    redis.call('HDEL', keys[1], keys_field(name))\n    local first",
         "    local first",
         "tests/services/test_redis_same_keys.py",
@@ -120,7 +120,7 @@ RULES: list[Rule] = [
     (
         "redis-base-of-more-keys",
         "the base has the keys of the layer that was merged last only if it has as many",
-        "sinks/lua/group.lua",
+        "sinks/redis/lua/group.lua",
         "oldest >= start and redis.call('HLEN', base) == tonumber(string.match(its_keys, '^%d+'))",
         "oldest >= start",
         "tests/services/test_redis_same_keys.py",
@@ -128,7 +128,7 @@ RULES: list[Rule] = [
     (
         "redis-base-of-expired-keys",
         "rows that expire while their layer is merged are not among the base's keys",
-        "sinks/lua/group.lua",
+        "sinks/redis/lua/group.lua",
         "redis.call('HDEL', keys[1], keys_field(args[3]), keys_field(args[3], oldest))",
         "redis.call('HDEL', keys[1], keys_field(args[3]))",
         "tests/services/test_redis_same_keys.py",
@@ -136,7 +136,7 @@ RULES: list[Rule] = [
     (
         "key-set-of-deleted-keys",
         "a version that deletes keys has no digest of them",
-        "sinks/key_sets.py",
+        "sinks/rules/key_sets.py",
         " or any(piece.deletes for piece in pieces)",
         "",
         "tests/unit/test_key_sets.py",
@@ -144,7 +144,7 @@ RULES: list[Rule] = [
     (
         "key-set-of-keys-that-came-twice",
         "a digest is of keys that are all different",
-        "sinks/key_sets.py",
+        "sinks/rules/key_sets.py",
         " or ascending is False",
         "",
         "tests/unit/test_key_sets.py",
@@ -152,7 +152,7 @@ RULES: list[Rule] = [
     (
         "late-alias",
         "a change of an alias that comes late, behind a later one, changes nothing",
-        "sinks/lua/alias.lua",
+        "sinks/redis/lua/alias.lua",
         "  if stands == args[1] then\n    redis.call('HSET'",
         "  do\n    redis.call('HSET'",
         "tests/services/test_late_aliases.py",
@@ -160,7 +160,7 @@ RULES: list[Rule] = [
     (
         "redis-merge-of-any-layer",
         "only the oldest layer is merged",
-        "sinks/lua/group.lua",
+        "sinks/redis/lua/group.lua",
         "local base, oldest, gone, moved = place(keys[1], name, ':b'), layers[#layers], 0, 0",
         "local base, oldest, gone, moved = place(keys[1], name, ':b'), layers[1], 0, 0",
         "tests/services/test_redis_rules.py tests/services/test_redis_machine.py",
@@ -168,7 +168,7 @@ RULES: list[Rule] = [
     (
         "redis-base-from-before-the-start",
         "rows from before a table was emptied never come back",
-        "sinks/lua/group.lua",
+        "sinks/redis/lua/group.lua",
         "  if based and based < start then",
         "  if false then",
         "tests/services/test_redis_lost_suffix.py",
@@ -176,7 +176,7 @@ RULES: list[Rule] = [
     (
         "redis-any-server",
         "a call is answered only by the server that was compared with the log",
-        "sinks/lua/group.lua",
+        "sinks/redis/lua/group.lua",
         "  if id ~= meant then",
         "  if false then",
         "tests/services/test_redis_failover.py tests/services/test_redis_lost_suffix.py",
@@ -184,7 +184,7 @@ RULES: list[Rule] = [
     (
         "redis-a-moved-group-counts",
         "a key group that moved counts when somebody has looked where it came from",
-        "sinks/lua/group.lua",
+        "sinks/redis/lua/group.lua",
         "  if noted ~= args[2] and (not noted or noted ~= args.origin) then",
         "  if false then",
         "tests/services/test_redis_cluster_faults.py",
@@ -192,7 +192,7 @@ RULES: list[Rule] = [
     (
         "redis-writes-in-a-moving-slot",
         "no function writes while its slot moves: an error takes nothing back",
-        "sinks/lua/common.lua",
+        "sinks/redis/lua/common.lua",
         "    touch(keys[1], keys[1] .. ':')\n",
         "",
         "tests/services/test_redis_moving_slots.py",
@@ -200,7 +200,7 @@ RULES: list[Rule] = [
     (
         "redis-writes-where-a-slot-comes",
         "no function writes at the server that a slot moves to, before it has come",
-        "sinks/lua/common.lua",
+        "sinks/redis/lua/common.lua",
         "touch(keys[1], keys[1] .. ':')",
         "touch(keys[1] .. ':')",
         "tests/services/test_redis_moving_slots.py",
@@ -208,7 +208,7 @@ RULES: list[Rule] = [
     (
         "redis-scripts-write-in-a-moving-slot",
         "no function writes while its slot moves, where Functions are barred neither",
-        "sinks/redis_functions.py",
+        "sinks/redis/client/functions.py",
         "on_stable_slot(writes[name])",
         "writes[name]",
         "tests/services/test_redis_moving_slots.py",
@@ -216,7 +216,7 @@ RULES: list[Rule] = [
     (
         "redis-absent-for-still-to-come",
         "a key that is still to come with its slot is not read as absent",
-        "sinks/lua/pointer.lua",
+        "sinks/redis/lua/pointer.lua",
         "  touch(keys[1], catalog)\n",
         "",
         "tests/services/test_redis_moving_slots.py",
@@ -224,7 +224,7 @@ RULES: list[Rule] = [
     (
         "redis-repair-empties-first",
         "repair deletes nothing before what replaces it is whole",
-        "sinks/lua/rebuild.lua",
+        "sinks/redis/lua/rebuild.lua",
         "  local gone, loses = gone_of(key, uuid, starts), false\n",
         (
             "  local gone, loses = gone_of(key, uuid, starts), false\n"
@@ -239,7 +239,7 @@ RULES: list[Rule] = [
     (
         "redis-repair-ends-any-mark",
         "a repair ends no mark of another one while something is lost",
-        "sinks/lua/rebuild.lua",
+        "sinks/redis/lua/rebuild.lua",
         "  if stands == uuid then\n    redis.call('HSET', key, 's', args[2])\n",
         "  if stands then\n    redis.call('HSET', key, 'u', uuid, 's', args[2])\n",
         "tests/services/test_redis_repair.py tests/services/test_redis_random_repairs.py",
@@ -247,7 +247,7 @@ RULES: list[Rule] = [
     (
         "redis-repair-forgets-what-is-lost",
         "the header keeps what is lost until it is back: the next repair finds it again",
-        "sinks/lua/rebuild.lua",
+        "sinks/redis/lua/rebuild.lua",
         "    if found.gone[1] then",
         "    if false then",
         "tests/services/test_redis_repair.py tests/services/test_redis_random_repairs.py",
@@ -255,7 +255,7 @@ RULES: list[Rule] = [
     (
         "redis-a-moved-group-of-a-lost-origin-counts",
         "a key group that moved is whole only if its origin is still what it was",
-        "sinks/redis_origins.py",
+        "sinks/redis/origins.py",
         "return primaries <= {self.first(each) for each in listed} and self.first(origin) in primaries",
         "return True",
         "tests/services/test_redis_planned_changes.py",
@@ -263,7 +263,7 @@ RULES: list[Rule] = [
     (
         "redis-any-life-of-a-process",
         "a server that was a replica in between has what another one had",
-        "sinks/redis_origins.py",
+        "sinks/redis/origins.py",
         'b":".join((run.group(1), received.group(1)))',
         "run.group(1)",
         "tests/services/test_redis_planned_changes.py",
@@ -271,15 +271,15 @@ RULES: list[Rule] = [
     (
         "redis-repair-lists-only",
         "a server counts again when all that it lost is back",
-        "committers/repair.py",
-        "            if put_back := _put_back(driver, fact):",
+        "committers/repair/repair.py",
+        "            if put_back := _put_back(coordinator, fact):",
         "            if put_back := 0:",
         "tests/services/test_redis_lost_suffix.py",
     ),
     (
         "redis-flip-anywhere",
         "I7: only from the exact predecessor",
-        "sinks/lua/pointer.lua",
+        "sinks/redis/lua/pointer.lua",
         "local follows = visible == version - 1 and horizon <= visible",
         "local follows = horizon <= visible",
         "tests/services/test_redis_conformance.py::TestRedisStore",
@@ -287,7 +287,7 @@ RULES: list[Rule] = [
     (
         "redis-any-version-of-a-fill",
         "only the version that the mark names becomes the first of a store that is filled",
-        "sinks/lua/pointer.lua",
+        "sinks/redis/lua/pointer.lua",
         "follows = visible == 0 and horizon == version",
         "follows = visible == 0",
         "tests/services/test_redis_fill.py",
@@ -295,7 +295,7 @@ RULES: list[Rule] = [
     (
         "redis-fill-follows-from-one",
         "nothing but the marked version becomes visible first",
-        "sinks/lua/pointer.lua",
+        "sinks/redis/lua/pointer.lua",
         "local follows = visible == version - 1 and horizon <= visible",
         "local follows = visible == version - 1",
         "tests/services/test_redis_fill.py",
@@ -303,7 +303,7 @@ RULES: list[Rule] = [
     (
         "redis-fill-over-what-is-there",
         "an older fill's rows are gone before the next one's come",
-        "sinks/lua/group.lua",
+        "sinks/redis/lua/group.lua",
         "        if layer < version then\n          redis.call('UNLINK'",
         "        if false then\n          redis.call('UNLINK'",
         "tests/services/test_redis_fill.py",
@@ -311,7 +311,7 @@ RULES: list[Rule] = [
     (
         "redis-fill-ends-anywhere",
         "a fill ends at the servers where it began",
-        "sinks/redis_fill.py",
+        "sinks/redis/upkeep/fill.py",
         "._replace(server=began[group])",
         "",
         "tests/services/test_redis_fill.py",
@@ -319,7 +319,7 @@ RULES: list[Rule] = [
     (
         "redis-half-a-fill-is-mended",
         "what a fill brought is not in the log: a server that lost it is refused",
-        "sinks/redis_fill.py",
+        "sinks/redis/upkeep/fill.py",
         "if header.floor < filled",
         "if header.floor < 0",
         "tests/services/test_redis_fill.py",
@@ -327,7 +327,7 @@ RULES: list[Rule] = [
     (
         "redis-seal-ignores-the-attempt",
         "a seal of an attempt that was discarded, or beside another one's, is refused",
-        "sinks/lua/group.lua",
+        "sinks/redis/lua/group.lua",
         "  local refusal = attempt and refuse_other_attempt(key, told, attempt)\n",
         "  local refusal\n",
         "tests/services/test_redis_attempts.py",
@@ -335,7 +335,7 @@ RULES: list[Rule] = [
     (
         "redis-rows-of-all-attempts-together",
         "until its seal a version's rows have a name of their attempt",
-        "sinks/redis_store.py",
+        "sinks/redis/store.py",
         'under = b"%b:%b" % (uuid, stamp.attempt.encode()) if stamp.attempt else uuid',
         'under = b"%b:all" % uuid if stamp.attempt else uuid',
         "tests/services/test_redis_attempts.py",

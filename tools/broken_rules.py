@@ -11,7 +11,7 @@ RULES: list[Rule] = [
     (
         "flip-before-seal",
         "I1: nothing is visible before every key group is sealed",
-        "committers/apply.py",
+        "committers/apply/apply.py",
         "        store.apply(work.stamp, *chunks)\n",
         "        pass\n",
         SIMULATION,
@@ -19,7 +19,7 @@ RULES: list[Rule] = [
     (
         "ack-before-durable",
         "I3: a task acks after the log has everything",
-        "wal/file_log.py",
+        "wal/file/log.py",
         "            os.fsync(fd)\n            sync_folder(path.parent)\n",
         "            pass\n",
         "tests/unit/test_file_log.py",
@@ -35,7 +35,7 @@ RULES: list[Rule] = [
     (
         "ignore-epoch-in-store",
         "I6: the store refuses a flip of a lower epoch",
-        "sinks/sqlite_store.py",
+        "sinks/sqlite/store.py",
         "    WHERE visible = :version - 1 AND horizon < :version AND epoch <= :epoch",
         "    WHERE visible = :version - 1 AND horizon < :version",
         "tests/conformance/test_stores.py",
@@ -43,7 +43,7 @@ RULES: list[Rule] = [
     (
         "flip-from-anywhere",
         "I7: only the exact predecessor gives way to a version",
-        "sinks/sqlite_store.py",
+        "sinks/sqlite/store.py",
         "    WHERE visible = :version - 1 AND horizon < :version AND epoch <= :epoch",
         "    WHERE visible < :version AND horizon < :version AND epoch <= :epoch",
         "tests/conformance/test_stores.py",
@@ -51,7 +51,7 @@ RULES: list[Rule] = [
     (
         "flip-into-a-fill",
         "I7: while a store is filled only the version that the mark names becomes its first",
-        "sinks/sqlite_store.py",
+        "sinks/sqlite/store.py",
         "    WHERE visible = :version - 1 AND horizon < :version AND epoch <= :epoch",
         "    WHERE visible = :version - 1 AND epoch <= :epoch",
         "tests/conformance/test_stores.py",
@@ -99,31 +99,31 @@ RULES: list[Rule] = [
     (
         "state-before-own-open",
         "append rule 1: state is the fold through the own Open",
-        "committers/open.py",
-        "        if _owned(driver, appended):\n            break\n",
-        "        driver.epoch = driver.tried_epoch\n        break\n",
+        "committers/opening/open.py",
+        "        if _owned(coordinator, appended):\n            break\n",
+        "        coordinator.epoch = coordinator.tried_epoch\n        break\n",
         f"{SIMULATION} tests/unit/test_commit_races.py",
     ),
     (
         "no-claim",
         "I6: the epoch is claimed in the store at open",
-        "committers/open.py",
-        "    claim_epoch(driver)\n",
+        "committers/opening/open.py",
+        "    claim_epoch(coordinator)\n",
         "",
         SIMULATION,
     ),
     (
         "no-recovery",
         "I4: an opening driver makes visible what was decided",
-        "committers/open.py",
-        "    return recover(driver)\n",
+        "committers/opening/open.py",
+        "    return recover(coordinator)\n",
         "    return []\n",
         "tests/crash",
     ),
     (
         "first-change-wins",
         "of a key's changes the last one counts",
-        "wal/settle.py",
+        "wal/staging/last_per_key.py",
         "        here, following = rows.slice(0, end), rows.slice(1)\n",
         (
             "        here, following = rows.slice(0, end), rows.slice(1)\n        here = here.slice(0)\n"
@@ -142,7 +142,7 @@ RULES: list[Rule] = [
     (
         "any-hole-is-torn",
         "I10: only the last record of a log can be torn, since each append is synced before the next",
-        "wal/file_format.py",
+        "wal/file/format.py",
         "(following == end and _lacks_a_sector(frame[8:], at + 8))",
         "_lacks_a_sector(frame[8:], at + 8)",
         "tests/unit/test_file_format.py",
@@ -150,7 +150,7 @@ RULES: list[Rule] = [
     (
         "seal-without-counting",
         "a seal finds what the manifest promises, or refuses",
-        "sinks/sqlite_rows.py",
+        "sinks/sqlite/rows.py",
         "                    if _without_zeros(found) == _without_zeros(counts[group]):\n",
         "                    if True:\n",
         "tests/conformance/test_stores.py",
@@ -158,15 +158,15 @@ RULES: list[Rule] = [
     (
         "ahead-without-a-look",
         "I9: a read that did not look first is answered only when its version is still the newest",
-        "src/tidegate/client.py",
-        "if ahead.pointer is not None and reading.is_of(entry, self._seen_now(before, ahead.pointer)):",
+        "src/tidegate/reader/gate.py",
+        "if ahead.pointer is not None and rules.is_of(entry, self._seen_now(before, ahead.pointer)):",
         "if ahead.pointer is not None:",
         "tests/unit/test_client.py",
     ),
     (
         "read-without-floor",
         "T28: who fetched a version before it was retired is refused, never answered from a mix",
-        "sinks/sqlite_rows.py",
+        "sinks/sqlite/rows.py",
         "            if group in groups:\n",
         "            if False:\n",
         "tests/unit/test_sqlite_store.py",
@@ -182,7 +182,7 @@ RULES: list[Rule] = [
     (
         "manifest-of-any-version",
         "I10: a version is applied from the manifest of its own attempt",
-        "committers/apply.py",
+        "committers/apply/apply.py",
         "        if (manifest.version, manifest.attempt) != (fact.version, fact.attempt):\n",
         "        if False:\n",
         "tests/unit/test_manifest.py",
@@ -190,7 +190,7 @@ RULES: list[Rule] = [
     (
         "missing-ack",
         "every task acks, once",
-        "committers/acks.py",
+        "committers/steps/acks.py",
         "    if tasks != list(range(parallelism)):\n",
         "    if False:\n",
         "tests/unit/test_acks.py",
@@ -198,7 +198,7 @@ RULES: list[Rule] = [
     (
         "runs-are-not-compared",
         "I1: no version mixes two runs of a function that differ",
-        "committers/acks.py",
+        "committers/steps/acks.py",
         "        if ack.runs != acks[0].runs:\n",
         "        if False:\n",
         "tests/unit/test_acks.py",
@@ -206,15 +206,15 @@ RULES: list[Rule] = [
     (
         "refuse-after-append",
         "I10: another checkpoint is refused before anything is appended",
-        "committers/open.py",
-        "        _refuse_other_lineage(driver, state, taken)\n",
+        "committers/opening/open.py",
+        "        _refuse_other_lineage(coordinator, state, taken)\n",
         "",
         "tests/unit tests/crash",
     ),
     (
         "write-the-log-in-place",
         "a decision log is there whole or not at all",
-        "wal/file_log.py",
+        "wal/file/log.py",
         '        fresh = self._decisions.with_suffix(".new")\n',
         "        fresh = self._decisions\n",
         "tests/crash/test_sweep.py",
@@ -222,7 +222,7 @@ RULES: list[Rule] = [
     (
         "retire-once",
         "I11: what a crash left of a retirement is dropped by the next one",
-        "committers/retire.py",
+        "committers/steps/retire.py",
         "        if fact.version > dropped:\n",
         "        if fact.version < dropped:\n",
         "tests/crash/test_sweep.py",
@@ -230,7 +230,7 @@ RULES: list[Rule] = [
     (
         "cut-without-sparing",
         "trimming keeps what the versions from the horizon on need",
-        "committers/trim.py",
+        "committers/steps/trim.py",
         "[fact for fact in state.recent if fact.version >= pointer.horizon]",
         "[fact for fact in state.recent if fact.version > pointer.horizon + 1]",
         "tests/crash/test_sweep.py",
@@ -238,7 +238,7 @@ RULES: list[Rule] = [
     (
         "kafka-ack-before-the-reports",
         "I3: an ack comes after every delivery report",
-        "wal/kafka_producing.py",
+        "wal/kafka/producer.py",
         (
             "        while self._missing and self._error is None and time.monotonic() < until:\n"
             "            self._poll(POLL_S)\n"
@@ -249,7 +249,7 @@ RULES: list[Rule] = [
     (
         "kafka-trim-what-is-needed",
         "I4: blobs that a version still needs are not trimmed, however old",
-        "wal/kafka_log.py",
+        "wal/kafka/log.py",
         "cut = min(keep_from.get(partition, end), young.get(partition, end), end)",
         "cut = min(young.get(partition, end), end)",
         "tests/services/test_kafka_trim.py",
@@ -257,7 +257,7 @@ RULES: list[Rule] = [
     (
         "kafka-ends-from-a-cache",
         "the end of a partition is believed only when its leader was asked",
-        "wal/kafka_reader.py",
+        "wal/kafka/consumer.py",
         "timeout=clients.settings.request_s, cached=False",
         "timeout=clients.settings.request_s, cached=True",
         "tests/services/test_kafka_conformance.py",
@@ -265,7 +265,7 @@ RULES: list[Rule] = [
     (
         "kafka-time-out-is-proof",
         "append rule 4: a time-out proves nothing",
-        "wal/kafka_log.py",
+        "wal/kafka/log.py",
         "                raise OutcomeUnknownError(msg) from error\n",
         "                raise WalUnavailableError(msg) from error\n",
         "tests/services/test_kafka_lost_replies.py::test_a_produce_that_is_lost_again_and_again_is_an_unknown_outcome",
@@ -273,7 +273,7 @@ RULES: list[Rule] = [
     (
         "announce-past-the-own-fold",
         "I11: who announces a horizon knows the changes to drop what they replaced",
-        "committers/retire.py",
+        "committers/steps/retire.py",
         "min(pointer.visible, last) - kept + 1",
         "pointer.visible - kept + 1",
         "tests/unit/test_retire.py",
@@ -281,7 +281,7 @@ RULES: list[Rule] = [
     (
         "fill-at-version-1",
         "version 1 is applied from the log: a fill of it beside an apply would never add up",
-        "sinks/reads.py",
+        "sinks/rules/reads.py",
         "FILLED_FROM = 2\n",
         "FILLED_FROM = 1\n",
         "tests/unit/test_many_stores.py",
@@ -289,7 +289,7 @@ RULES: list[Rule] = [
     (
         "cassandra-flip-of-any-epoch",
         "I6: the store refuses a flip of a lower epoch",
-        "sinks/cassandra_store.py",
+        "sinks/cassandra/store.py",
         "space, version - 1, version, epoch)",
         "space, version - 1, version, 2**62)",
         "tests/services/test_cassandra_zombies.py",
@@ -297,7 +297,7 @@ RULES: list[Rule] = [
     (
         "cassandra-flip-anywhere",
         "I7: only from the exact predecessor",
-        "sinks/cql/pointer.cql",
+        "sinks/cassandra/cql/pointer.cql",
         "IF visible = ? AND horizon < ? AND epoch <= ?;",
         "IF visible < ? AND horizon < ? AND epoch <= ?;",
         "tests/services/test_cassandra_conformance.py",
@@ -305,7 +305,7 @@ RULES: list[Rule] = [
     (
         "cassandra-read-back-anywhere",
         "what became of its own conditional write a driver reads at SERIAL",
-        "sinks/cassandra_space.py",
+        "sinks/cassandra/namespace.py",
         "level = ConsistencyLevel.SERIAL if settle or self.writing else self.read_at",
         "level = self.read_at",
         "tests/services/test_cassandra_lost_replies.py",
@@ -313,7 +313,7 @@ RULES: list[Rule] = [
     (
         "cassandra-missing-is-absent",
         "T28: what is not found may have been retired since: refused, never answered from a mix",
-        "sinks/cassandra_store.py",
+        "sinks/cassandra/store.py",
         "        if None in found:\n",
         "        if False:\n",
         "tests/services/test_cassandra_late_applies.py",
@@ -321,7 +321,7 @@ RULES: list[Rule] = [
     (
         "cassandra-retire-its-own-rows",
         "what replaced others stays: a delete is bounded by the version",
-        "sinks/cassandra_rows.py",
+        "sinks/cassandra/rows.py",
         "((below, False), (until, True))",
         "((until, False), (until, True))",
         "tests/services/test_cassandra_late_applies.py",
@@ -329,7 +329,7 @@ RULES: list[Rule] = [
     (
         "cassandra-rows-of-now",
         "a row's timestamp is its decision's: what is written late is older than its tombstone",
-        "sinks/cassandra_rows.py",
+        "sinks/cassandra/rows.py",
         "of, packed, stamp.decided_at_us, space.write_at)",
         'of, packed, __import__("time").time_ns() // 1_000, space.write_at)',
         "tests/services/test_cassandra_late_applies.py",
@@ -337,7 +337,7 @@ RULES: list[Rule] = [
     (
         "held-as-long-as-leases-are-taken",
         "all leases of a version together hold it no longer than max_lease_s",
-        "sinks/leases.py",
+        "sinks/rules/leases.py",
         "        return since_us is None or young(since_us)\n",
         "        return True\n",
         "tests/conformance/test_stores.py::TestMemoryStore",
@@ -345,7 +345,7 @@ RULES: list[Rule] = [
     (
         "cassandra-lease-leaves-no-mark",
         "I8: who moves the horizon sees every lease taken before it moves",
-        "sinks/cql/leases.cql",
+        "sinks/cassandra/cql/leases.cql",
         "SET leases_at = uuid() WHERE",
         "SET heartbeat_at = toTimestamp(now()) WHERE",
         "tests/services/test_cassandra_zombies.py::test_a_lease_is_taken_while_an_announcement_is_under_way",
@@ -353,7 +353,7 @@ RULES: list[Rule] = [
     (
         "cassandra-lease-without-a-look",
         "I8: a lease below the horizon is refused, also one that comes late",
-        "sinks/cassandra_leases.py",
+        "sinks/cassandra/leases.py",
         "    if not held[0]:\n",
         "    if False:\n",
         "tests/services/test_cassandra_zombies.py",
@@ -361,7 +361,7 @@ RULES: list[Rule] = [
     (
         "cassandra-seal-does-not-count",
         "a seal compares what was brought with the manifest's count",
-        "sinks/cassandra_rows.py",
+        "sinks/cassandra/rows.py",
         "_without_zeros(counts[group]) == found.get(group, {})",
         "True",
         "tests/services/test_cassandra_conformance.py",
@@ -369,15 +369,15 @@ RULES: list[Rule] = [
     (
         "open-does-not-look-above-the-visible-version",
         "what a store has begun is in the log, with its attempt",
-        "committers/lost_attempts.py",
-        "        if one.version > driver.folded.last_version or (",
+        "committers/opening/lost_attempts.py",
+        "        if one.version > coordinator.folded.last_version or (",
         "        if one.version < 0 and (",
         "tests/crash/test_log_loss.py",
     ),
     (
         "append-below-the-view-accepted",
         "I10: a record that lands below what was folded shows that the log lost some",
-        "committers/driver.py",
+        "committers/coordinator.py",
         "        if appended.position < self.view.position:\n",
         "        if False:\n",
         "tests/unit/test_lost_records.py",
@@ -385,7 +385,7 @@ RULES: list[Rule] = [
     (
         "decided-before-what-was-discarded",
         "a version is decided later than any attempt that the log lost",
-        "committers/lost_attempts.py",
+        "committers/opening/lost_attempts.py",
         "max((one.decided_at_us for one in begun), default=0)",
         "0",
         "tests/crash/test_log_loss.py",
@@ -393,23 +393,23 @@ RULES: list[Rule] = [
     (
         "epoch-of-the-log-alone",
         "I6: an epoch that the store carries and the log lost is not given again",
-        "committers/epoch.py",
-        "driver.tried_epoch = max(driver.tried_epoch, state.epoch, claimed) + 1",
-        "driver.tried_epoch = max(driver.tried_epoch, state.epoch) + 1",
+        "committers/steps/epoch.py",
+        "coordinator.tried_epoch = max(coordinator.tried_epoch, state.epoch, claimed) + 1",
+        "coordinator.tried_epoch = max(coordinator.tried_epoch, state.epoch) + 1",
         "tests/unit/test_lost_records.py",
     ),
     (
         "a-claimed-epoch-is-shared",
         "I6: of two drivers with one epoch, whose log lost an Open, one is refused",
-        "committers/open.py",
-        "    refuse_if_shared(driver, pointer)\n",
+        "committers/opening/open.py",
+        "    refuse_if_shared(coordinator, pointer)\n",
         "",
         "tests/unit/test_lost_records.py",
     ),
     (
         "an-older-driver-begins",
         "I6: after a claim no older driver begins a version",
-        "sinks/memory_attempts.py",
+        "sinks/memory/attempts.py",
         "        if pointer.epoch > epoch:\n",
         "        if False:\n",
         "tests/conformance/test_stores.py::TestMemoryStore",
@@ -417,7 +417,7 @@ RULES: list[Rule] = [
     (
         "a-feed-trusts-what-it-read",
         "a feed gives the rows of the attempt that is visible",
-        "spark/change_feed.py",
+        "spark/source/change_feed.py",
         "        self._refuse_other_history(upto)\n",
         "",
         "tests/unit/test_change_feed.py",
@@ -425,7 +425,7 @@ RULES: list[Rule] = [
     (
         "cassandra-notes-of-any-attempt",
         "notes of another attempt are not added to a version's own",
-        "sinks/cassandra_rows.py",
+        "sinks/cassandra/rows.py",
         'return f"{stamp.attempt}/{table}" if stamp.attempt else table',
         'return f"/{table}" if stamp.attempt else table',
         "tests/services/test_cassandra_conformance.py",

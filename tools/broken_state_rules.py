@@ -11,7 +11,7 @@ RULES: list[Rule] = [
     (
         "expire-by-the-clock",
         "a version shows what had not expired when it was decided, whatever the clock says",
-        "sinks/layout.py",
+        "sinks/rules/layout.py",
         "    return stored.value if at_us < stored.expiry_us else None\n",
         '    return stored.value if __import__("time").time_ns() // 1000 < stored.expiry_us else None\n',
         "tests/unit/test_ttl.py",
@@ -19,7 +19,7 @@ RULES: list[Rule] = [
     (
         "expire-a-row-alone",
         "what has expired goes together with the rows that it hides",
-        "sinks/sqlite_rows.py",
+        "sinks/sqlite/rows.py",
         'DROP_UNTIL = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version <= ?"',
         'DROP_UNTIL = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version = ?"',
         "tests/conformance/test_stores.py",
@@ -28,14 +28,14 @@ RULES: list[Rule] = [
         "decide-before-the-attempt",
         "a version is not decided before the time that its rows' expiry counts from",
         "committers/barrier.py",
-        "max(now, state.decided_at_us + 1, driver.begun_us + 1, attempted_us)",
-        "max(now, state.decided_at_us + 1, driver.begun_us + 1)",
+        "max(now, state.decided_at_us + 1, coordinator.begun_us + 1, attempted_us)",
+        "max(now, state.decided_at_us + 1, coordinator.begun_us + 1)",
         "tests/unit/test_ttl.py",
     ),
     (
         "redis-expire-without-floor",
         "T28: who fetched a version before its rows expired is refused, not told that they are absent",
-        "sinks/lua/group.lua",
+        "sinks/redis/lua/group.lua",
         "text(math.max(tonumber(header[1]) or 0, upto))",
         "header[1] or '0'",
         "tests/services/test_redis_conformance.py::TestRedisStore",
@@ -43,7 +43,7 @@ RULES: list[Rule] = [
     (
         "state-cache-of-any-attempt",
         "T6: what an attempt kept that was not decided is nobody's",
-        "sinks/state_chain.py",
+        "sinks/cache/links.py",
         "    content = _encoder.encode((namespace, attempt, version, groups.start, groups.stop, written))\n",
         "    content = _encoder.encode((namespace, version, groups.start, groups.stop))\n",
         STATE_CACHE,
@@ -51,7 +51,7 @@ RULES: list[Rule] = [
     (
         "state-cache-of-any-try",
         "T2: of a task's tries only the one whose frames are decided counts",
-        "sinks/state_chain.py",
+        "sinks/cache/links.py",
         "    content = _encoder.encode((namespace, attempt, version, groups.start, groups.stop, written))\n",
         "    content = _encoder.encode((namespace, attempt, version, groups.start, groups.stop))\n",
         STATE_CACHE,
@@ -59,7 +59,7 @@ RULES: list[Rule] = [
     (
         "state-cache-of-an-emptied-table",
         "what was kept of a table ends with its start",
-        "sinks/state_cache.py",
+        "sinks/cache/cache.py",
         "            if held.start != self._spec.starts.get(name):\n",
         "            if False:\n",
         STATE_CACHE,
@@ -67,7 +67,7 @@ RULES: list[Rule] = [
     (
         "state-cache-gives-up-the-newest",
         "an older value must not outlive a newer one",
-        "sinks/state_merge.py",
+        "sinks/cache/compaction.py",
         "        pieces = left[0].pieces[1:]\n        left[:1] = [msgspec.structs.replace(left[0],",
         "        pieces = left[-1].pieces[1:]\n        left[-1:] = [msgspec.structs.replace(left[-1],",
         STATE_CACHE,
@@ -75,7 +75,7 @@ RULES: list[Rule] = [
     (
         "state-cache-behind-what-is-lost",
         "what a lost run said last, an older one does not know",
-        "sinks/state_cache.py",
+        "sinks/cache/cache.py",
         "                del runs[: place + 1]\n",
         "                del runs[place]\n",
         STATE_CACHE,
@@ -83,7 +83,7 @@ RULES: list[Rule] = [
     (
         "state-cache-read-over-written",
         "what was written holds after what was read",
-        "sinks/state_cache.py",
+        "sinks/cache/cache.py",
         "        if not read.runs and not written.runs:\n",
         "        if not read.runs:\n",
         STATE_CACHE,
@@ -91,7 +91,7 @@ RULES: list[Rule] = [
     (
         "state-cache-of-other-key-groups",
         "after a rescale a run counts for the key groups that its task takes over",
-        "sinks/state_run.py",
+        "sinks/cache/runs.py",
         "first, last = max(piece.first, run.low), min(piece.last, run.end - 1)",
         "first, last = piece.first, piece.last",
         "tests/unit/test_state_runs.py",
@@ -99,7 +99,7 @@ RULES: list[Rule] = [
     (
         "state-cache-by-hash-alone",
         "a key is its bytes, not its hash",
-        "sinks/state_lookup.py",
+        "sinks/cache/lookup.py",
         "        same = equal.to_numpy(zero_copy_only=False)\n",
         "        same = np.ones(len(equal), bool)\n",
         "tests/unit/test_state_runs.py",
@@ -107,7 +107,7 @@ RULES: list[Rule] = [
     (
         "state-cache-damaged",
         "I10: a file that is not as it was written is not read",
-        "sinks/state_pieces.py",
+        "sinks/cache/pieces.py",
         "            if xxhash.xxh3_64_hexdigest(view) != ref.checksum:\n",
         "            if False:\n",
         "tests/unit/test_state_runs.py",
@@ -115,7 +115,7 @@ RULES: list[Rule] = [
     (
         "state-cache-under-anothers-name",
         "an index counts under the name that it was written under",
-        "sinks/state_cache.py",
+        "sinks/cache/cache.py",
         'xxhash.xxh3_64_digest(path.name.encode() + b"\\n" + body)',
         "xxhash.xxh3_64_digest(body)",
         STATE_CACHE,
@@ -123,7 +123,7 @@ RULES: list[Rule] = [
     (
         "states-all-at-once",
         "I11: what a task reads of states is bounded by bytes",
-        "spark/state_read.py",
+        "spark/state/read.py",
         "rows.slice(at, self._rows), 0",
         "rows.slice(at), 0",
         "tests/unit/test_staging_memory.py",
@@ -131,7 +131,7 @@ RULES: list[Rule] = [
     (
         "local-share-begins-too-early",
         "a rescale deals every item of a local state out once",
-        "spark/redistribution.py",
+        "spark/state/redistribution.py",
         "    first = index * size + min(index, larger)\n",
         "    first = index * size\n",
         "tests/unit/test_redistribution.py",
@@ -139,7 +139,7 @@ RULES: list[Rule] = [
     (
         "local-lost-instances-stay",
         "what a lost instance held goes with it, in the version that dealt it out",
-        "spark/local_state.py",
+        "spark/state/local_state.py",
         "    for old in range(index, before, after):\n",
         "    for old in range(index, min(index + 1, before), after):\n",
         "tests/unit/test_local_state.py",
@@ -147,7 +147,7 @@ RULES: list[Rule] = [
     (
         "local-split-is-believed",
         "a split that every relative calls gives each of them the same",
-        "spark/local_state.py",
+        "spark/state/local_state.py",
         "    if list(shares) != list(again):\n",
         "    if not shares:\n",
         "tests/unit/test_local_state.py",
@@ -155,7 +155,7 @@ RULES: list[Rule] = [
     (
         "local-missing-is-empty",
         "I10: a row of a local state that is missing is no empty state",
-        "spark/local_state.py",
+        "spark/state/local_state.py",
         "        if first is None and work.starts[1] >= 0:",
         "        if first is None and work.starts[1] < -1:",
         "tests/unit/test_local_state.py",
@@ -163,7 +163,7 @@ RULES: list[Rule] = [
     (
         "local-no-marks",
         "I1: the acks name which run of an instance their rows are of",
-        "spark/local_state.py",
+        "spark/state/local_state.py",
         '    yield made.marks(f"local state {work.name}/{index}", work.parallelism, work.spec.key_groups)\n',
         "",
         "tests/unit/test_local_state.py",
@@ -171,7 +171,7 @@ RULES: list[Rule] = [
     (
         "driver-uses-a-part",
         "I1: a batch of which the driver was given a part is staged whole by the job",
-        "spark/collected.py",
+        "spark/staging/collect.py",
         "    if _is_cut(table, small.quota()):\n",
         "    if False:\n",
         "tests/spark/test_driver_stage.py",
@@ -179,7 +179,7 @@ RULES: list[Rule] = [
     (
         "nulls-are-sorted-last",
         "T44: of rows of one key the same one wins, whoever sorts them",
-        "wal/settle.py",
+        "wal/staging/last_per_key.py",
         "        if rows[name].null_count:\n",
         "        if False:\n",
         "tests/unit/test_settle.py",
@@ -187,7 +187,7 @@ RULES: list[Rule] = [
     (
         "any-change-of-a-key-wins",
         "T44: the last change of a key wins, though rows come sorted by place alone",
-        "wal/settle.py",
+        "wal/staging/last_per_key.py",
         "    if not len(alike):\n",
         "    if len(alike):\n",
         "tests/unit/test_settle.py",
@@ -195,7 +195,7 @@ RULES: list[Rule] = [
     (
         "a-place-ends-with-its-batch",
         "T44: a key's changes may go over several batches",
-        "wal/settle.py",
+        "wal/staging/last_per_key.py",
         "        start = int(np.searchsorted(places, places[-1]))\n",
         "        start = len(places) - 1\n",
         "tests/unit/test_settle.py",

@@ -72,8 +72,8 @@ def values(data: bytes) -> None:
     """Stored values, and keys of every kind."""
     import pyarrow as pa
 
-    from tidegate.key_groups import decode_key
-    from tidegate.sinks.layout import payload, payloads
+    from tidegate.keys.groups import decode_key
+    from tidegate.sinks.rules.layout import payload, payloads
 
     _typed(lambda: payload(data, 1))
     _typed(lambda: payloads(pa.array([data], pa.binary()), 1))
@@ -89,16 +89,16 @@ def values(data: bytes) -> None:
 
 def texts(data: bytes) -> None:
     """URLs and addresses."""
-    from tidegate.options import Endpoints, store_at
-    from tidegate.urls import redact
-    from tidegate.wal.file_format import parse_address, parse_decisions_header
-    from tidegate.wal.kafka_address import parse_address as parse_kafka_address
+    from tidegate.base.urls import redact
+    from tidegate.options import Endpoints, parse_store
+    from tidegate.wal.file.format import parse_address, parse_decisions_header
+    from tidegate.wal.kafka.address import parse_address as parse_kafka_address
 
     text = data.decode("utf-8", "surrogateescape")
     for call in (parse_address, parse_kafka_address):
         _typed(lambda call=call: call(text, "here"))  # type: ignore[misc]
     _typed(lambda: parse_decisions_header(data, "here"))
-    _typed(lambda: store_at(text))
+    _typed(lambda: parse_store(text))
     _typed(lambda: Endpoints.of("n", text, [text]))
     redact(text)
 

@@ -9,7 +9,7 @@ A frame's bytes (published in docs/storage-format.md)::
     n bytes  one Arrow IPC stream with one record batch: key binary, value binary
 
 Rows are sorted by key group, then table, then key bytes; a key stands in it once. ``value``
-is the stored value with its flags byte (``sinks/layout.py``), so that an apply copies it as
+is the stored value with its flags byte (``sinks/rules/layout.py``), so that an apply copies it as
 it is. The header's index names the runs of rows per key group and table.
 """
 
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from tidegate.decoders import msgpack_decoder
+from tidegate.base.decoders import msgpack_decoder
 from tidegate.errors import CorruptError
 from tidegate.wal.record import CHECKSUM_BYTES, UNREADABLE, FrameRef, checksum
 

@@ -4,8 +4,8 @@ A log has two parts. The **decision log** is totally ordered and holds records; 
 **change-log** holds blobs (frames and manifests), read back by address. A log only keeps and
 iterates bytes: what they mean is decided by ``wal/fold.py``.
 
-Implementations: ``memory_log.py`` (the reference), ``file_log.py`` (embedded) and
-``kafka_log.py``. All pass ``tidegate.testing.log_suite``.
+Implementations: ``memory_log.py`` (the reference), ``wal/file/log.py`` (embedded) and
+``wal/kafka/log.py``. All pass ``tidegate.testing.log.suite``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import abc
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tidegate.checks import Check
+from tidegate.base.checks import Check
 from tidegate.wal.fold import Entry
 
 
@@ -141,7 +141,7 @@ class Log(abc.ABC):
         staged at or after ``before_us`` (microseconds since the epoch, by the log's own clock):
         it may be of an attempt that is being staged now, by a driver that the caller does not know.
         To be safe, ``before_us`` must lie so far back that whatever was staged before it is
-        decided in what the caller folded, or can never be: see ``committers/trim.py``.
+        decided in what the caller folded, or can never be: see ``committers/steps/trim.py``.
 
         May be repeated, interrupted and raced. Reading a blob that was dropped is a WalGapError;
         a read that has begun finishes or is a WalGapError, never wrong bytes. What is dropped may

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tidegate.decoders import msgpack_decoder
+from tidegate.base.decoders import msgpack_decoder
 from tidegate.errors import ConfigError, CorruptError, TidegateError
 from tidegate.wal.record import (
     CHECKSUM_BYTES,

@@ -11,10 +11,10 @@ import re
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from tidegate.clock import Clock
+from tidegate.base.clock import Clock
+from tidegate.base.names import check_name
+from tidegate.base.urls import redact
 from tidegate.errors import ConfigError, CorruptError, WalGapError, WalUnavailableError
-from tidegate.names import check_name
-from tidegate.urls import redact
 from tidegate.wal.fold import Entry
 from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
 

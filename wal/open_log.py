@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from tidegate.base.urls import path_of, redact
 from tidegate.errors import ConfigError
-from tidegate.urls import path_of, redact
 from tidegate.wal.log import Log
 
 SCHEMES = {"memory": "memory://name", "file": "file:///path", "kafka": "kafka://host1:9092,host2:9092"}
@@ -41,7 +41,7 @@ def _memory(url: str, namespace: str, options: dict[str, Any]) -> Log:
 
 
 def _file(url: str, namespace: str, options: dict[str, Any]) -> Log:
-    from tidegate.wal.file_log import FileLog
+    from tidegate.wal.file.log import FileLog
 
     _check_options("file", options, ("lock_timeout_s",))
     seconds = options.get("lock_timeout_s", 1)
@@ -59,13 +59,13 @@ def _file(url: str, namespace: str, options: dict[str, Any]) -> Log:
 
 def _kafka(url: str, namespace: str, options: dict[str, Any]) -> Log:
     try:
-        from tidegate.wal.kafka_log import KafkaLog
+        from tidegate.wal.kafka.log import KafkaLog
     except ImportError as error:
         if error.name is None or not error.name.startswith("confluent_kafka"):
             raise
         msg = "a log in Kafka needs confluent-kafka: pip install 'tidegate[kafka]'"
         raise ConfigError(msg) from None
-    from tidegate.wal.kafka_settings import settings_of
+    from tidegate.wal.kafka.settings import settings_of
 
     return KafkaLog(settings_of(url, options), namespace)
 

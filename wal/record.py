@@ -18,10 +18,10 @@ from typing import Annotated, TypeAlias
 import msgspec
 import xxhash
 
-from tidegate.decoders import json_decoder, msgpack_decoder
+from tidegate.base.decoders import json_decoder, msgpack_decoder
+from tidegate.base.names import NAME
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.key_groups import KEY_GROUPS_MAX
-from tidegate.names import NAME
+from tidegate.keys.groups import KEY_GROUPS_MAX
 
 FORMAT = 1
 DECIDED_BYTES_MAX = 64 * 1024

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tidegate import failpoints
-from tidegate.cli.common import driver_for
-from tidegate.cli.room import folder_of
-from tidegate.committers.open import ensure_made
+from tidegate.base import failpoints
+from tidegate.cli.core.options import driver_for
+from tidegate.cli.inspect.doctor_disks import folder_of
+from tidegate.committers.opening.open import ensure_made
 from tidegate.demo.data import DAYS, rows, write_days
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.options import Endpoints, Options
@@ -121,7 +121,7 @@ def run(
 def _make(where: Endpoints, *, allow_unsafe: bool) -> None:
     """Make the namespace, so that a log that cannot be used is told here and in plain words."""
     with driver_for(where, Options(allow_unsafe=allow_unsafe)) as driver:
-        if driver.fold_on() is not None or driver.store.identity() is not None:
+        if driver.catch_up_log() is not None or driver.store.identity() is not None:
             msg = f"namespace {where.namespace} is there already, and the demo removes its own in the end"
             raise ConfigError(msg)
         try:

@@ -11,11 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidegate import errors as errors
-    from tidegate.client import Gate as Gate
-    from tidegate.client import connect as connect
-    from tidegate.diff import Change as Change
-    from tidegate.diff import Diff as Diff
-    from tidegate.diff import DiffCounts as DiffCounts
     from tidegate.errors import BadRecordError as BadRecordError
     from tidegate.errors import ConfigError as ConfigError
     from tidegate.errors import ConflictError as ConflictError
@@ -33,19 +28,25 @@ if TYPE_CHECKING:
     from tidegate.errors import WalGapError as WalGapError
     from tidegate.errors import WalUnavailableError as WalUnavailableError
     from tidegate.options import Options as Options
-    from tidegate.reading import VersionInfo as VersionInfo
-    from tidegate.snapshot import Scan as Scan
-    from tidegate.snapshot import Snapshot as Snapshot
-    from tidegate.snapshot import Table as Table
+    from tidegate.reader.diff import Change as Change
+    from tidegate.reader.diff import Diff as Diff
+    from tidegate.reader.diff import DiffCounts as DiffCounts
+    from tidegate.reader.gate import Gate as Gate
+    from tidegate.reader.open_gate import connect as connect
+    from tidegate.reader.rules import VersionInfo as VersionInfo
+    from tidegate.reader.snapshot import Scan as Scan
+    from tidegate.reader.snapshot import Snapshot as Snapshot
+    from tidegate.reader.snapshot import Table as Table
 
     __version__: str
 
 _HOME = {
-    **dict.fromkeys(("Gate", "connect"), "tidegate.client"),
-    **dict.fromkeys(("Change", "Diff", "DiffCounts"), "tidegate.diff"),
-    **dict.fromkeys(("Scan", "Snapshot", "Table"), "tidegate.snapshot"),
+    "Gate": "tidegate.reader.gate",
+    "connect": "tidegate.reader.open_gate",
+    **dict.fromkeys(("Change", "Diff", "DiffCounts"), "tidegate.reader.diff"),
+    **dict.fromkeys(("Scan", "Snapshot", "Table"), "tidegate.reader.snapshot"),
     "Options": "tidegate.options",
-    "VersionInfo": "tidegate.reading",
+    "VersionInfo": "tidegate.reader.rules",
     **dict.fromkeys(
         (
             *("BadRecordError", "ConfigError", "ConflictError", "CorruptError", "FencedError"),

@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidegate.durations import Duration, duration_us
+from tidegate.base.durations import Duration, duration_us
+from tidegate.base.local_dir import LocalDirs, check_local_dir
+from tidegate.base.names import DELETED, LOCAL, check_name, did_you_mean
+from tidegate.base.urls import redact, scheme_of
 from tidegate.errors import ConfigError
-from tidegate.key_groups import check_key_groups, check_parallelism
-from tidegate.local_dir import LocalDirs, check_local_dir
-from tidegate.names import DELETED, LOCAL, check_name, did_you_mean
-from tidegate.urls import redact, scheme_of
+from tidegate.keys.groups import check_key_groups, check_parallelism
 
 KEY_BYTES_MAX = 32 * 1024
 VALUE_BYTES_MAX = 16 * 1024 * 1024
@@ -215,7 +215,7 @@ def address_of(metrics_port: int | str) -> tuple[str, int]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class StoreAt:
+class StoreRef:
     """One store: the name that the log knows it by, its URL, its client's options.
 
     ConfigError: the name cannot be one.
@@ -230,7 +230,7 @@ class StoreAt:
             raise ConfigError(f"{self.name!r} cannot name a store: {_NO_NAME}")
 
     def __repr__(self) -> str:
-        return f"StoreAt({self.name!r}, {redact(self.url)!r})"
+        return f"StoreRef({self.name!r}, {redact(self.url)!r})"
 
 
 STORE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -239,13 +239,13 @@ _NAMED = re.compile(r"([^=:/]*)=([^:/]+:.*)", re.DOTALL)
 _NO_NAME = "use 1 to 40 of the characters a-z 0-9 _ and -, the first a letter or a digit"
 
 
-def store_at(text: str, options: dict[str, Any] | None = None) -> StoreAt:
+def parse_store(text: str, options: dict[str, Any] | None = None) -> StoreRef:
     """The store that ``URL`` or ``name=URL`` says.
 
     Without a name it is called by its kind, never by its host: servers move, and the log keeps
     the name.
 
-    >>> store_at("rediss+cluster://h1:6379,h2:6379").name, store_at("copy=sqlite:///data/copy").name
+    >>> parse_store("rediss+cluster://h1:6379,h2:6379").name, parse_store("copy=sqlite:///data/copy").name
     ('redis', 'copy')
     """
     if not isinstance(text, str):
@@ -254,25 +254,25 @@ def store_at(text: str, options: dict[str, Any] | None = None) -> StoreAt:
     if named and scheme_of(named[2]):
         if STORE_NAME.fullmatch(named[1]) is None:  # not shown: it may be a piece of a login
             raise ConfigError(f"what precedes = cannot name a store: {_NO_NAME}")
-        return StoreAt(named[1], named[2], options or {})
+        return StoreRef(named[1], named[2], options or {})
     kind = scheme_of(text).partition("+")[0].lower()
     derived = re.sub(r"[^a-z0-9_-]", "", "redis" if kind == "rediss" else kind)[:40].lstrip("_-")
-    return StoreAt(derived or "store", text, options or {})
+    return StoreRef(derived or "store", text, options or {})
 
 
-def stores_at(
-    stores: str | Sequence[str | StoreAt], options: Mapping[str, Any] | None = None
-) -> tuple[StoreAt, ...]:
+def parse_stores(
+    stores: str | Sequence[str | StoreRef], options: Mapping[str, Any] | None = None
+) -> tuple[StoreRef, ...]:
     """The stores that a user named, the primary first.
 
     One is a URL, and ``options`` are its client's. Of a list, ``options`` are by the store's name.
     ConfigError: none, two of one name or at one place, or options of a store that is not there.
     """
     if isinstance(stores, str):
-        return (store_at(stores, dict(options or {})),)
+        return (parse_store(stores, dict(options or {})),)
     if not isinstance(stores, Sequence):
         raise ConfigError(f"store is {type(stores).__name__}; it must be a URL, or a list of URL or name=URL")
-    found = tuple(one if isinstance(one, StoreAt) else store_at(one) for one in stores)
+    found = tuple(one if isinstance(one, StoreRef) else parse_store(one) for one in stores)
     names = [one.name for one in found]
     if not found:
         raise ConfigError("store=[]: name at least one store")
@@ -297,9 +297,9 @@ def stores_at(
     )
 
 
-def _refuse_one_place(stores: Sequence[StoreAt]) -> None:
+def _refuse_one_place(stores: Sequence[StoreRef]) -> None:
     """ConfigError: two of them are one, as far as their URLs tell."""
-    by_place: dict[str, StoreAt] = {}
+    by_place: dict[str, StoreRef] = {}
     for one in stores:
         kind, _, where = one.url.partition("://")
         other = by_place.setdefault(f"{kind}:{posixpath.normpath('/' + where.lstrip('/'))}", one)
@@ -326,7 +326,7 @@ class Endpoints:
     wal_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     store_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     store_name: str = ""
-    also: tuple[StoreAt, ...] = ()
+    also: tuple[StoreRef, ...] = ()
 
     def __post_init__(self) -> None:
         check_name("namespace", self.namespace)
@@ -336,26 +336,26 @@ class Endpoints:
         cls,
         namespace: str,
         wal: str,
-        stores: str | Sequence[str | StoreAt],
+        stores: str | Sequence[str | StoreRef],
         wal_options: dict[str, Any] | None = None,
         store_options: Mapping[str, Any] | None = None,
     ) -> Endpoints:
-        """From what a user gave; errors as ``stores_at``."""
+        """From what a user gave; errors as ``parse_stores``."""
         if not isinstance(wal, str):
             raise ConfigError(f"the log's URL is {type(wal).__name__}; it must be text, as in file:///path")
         for name, options in (("wal_options", wal_options), ("store_options", store_options)):
             if not isinstance(options, Mapping | None):
                 raise ConfigError(f"{name} is {type(options).__name__}; it must be a dict of options")
-        primary, *also = stores_at(stores, store_options)
+        primary, *also = parse_stores(stores, store_options)
         return cls(namespace, wal, primary.url, wal_options or {}, primary.options, primary.name, tuple(also))
 
     @property
-    def stores(self) -> tuple[StoreAt, ...]:
+    def stores(self) -> tuple[StoreRef, ...]:
         """All stores, the primary first."""
-        name = self.store_name or store_at(self.store).name
-        return (StoreAt(name, self.store, self.store_options), *self.also)
+        name = self.store_name or parse_store(self.store).name
+        return (StoreRef(name, self.store, self.store_options), *self.also)
 
-    def only(self, at: StoreAt | None = None) -> Endpoints:
+    def only(self, at: StoreRef | None = None) -> Endpoints:
         """The same with one store alone: ``at``, or the primary."""
         at = at or self.stores[0]
         return dataclasses.replace(self, store=at.url, store_options=at.options, store_name=at.name, also=())

@@ -5,10 +5,10 @@ import uuid
 
 import pytest
 
-from tidegate.sinks import memory_store
+from tidegate.sinks.memory import store as memory_store
 from tidegate.testing.faulty import Direct, FaultyLog, FaultyStore
-from tidegate.testing.log_suite import LogSuite
-from tidegate.testing.store_suite import ManualClock, Row, StoreSuite
+from tidegate.testing.log.suite import LogSuite
+from tidegate.testing.store.suite import ManualClock, Row, StoreSuite
 from tidegate.wal import memory_log
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from tidegate.errors import WalGapError
-from tidegate.wal.file_log import FileLog
+from tidegate.wal.file.log import FileLog
 from tidegate.wal.memory_log import MemoryLog, forget
 
 CONTENT = st.binary(max_size=60) | st.sampled_from([b"\0" * 50, b"\n", b"x" * 5000])

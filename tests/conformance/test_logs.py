@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from tidegate.testing.log_suite import LogSuite, Place
-from tidegate.wal.file_log import FileLog
+from tidegate.testing.log.suite import LogSuite, Place
+from tidegate.wal.file.log import FileLog
 from tidegate.wal.memory_log import MemoryLog, _contents, forget
 
 

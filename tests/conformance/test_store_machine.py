@@ -16,12 +16,13 @@ import xxhash
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tidegate.clock import Clock
+from tidegate.base.clock import Clock
 from tidegate.errors import IncompleteError, SnapshotExpiredError, TidegateError
-from tidegate.sinks.memory_store import MemoryStore, forget
-from tidegate.sinks.sqlite_store import SqliteStore
-from tidegate.sinks.store import CatalogEntry, Identity, Lease, Vacuumed
-from tidegate.testing.store_harness import retire_version, stamp
+from tidegate.sinks.memory.store import MemoryStore, forget
+from tidegate.sinks.records import CatalogEntry, Identity, Vacuumed
+from tidegate.sinks.rules.leases import Lease
+from tidegate.sinks.sqlite.store import SqliteStore
+from tidegate.testing.store.harness import retire_version, stamp
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import LoadOrigin, TableAt
 

@@ -7,10 +7,10 @@ import uuid
 
 import pytest
 
-from tidegate.names import escape
-from tidegate.sinks.memory_store import MemoryStore, _spaces, forget
-from tidegate.sinks.sqlite_store import SqliteStore
-from tidegate.testing.store_suite import ManualClock, Row, StorePlace, StoreSuite
+from tidegate.base.names import escape
+from tidegate.sinks.memory.store import MemoryStore, _spaces, forget
+from tidegate.sinks.sqlite.store import SqliteStore
+from tidegate.testing.store.suite import ManualClock, Row, StorePlace, StoreSuite
 
 
 class TestMemoryStore(StoreSuite):

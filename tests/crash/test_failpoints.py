@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate import failpoints
-from tidegate.testing.crash_place import (
+from crash.sweep.place import (
     BATCHES,
     DEADLINE_S,
     FINISHES,
@@ -21,6 +20,7 @@ from tidegate.testing.crash_place import (
     stops,
     wakes_fenced,
 )
+from tidegate.base import failpoints
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("committers", "sinks", "spark", "src", "wal")

@@ -11,11 +11,7 @@ import uuid
 
 import pytest
 
-from tidegate import failpoints
-from tidegate.errors import WalGapError
-from tidegate.sinks.memory_store import MemoryStore
-from tidegate.sinks.sqlite_store import SqliteStore
-from tidegate.testing.log_loss import (
+from crash.log_loss import (
     AGAIN,
     BEFORE,
     LOST,
@@ -27,8 +23,12 @@ from tidegate.testing.log_loss import (
     rows_before,
     trim,
 )
-from tidegate.wal.file_format import HEADER_BYTES
-from tidegate.wal.file_log import FileLog
+from tidegate.base import failpoints
+from tidegate.errors import WalGapError
+from tidegate.sinks.memory.store import MemoryStore
+from tidegate.sinks.sqlite.store import SqliteStore
+from tidegate.wal.file.format import HEADER_BYTES
+from tidegate.wal.file.log import FileLog
 from tidegate.wal.memory_log import MemoryLog
 
 EXPECTED = {
@@ -129,7 +129,7 @@ def test_a_driver_that_lives_on_notices_at_its_next_append(places, producer, ste
     """Also where the log's own client does not know the one that wrote before."""
     place, world = world_of(*places, tmp_path)
     driver = dies_at(world, step)
-    driver.fold_on()
+    driver.catch_up_log()
     place.keep()
     place.cut(2)
     if producer == "new":
@@ -145,7 +145,7 @@ def test_a_mix_would_be_seen_if_nothing_were_noted(tmp_path, monkeypatch):
     dead = dies_at(world, "sealed")
     place.keep()
     place.cut(1)
-    monkeypatch.setattr("tidegate.committers.lost_attempts.lost_of", lambda *_: [])
+    monkeypatch.setattr("tidegate.committers.opening.lost_attempts.lost_of", lambda *_: [])
     attempts = dead.store._found.attempts
     monkeypatch.setattr(type(attempts), "refuse_other", lambda *_: None)
     with pytest.raises(AssertionError, match="version 5"):

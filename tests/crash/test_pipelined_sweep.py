@@ -1,6 +1,6 @@
 """Drivers that commit pipelined, killed with versions in flight: a sample of the crash sweep, and failpoints.
 
-``python -m tidegate.testing.crash_sweep --in-flight 2`` runs all of it. One thread does both sides, so that
+``python -m crash.sweep.run --in-flight 2`` runs all of it. One thread does both sides, so that
 the n-th I/O of one run is that of the next.
 """
 
@@ -10,8 +10,8 @@ import signal
 
 import pytest
 
-from tidegate.testing import crash_place
-from tidegate.testing.crash_sweep import ONLY, WAYS, cases, count, crash, sweep, working_folder
+from crash.sweep import place as crash_place
+from crash.sweep.run import ONLY, WAYS, cases, count, crash, sweep, working_folder
 
 SEED = int(os.environ.get("TIDEGATE_SEED", "0"))
 IN_FLIGHT = 2

@@ -8,10 +8,10 @@ import re
 
 import pytest
 
-from tidegate.testing import power_cut, power_trace
-from tidegate.testing.crash_check import SweepError
-from tidegate.testing.crash_sweep import BATCHES, Place, working_folder
-from tidegate.testing.power_disk import LOSSES, SECTOR_BYTES, Disk, Op, put
+from crash.power import run, trace
+from crash.power.disk import LOSSES, SECTOR_BYTES, Disk, Op, put
+from crash.sweep.check import SweepError
+from crash.sweep.run import BATCHES, Place, working_folder
 
 SEED = int(os.environ.get("TIDEGATE_SEED", "0"))
 
@@ -126,7 +126,7 @@ def hexed(text):
 def traced(*lines):
     """The changes below /place of a trace; paths and content stand in it between braces."""
     return list(
-        power_trace.Trace("/place").ops(
+        trace.Trace("/place").ops(
             "7 " + re.sub(r"\{(.*?)\}", lambda found: hexed(found[1]), line) + "\n" for line in lines
         )
     )
@@ -193,7 +193,7 @@ def test_a_call_that_is_not_modelled_is_refused(call):
 def test_without_strace_it_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(SweepError, match="install it"):
-        power_trace.record([], tmp_path)
+        trace.record([], tmp_path)
 
 
 # -- the sweep ----------------------------------------------------------------------------------------
@@ -201,18 +201,18 @@ def test_without_strace_it_says_so(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def ops(tmp_path_factory):
-    return power_cut.trace(tmp_path_factory.mktemp("traced") / "place")
+    return run.trace(tmp_path_factory.mktemp("traced") / "place")
 
 
 def wrong_of(chosen, ops):
     with working_folder() as folder:
-        return [result for result in power_cut.sweep(chosen, ops, folder) if result.wrong]
+        return [result for result in run.sweep(chosen, ops, folder) if result.wrong]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_power_cut_takes_nothing_that_was_told_i1_i3_i4_i5_i7_i11(ops, loss):
-    chosen = [cut for cut in power_cut.cuts(ops, SEED) if cut.loss == loss][:: 1 if loss == "lost" else 20]
+    chosen = [cut for cut in run.cuts(ops, SEED) if cut.loss == loss][:: 1 if loss == "lost" else 20]
     assert len(chosen) > 5
     assert not wrong_of(chosen, ops)
 
@@ -220,10 +220,10 @@ def test_a_power_cut_takes_nothing_that_was_told_i1_i3_i4_i5_i7_i11(ops, loss):
 @pytest.mark.slow
 def test_a_power_cut_with_versions_in_flight_takes_nothing_either_i1_i4_i11(tmp_path):
     """Several versions are retired at once: what the first ones dropped has to be on disk, too."""
-    ops = power_cut.trace(tmp_path / "place", in_flight=2)
-    chosen = [cut for cut in power_cut.cuts(ops, SEED) if cut.loss == "lost"]
+    ops = run.trace(tmp_path / "place", in_flight=2)
+    chosen = [cut for cut in run.cuts(ops, SEED) if cut.loss == "lost"]
     with working_folder() as folder:
-        found = list(power_cut.sweep(chosen, ops, folder, in_flight=2))
+        found = list(run.sweep(chosen, ops, folder, in_flight=2))
     assert [result for result in found if result.wrong] == []
 
 
@@ -248,15 +248,15 @@ def test_a_sync_that_is_missing_is_found(ops, ending):
     """Else the sweep would show nothing."""
     broken = without_syncs(ops, ending)
     assert len(broken) < len(ops)
-    chosen = [cut for cut in power_cut.cuts(broken) if cut.loss == "lost"]
+    chosen = [cut for cut in run.cuts(broken) if cut.loss == "lost"]
     assert wrong_of(chosen, broken)
 
 
 @pytest.mark.slow
 def test_a_trace_that_explains_less_than_there_is_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(power_cut, "record", lambda *given: power_trace.record(*given)[:-20])
+    monkeypatch.setattr(run, "record", lambda *given: trace.record(*given)[:-20])
     with pytest.raises(SweepError, match="does not explain these files"):
-        power_cut.trace(tmp_path / "place")
+        run.trace(tmp_path / "place")
 
 
 @pytest.mark.slow
@@ -265,10 +265,10 @@ def test_a_driver_that_fails_under_strace_is_told(tmp_path):
     folder.mkdir()
     (folder / "wal").write_text("no folder")
     with pytest.raises(SweepError, match="ended with"):
-        power_trace.record([*Place(folder).arguments, "--batches", str(BATCHES)], folder)
+        trace.record([*Place(folder).arguments, "--batches", str(BATCHES)], folder)
 
 
 @pytest.mark.slow
 def test_the_command_runs_one_case(capsys):
-    assert power_cut.main(["--only", "lost@400", "--way", "restart"]) == 0
+    assert run.main(["--only", "lost@400", "--way", "restart"]) == 0
     assert "1 power cuts, 1 finished, 0 wrong" in capsys.readouterr().out

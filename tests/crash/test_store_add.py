@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tidegate import failpoints
+from tidegate.base import failpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import write_flights
 

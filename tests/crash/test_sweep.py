@@ -12,8 +12,9 @@ import sqlite3
 
 import pytest
 
-from tidegate.testing.crash_check import SweepError, check, check_end
-from tidegate.testing.crash_sweep import (
+from crash.sweep.check import SweepError, check, check_end
+from crash.sweep.io_crash import Meter, step
+from crash.sweep.run import (
     BATCHES,
     ONLY,
     WAYS,
@@ -26,7 +27,6 @@ from tidegate.testing.crash_sweep import (
     sweep,
     working_folder,
 )
-from tidegate.testing.io_crash import Meter, step
 
 SEED = int(os.environ.get("TIDEGATE_SEED", "0"))
 """Another seed makes another sample: a nightly run takes the date."""

@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tidegate import failpoints
-from tidegate.committers.apply import chunks_of, plan, read_manifest
+from tidegate.base import failpoints
+from tidegate.committers.apply.apply import chunks_of, plan, read_manifest
 from tidegate.errors import FencedError, WalGapError
 from tidegate.sinks.open_store import open_store
-from tidegate.testing.driver_process import expected_at
+from tidegate.testing.process.driver import expected_at
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Summary, decode_record
@@ -35,7 +35,7 @@ class Place:
         self.changelog = folder / "wal" / "crash" / "changelog"
 
     def start(self, *more, armed=""):
-        command = [sys.executable, "-m", "tidegate.testing.driver_process", "--wal", self.wal]
+        command = [sys.executable, "-m", "tidegate.testing.process.driver", "--wal", self.wal]
         command += ["--store", self.store, "--checkpoint", str(self.checkpoint), "--batches", str(BATCHES)]
         command += ["--seed", str(SEED), "--rows", str(ROWS), "--key-groups", str(KEY_GROUPS), *TRIMS, *more]
         environment = {**os.environ, failpoints.ENVIRONMENT_VARIABLE: armed}
@@ -140,7 +140,7 @@ def test_a_zombie_trims_late_and_harms_nobody(place, name):
 
 APPENDER = """
 import sys
-from tidegate.wal.file_log import FileLog
+from tidegate.wal.file.log import FileLog
 log = FileLog(sys.argv[1], "n", lock_timeout_s=60)
 for number in range(1, int(sys.argv[2])):
     (address,) = log.stage(f"s-{number}", [b"%d" % number])
@@ -148,7 +148,7 @@ for number in range(1, int(sys.argv[2])):
 """
 TRIMMER = """
 import sys
-from tidegate.wal.file_log import FileLog
+from tidegate.wal.file.log import FileLog
 log = FileLog(sys.argv[1], "n", lock_timeout_s=60)
 last = -1
 while last < int(sys.argv[2]) - 1:
@@ -162,7 +162,7 @@ print(last)
 
 
 def test_one_trims_in_a_loop_while_another_appends_and_a_third_folds(tmp_path):
-    from tidegate.wal.file_log import FileLog
+    from tidegate.wal.file.log import FileLog
 
     log, count = FileLog(tmp_path, "n"), 300
     log.create()
@@ -203,14 +203,14 @@ def test_one_trims_in_a_loop_while_another_appends_and_a_third_folds(tmp_path):
 
 def test_a_process_killed_in_the_middle_of_cutting_leaves_a_whole_log(tmp_path):
     """At whatever instruction it dies: old file or new file, and the next one goes on."""
-    from tidegate.wal.file_log import FileLog
+    from tidegate.wal.file.log import FileLog
 
     log = FileLog(tmp_path, "n")
     log.create()
     positions = [log.append_decision(b"%d" % number * 1_000).position for number in range(200)]
     script = """
 import sys
-from tidegate.wal.file_log import FileLog
+from tidegate.wal.file.log import FileLog
 log = FileLog(sys.argv[1], "n", lock_timeout_s=60)
 print("ready", flush=True)
 for position in map(int, sys.argv[2:]):

@@ -10,10 +10,10 @@ import itertools
 import msgspec
 import pytest
 
+from model.exploration import Counterexample, explore
+from model.model import Model, Scope, with_table
 from tidegate.committers import states
 from tidegate.committers.states import Event, State
-from tidegate.testing.exploration import Counterexample, explore
-from tidegate.testing.model import Model, Scope, with_table
 from tidegate.wal import fold
 from tidegate.wal.record import BatchOrigin, Decided, Open
 

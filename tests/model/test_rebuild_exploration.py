@@ -5,8 +5,8 @@ The model follows the Lua. ``tests/services/test_redis_random_repairs.py`` compa
 
 import pytest
 
-from tidegate.testing.exploration import Counterexample, explore
-from tidegate.testing.rebuild_model import Model, Rules, Scope
+from model.exploration import Counterexample, explore
+from model.rebuild import Model, Rules, Scope
 
 SCOPES = {
     "two repairs, one loss": Scope(),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tidegate import failpoints
+from tidegate.base import failpoints
 
 WAIT_S = 90.0
 

@@ -34,7 +34,7 @@ from redis_sentinel import RedisSentinel
 from redis_server import RedisServer
 from servers import ROOT
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.store import Identity
+from tidegate.sinks.records import Identity
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

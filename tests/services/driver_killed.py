@@ -9,7 +9,7 @@ import itertools
 
 import pytest
 
-from tidegate.testing.crash_place import BATCHES, DEADLINE_S, FINISHES, REACHED, kill_at
+from crash.sweep.place import BATCHES, DEADLINE_S, FINISHES, REACHED, kill_at
 
 TURNS = 3
 ALL = tuple(itertools.product(REACHED, ("first", "later"), FINISHES))

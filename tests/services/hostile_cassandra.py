@@ -14,7 +14,7 @@ from cassandra.concurrent import execute_concurrent_with_args
 from hostile import REFUSED, Attack
 from tidegate.errors import SnapshotExpiredError
 from tidegate.options import LEASES_MAX
-from tidegate.sinks.store import Lease
+from tidegate.sinks.rules.leases import Lease
 
 ANOTHER, OWN, RETIREMENT, SERVER = "another keyspace", "its own keyspace", "its retirement", "the cluster"
 VIEWER, READER, WRITER = "a reader without leases", "a reader with leases", "a writer"

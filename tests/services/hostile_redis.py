@@ -11,8 +11,8 @@ from redis import exceptions
 
 from hostile import REFUSED, Attack
 from tidegate.errors import SnapshotExpiredError
-from tidegate.sinks.redis_functions import library, library_name
-from tidegate.sinks.store import Lease
+from tidegate.sinks.redis.client.functions import library, library_name
+from tidegate.sinks.rules.leases import Lease
 
 ANOTHER, RETIREMENT, SERVER, OWN = "another namespace", "its retirement", "the server", "its own namespace"
 READER, WRITER = "a reader", "a writer"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.testing.crash_place import Place
+from crash.sweep.place import Place
 
 
 @contextlib.contextmanager

@@ -15,16 +15,16 @@ from typing import Any
 
 from acting import WAIT_S, Once, failing_at, meanwhile, within  # noqa: F401 - for who acts on a query
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.verify import verify
 from tidegate.committers.states import State
-from tidegate.committers.verify import verify
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.driver_process import MARKER, expected_at, rows_of
+from tidegate.testing.process.driver import MARKER, expected_at, rows_of
 from tidegate.wal.fold import View, fold_all, replay_of
-from tidegate.wal.kafka_log import KafkaLog
+from tidegate.wal.kafka.log import KafkaLog
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Folded, VersionFact
 
@@ -83,7 +83,7 @@ class Query:
         self._opened.callback(made.close)
         return made
 
-    def driver(self, deadline_s: float = BACK_S, *, safe: bool = False, **client: Any) -> Driver:
+    def driver(self, deadline_s: float = BACK_S, *, safe: bool = False, **client: Any) -> Coordinator:
         """A driver of its own, not open yet; the log's time-out goes by the deadline."""
         options = Options(
             key_groups=KEY_GROUPS,
@@ -95,18 +95,18 @@ class Query:
         )
         log = self.log(**{"timeout_s": max(deadline_s / 2, AWAY_S)} | client)
         endpoints = Endpoints(self.namespace, self.wal, self.store_url, self._client)
-        return Driver(endpoints, log, self.store(), options, watch=self._watch)
+        return Coordinator(endpoints, log, self.store(), options, watch=self._watch)
 
     def _watch(self, state: State) -> None:
         self.on_state(state)
 
-    def impatient(self, driver: Driver) -> None:
+    def impatient(self, driver: Coordinator) -> None:
         """From now on the driver gives up soon. What must succeed has all the time until then."""
         driver.log = self.log(timeout_s=AWAY_S)
         short = {"decide_deadline_s": AWAY_S, "apply_deadline_s": AWAY_S}
         driver.options = dataclasses.replace(driver.options, **short)
 
-    def run(self, batches: int = BATCHES, deadline_s: float = BACK_S, **client: Any) -> Driver:
+    def run(self, batches: int = BATCHES, deadline_s: float = BACK_S, **client: Any) -> Coordinator:
         """A driver that starts anew: it opens and commits what is not decided yet."""
         driver = self.driver(deadline_s, **client)
         open_namespace(driver, "lineage")
@@ -114,7 +114,7 @@ class Query:
             self.commit(driver, batch_id)
         return driver
 
-    def commit(self, driver: Driver, batch_id: int) -> VersionFact:
+    def commit(self, driver: Coordinator, batch_id: int) -> VersionFact:
         """One batch; nothing is done when it was decided before."""
         origin = batch("lineage", batch_id)
         fact = replay_of(driver.folded, origin)

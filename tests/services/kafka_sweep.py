@@ -7,7 +7,7 @@
 Pass one runs a driver through a proxy and counts its requests, by kind. Pass two kills a new driver at
 the n-th of a kind: ``before`` it reaches the broker (it is lost), or ``after``: the broker has done it,
 and the driver dies before the reply leaves the proxy. What it left is checked, finished in one of the
-ways of ``tidegate.testing.crash_sweep`` (by turns), and checked again. How many requests of a kind there
+ways of ``crash.sweep.run`` (by turns), and checked again. How many requests of a kind there
 are differs a little from run to run; a place that is not reached is a run to its end, and is counted.
 """
 
@@ -36,13 +36,14 @@ sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
 from confluent_kafka import Consumer, TopicPartition
 
+from crash.sweep import process as crash_process
+from crash.sweep import run as crash_sweep
+from crash.sweep.check import Elsewhere, Left, SweepError, check, check_end
+from crash.sweep.process import PLAIN, Process
+from crash.sweep.run import BATCHES, NAMESPACE, WAYS, WORKLOAD, Result, finish, follow, say
 from kafka_server import KafkaCluster
 from kafka_wire import Api
 from polling import wait_until
-from tidegate.testing import crash_process, crash_sweep
-from tidegate.testing.crash_check import Elsewhere, Left, SweepError, check, check_end
-from tidegate.testing.crash_process import PLAIN, Process
-from tidegate.testing.crash_sweep import BATCHES, NAMESPACE, WAYS, WORKLOAD, Result, finish, follow, say
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
 
@@ -55,7 +56,7 @@ PARTITIONS = 3
 WAIT_S = 20.0
 SETTLE_S = 8.0
 
-crash_process.preload("tidegate.wal.kafka_log")
+crash_process.preload("tidegate.wal.kafka.log")
 
 
 class Case(NamedTuple):

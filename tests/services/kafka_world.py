@@ -13,18 +13,18 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from polling import wait_until
-from tidegate.clock import Clock
+from tidegate.base.clock import Clock
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.committers.retire import retire_up_to
-from tidegate.committers.trim import Trimmer
-from tidegate.committers.verify import verify
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.verify import verify
+from tidegate.committers.steps.retire import retire_up_to
+from tidegate.committers.steps.trim import Trimmer
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.memory_store import MemoryStore
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.driver_process import expected_at, rows_of
 from tidegate.testing.faulty import FaultyLog
+from tidegate.testing.process.driver import expected_at, rows_of
 from tidegate.wal.fold import View, fold_all, replay_of
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
@@ -94,7 +94,9 @@ class World:
     def store(self) -> MemoryStore:
         return MemoryStore(self.prefix, NAMESPACE)
 
-    def driver(self, bootstrap: str | None = None, *, clock: Clock | None = None, **options: Any) -> Driver:
+    def driver(
+        self, bootstrap: str | None = None, *, clock: Clock | None = None, **options: Any
+    ) -> Coordinator:
         log = self.log(bootstrap)
         if self.around is not None:
             log = FaultyLog(log, AtCalls(self.around))
@@ -108,39 +110,41 @@ class World:
             "allow_unsafe": True,  # one broker is all there is
         }
         endpoints = Endpoints(NAMESPACE, f"kafka://{self.bootstrap}", f"memory://{self.prefix}")
-        return Driver(endpoints, log, self.store(), Options(**given | options), clock or Clock())
+        return Coordinator(endpoints, log, self.store(), Options(**given | options), clock or Clock())
 
-    def open(self, bootstrap: str | None = None, *, clock: Clock | None = None, **options: Any) -> Driver:
+    def open(
+        self, bootstrap: str | None = None, *, clock: Clock | None = None, **options: Any
+    ) -> Coordinator:
         driver = self.driver(bootstrap, clock=clock, **options)
         self.take(driver)
         return driver
 
-    def take(self, driver: Driver) -> None:
+    def take(self, driver: Coordinator) -> None:
         open_namespace(driver, LINEAGE)
 
-    def barrier(self, driver: Driver, batch_id: int) -> ArrowBarrier:
+    def barrier(self, driver: Coordinator, batch_id: int) -> ArrowBarrier:
         rows = rows_of(SEED, batch_id, ROWS)
         return ArrowBarrier(driver.log, rows, batch(LINEAGE, batch_id), driver.folded.key_groups)
 
-    def commit(self, driver: Driver, *batch_ids: int) -> None:
+    def commit(self, driver: Coordinator, *batch_ids: int) -> None:
         """Each batch once, as a query does it: one that was decided before is not run again."""
         for batch_id in batch_ids:
             if replay_of(driver.folded, batch(LINEAGE, batch_id)) is None:
                 commit(driver, self.barrier(driver, batch_id))
 
-    def tidy(self, driver: Driver, trimmer: Trimmer | None = None) -> None:
+    def tidy(self, driver: Coordinator, trimmer: Trimmer | None = None) -> None:
         """Retire and trim, as the background does it."""
         folded_at_us = driver.clock.now_us()
         retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
         (trimmer or self.trimmer(driver)).trim(driver.view, folded_at_us)
 
-    def trimmer(self, driver: Driver) -> Trimmer:
+    def trimmer(self, driver: Coordinator) -> Trimmer:
         options = dataclasses.replace(
             driver.options, wal_retain_s=KEEP_NOTHING_S, apply_deadline_s=KEEP_NOTHING_S / 10
         )
         return Trimmer(driver.log, driver.store, options)
 
-    def decide_only(self, driver: Driver, batch_id: int) -> None:
+    def decide_only(self, driver: Coordinator, batch_id: int) -> None:
         """The batch is decided, and its driver dies before it writes anything to the store."""
 
         def dies(*_: Any) -> None:

@@ -35,20 +35,20 @@ import tidegate
 from query import KEEP_NOTHING_S, KEY_GROUPS, LINEAGE, Content, _plain
 from redis_cluster import RedisCluster
 from redis_query import Query
-from tidegate.committers.background import Background
+from tidegate.committers.background.worker import Background
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.repair import repair
-from tidegate.committers.verify import verify
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.operations.verify import verify
+from tidegate.committers.repair.repair import repair
 from tidegate.errors import TidegateError
-from tidegate.sinks.redis_keys import header_key, meta_key, slot_of
-from tidegate.sinks.redis_rebuild import Rebuild
-from tidegate.sinks.redis_settings import settings_of
+from tidegate.sinks.redis.client.settings import settings_of
+from tidegate.sinks.redis.keys import header_key, meta_key, slot_of
+from tidegate.sinks.redis.upkeep.rebuild import Rebuild
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.driver_process import make_trimmer, rows_of
-from tidegate.torture.mending import put_back_in
-from tidegate.torture.redis_topology import Cluster
-from tidegate.wal.file_log import FileLog
+from tidegate.testing.process.driver import make_trimmer, rows_of
+from tidegate.torture.driver.redis_topology import Cluster
+from tidegate.torture.history.repairs import put_back_in
+from tidegate.wal.file.log import FileLog
 
 SEED = 7
 KEPT_TRUTHS = 200
@@ -208,7 +208,7 @@ class Run:
         self.seen.seconds = time.monotonic() - began
         return self.seen
 
-    def _open(self) -> Driver:
+    def _open(self) -> Coordinator:
         plan = self._plan
         return self._query.open(heartbeat_s=plan.heartbeat_s, keep_versions=plan.keep_versions)
 
@@ -221,7 +221,7 @@ class Run:
 
     # -- the query ----------------------------------------------------------------------------------
 
-    def _commit(self, driver: Driver) -> None:
+    def _commit(self, driver: Coordinator) -> None:
         """The next batch, once; then the log is trimmed to what the readable versions need."""
         batch_id = driver.folded.last_version
         if batch_id + 1 > self.seen.versions:
@@ -230,7 +230,7 @@ class Run:
         commit(driver, ArrowBarrier(driver.log, self._rows, batch(LINEAGE, batch_id), KEY_GROUPS))
         self.seen.returned = batch_id + 1
 
-    def _write(self, driver: Driver) -> None:
+    def _write(self, driver: Coordinator) -> None:
         """Batch after batch; a query that fails is started again, and that is a finding."""
         while not self._changed.is_set():
             with self._background(driver) as background:
@@ -245,7 +245,7 @@ class Run:
                     self._note_restart(error)
             driver = self._started_again(driver)
 
-    def _trim(self, driver: Driver) -> None:
+    def _trim(self, driver: Coordinator) -> None:
         """Trim all that the readable versions do not need. Files are made some seconds old, and no older: the
         background trims too, by an older view of the log.
         """
@@ -260,7 +260,7 @@ class Run:
         if len(self.seen.restarts) >= RESTARTS_MAX:
             self._changed.set()
 
-    def _started_again(self, before: Driver) -> Driver:
+    def _started_again(self, before: Coordinator) -> Coordinator:
         while not self._changed.is_set():
             try:
                 return self._open()
@@ -269,9 +269,10 @@ class Run:
         return before
 
     @contextlib.contextmanager
-    def _background(self, driver: Driver) -> Iterator[Background]:
-        background = Background(driver.log, driver.store, driver.options, lambda: driver.epoch)
-        background.way = driver.way
+    def _background(self, driver: Coordinator) -> Iterator[Background]:
+        background = Background(
+            driver.log, driver.store, driver.options, lambda: driver.epoch, way=driver.priority
+        )
         try:
             yield background
         finally:

@@ -24,13 +24,13 @@ import pytest
 
 import tidegate
 from acting import WAIT_S
-from tidegate.clock import Clock
+from tidegate.base.clock import Clock
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.committers.retire import retire_up_to
-from tidegate.committers.trim import Trimmer
-from tidegate.committers.verify import verify
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.verify import verify
+from tidegate.committers.steps.retire import retire_up_to
+from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import (
     ConfigError,
     SnapshotExpiredError,
@@ -42,7 +42,7 @@ from tidegate.errors import (
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.driver_process import MARKER, MARKER_KEYS, expected_at, rows_of
+from tidegate.testing.process.driver import MARKER, MARKER_KEYS, expected_at, rows_of
 from tidegate.wal.fold import View, fold_all, replay_of
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
@@ -91,7 +91,7 @@ class Query:
         self._opened.callback(made.close)
         return made
 
-    def driver(self, url: str | None = None, **options: Any) -> Driver:
+    def driver(self, url: str | None = None, **options: Any) -> Coordinator:
         """A driver of its own, not open yet. ``timeout_s`` is the store's."""
         of_store = {name: options.pop(name) for name in self.store_options if name in options}
         given = {
@@ -103,20 +103,20 @@ class Query:
         }
         endpoints = Endpoints(self.namespace, self.wal, url or self.url)
         store = self.store(url, **of_store)
-        return Driver(endpoints, self.log(), store, Options(**given | options), self.clock)
+        return Coordinator(endpoints, self.log(), store, Options(**given | options), self.clock)
 
-    def open(self, url: str | None = None, **options: Any) -> Driver:
+    def open(self, url: str | None = None, **options: Any) -> Coordinator:
         driver = self.driver(url, **options)
         open_namespace(driver, LINEAGE)
         return driver
 
-    def run(self, batches: int, url: str | None = None, **options: Any) -> Driver:
+    def run(self, batches: int, url: str | None = None, **options: Any) -> Coordinator:
         """A driver that starts anew: it opens and commits what is not decided yet."""
         driver = self.open(url, **options)
         self.commit(driver, *range(batches))
         return driver
 
-    def commit(self, driver: Driver, *batch_ids: int) -> None:
+    def commit(self, driver: Coordinator, *batch_ids: int) -> None:
         """Each batch once, as a query does it: one that was decided before is not run again."""
         for batch_id in batch_ids:
             origin = batch(LINEAGE, batch_id)
@@ -124,11 +124,11 @@ class Query:
                 rows = rows_of(SEED, batch_id, ROWS)
                 commit(driver, ArrowBarrier(driver.log, rows, origin, KEY_GROUPS))
 
-    def retire(self, driver: Driver) -> None:
+    def retire(self, driver: Coordinator) -> None:
         """As the background does it."""
         retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
 
-    def tidy(self, driver: Driver) -> None:
+    def tidy(self, driver: Coordinator) -> None:
         """Retire, then trim all that nothing needs, however young: its files are made to look old."""
         folded_at_us = driver.clock.now_us()
         for segment in self._folder.rglob("*.seg"):

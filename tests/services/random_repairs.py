@@ -44,24 +44,24 @@ from repair_starts import (
     small_steps,
     start_of,
 )
-from tidegate.committers import apply
+from tidegate.committers.apply import apply
 from tidegate.committers.commit import complete
-from tidegate.committers.driver import Driver
-from tidegate.committers.facts import facts_from
-from tidegate.committers.rebuild import Mended, Source
-from tidegate.committers.repair import repair
-from tidegate.committers.retire import retire_up_to
-from tidegate.committers.verify import verify
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.operations.verify import verify
+from tidegate.committers.repair.rebuild import Mended, Source
+from tidegate.committers.repair.repair import repair
+from tidegate.committers.steps.facts import facts_from
+from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import (
     IncompleteError,
     StoreNotVerifiedError,
     TidegateError,
     WalGapError,
 )
-from tidegate.sinks.redis_header import headers
-from tidegate.sinks.redis_store import RedisStore
-from tidegate.sinks.store import CatalogEntry
-from tidegate.testing.store_harness import chunks_of
+from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.redis.namespace import headers
+from tidegate.sinks.redis.store import RedisStore
+from tidegate.testing.store.harness import chunks_of
 from tidegate.wal.memory_log import forget
 
 STEPS_MAX = 3_000
@@ -112,7 +112,7 @@ class Schedule:
 
     def _actors(self) -> list[Actor]:
         chance = self.chance
-        bodies: list[tuple[str, Callable[[Driver], None]]] = [("reader", self._read)]
+        bodies: list[tuple[str, Callable[[Coordinator], None]]] = [("reader", self._read)]
         bodies += [("repair 1", self._repair)]
         if chance.random() < 0.8:
             bodies += [("repair 2", self._repair)]
@@ -209,7 +209,7 @@ class Schedule:
 
     # -- who runs ------------------------------------------------------------------------------------------
 
-    def _repair(self, driver: Driver) -> None:
+    def _repair(self, driver: Coordinator) -> None:
         copy = Copy(self.start) if self.chance.random() < 0.1 else None
         visible = driver.store.pointer().visible
         for _ in range(4):
@@ -225,11 +225,11 @@ class Schedule:
         if strange and not self.destroyed and not self.failovers:
             raise WrongError(f"nothing was lost, and a repair put back {strange}")
 
-    def _write(self, driver: Driver) -> None:
+    def _write(self, driver: Coordinator) -> None:
         for fact in facts_from(driver, driver.store.pointer().visible + 1):
             complete(driver, fact)
 
-    def _merge(self, driver: Driver) -> None:
+    def _merge(self, driver: Coordinator) -> None:
         for _ in range(2):
             with contextlib.suppress(StoreNotVerifiedError):
                 retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
@@ -237,7 +237,7 @@ class Schedule:
                 if self.chance.random() < 0.2:
                     driver.store.vacuum()
 
-    def _late(self, driver: Driver) -> None:
+    def _late(self, driver: Coordinator) -> None:
         """The rows of a version arrive once more, as those of an executor that was thought dead."""
         version = self.chance.randrange(self.start.reach, self.start.last + 1)
         for fact in facts_from(driver, version):
@@ -245,7 +245,7 @@ class Schedule:
             driver.store.apply(stamp, *chunks_of(self.start.changes[fact.version], KEY_GROUPS))
             return
 
-    def _read(self, driver: Driver) -> None:
+    def _read(self, driver: Coordinator) -> None:
         while True:
             try:
                 self._read_once(driver.store)
@@ -293,7 +293,7 @@ class Schedule:
             driver.store.close()
 
     @staticmethod
-    def _repaired(driver: Driver, copy: Source | None = None) -> bool:
+    def _repaired(driver: Coordinator, copy: Source | None = None) -> bool:
         """Whether the log did not reach."""
         try:
             repair(driver, copy)
@@ -301,7 +301,7 @@ class Schedule:
             return True
         return False
 
-    def _judge_gap(self, driver: Driver, before: Mapping[str, Any]) -> None:
+    def _judge_gap(self, driver: Coordinator, before: Mapping[str, Any]) -> None:
         after = self._hashes()
         gone = {key: rows for key, rows in before.items() if after.get(key) != rows}
         if gone:
@@ -336,7 +336,7 @@ class Schedule:
                 found |= {name: rows for name in names if (rows := self._client.hgetall(name))}
         return found
 
-    def _judge_all(self, driver: Driver) -> None:
+    def _judge_all(self, driver: Coordinator) -> None:
         store, start = driver.store, self.start
         pointer = store.pointer()
         if pointer.visible != start.last:
@@ -356,7 +356,7 @@ class Schedule:
         if self.chance.random() < 0.2:
             self._judge_again(driver, entry)
 
-    def _judge_again(self, driver: Driver, entry: CatalogEntry) -> None:
+    def _judge_again(self, driver: Coordinator, entry: CatalogEntry) -> None:
         """Scans, ``verify`` and one repair more find all in order."""
         for table, group in itertools.product(TABLES, range(KEY_GROUPS)):
             rows = scanned(driver.store, table, group, entry.version)

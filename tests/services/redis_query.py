@@ -11,8 +11,8 @@ from typing import Any
 
 import query
 from redis_server import RedisServer
-from tidegate.sinks.redis_header import headers
-from tidegate.sinks.redis_keys import header_key, meta_key
+from tidegate.sinks.redis.keys import header_key, meta_key
+from tidegate.sinks.redis.namespace import headers
 
 
 class Query(query.Query):

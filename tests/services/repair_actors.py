@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import greenlet
 
-from tidegate.clock import Clock
-from tidegate.committers.driver import Driver
+from tidegate.base.clock import Clock
+from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import (
     IncompleteError,
     SnapshotExpiredError,
@@ -17,7 +17,7 @@ from tidegate.errors import (
     VersionRegressedError,
     WalGapError,
 )
-from tidegate.sinks.redis_answers import Later
+from tidegate.sinks.redis.client.replies import RetryLater
 
 if TYPE_CHECKING:
     from random_repairs import Schedule
@@ -37,8 +37,8 @@ class WrongError(AssertionError):
 class TurnClock(Clock):
     """A clock on which time passes by sleeping, which lets others run."""
 
-    def __init__(self, give_way: Callable[[], None]) -> None:
-        self._give_way, self._slept = give_way, 0.0
+    def __init__(self, yield_to_apply: Callable[[], None]) -> None:
+        self._give_way, self._slept = yield_to_apply, 0.0
 
     def monotonic(self) -> float:
         return super().monotonic() + self._slept
@@ -51,23 +51,23 @@ class TurnClock(Clock):
 class Attempt:
     """One try of a call, in place of tenacity's: between two tries others run."""
 
-    again: Later | None = None
+    again: RetryLater | None = None
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        self.again = error if isinstance(error, Later) else None
+        self.again = error if isinstance(error, RetryLater) else None
         return self.again is not None
 
 
 class Actor:
     """One process. ``body`` gets its driver, whose every call gives way first."""
 
-    def __init__(self, schedule: Schedule, name: str, body: Callable[[Driver], None]) -> None:
+    def __init__(self, schedule: Schedule, name: str, body: Callable[[Coordinator], None]) -> None:
         self.name, self.dead, self.dies_at, self.steps = name, False, 0, 0
         self._schedule, self._body = schedule, body
-        self.driver = schedule.start.opened(TurnClock(self.give_way))
+        self.driver = schedule.start.opened(TurnClock(self.yield_to_apply))
         calls = self.driver.store._space.calls
         self._run = calls.run
         calls.run, calls.few, calls.retrying = self.run, self.run, self._retrying
@@ -79,7 +79,7 @@ class Actor:
         """As ``Calls.run``, one call after the other."""
         replies = []
         for call in calls:
-            self.give_way()
+            self.yield_to_apply()
             replies += self._run([call], **how)
         return replies
 
@@ -88,17 +88,17 @@ class Actor:
             yield (attempt := Attempt())
             if attempt.again is None:
                 return
-            self.give_way()
+            self.yield_to_apply()
         raise WrongError(f"{self.name}: tried {TRIES} times: {attempt.again}")
 
     def _giving_way(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
-            self.give_way()
+            self.yield_to_apply()
             return method(*args)
 
         return call
 
-    def give_way(self) -> None:
+    def yield_to_apply(self) -> None:
         self.steps += 1
         if not self.dead:
             self._schedule.hub.switch()

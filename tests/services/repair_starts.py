@@ -13,20 +13,20 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from redis_server import RedisServer
-from tidegate.clock import Clock
+from tidegate.base.clock import Clock
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.committers.rebuild import Source
-from tidegate.committers.retire import retire_up_to
-from tidegate.key_groups import key_group
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.repair.rebuild import Source
+from tidegate.committers.steps.retire import retire_up_to
+from tidegate.keys.groups import key_group
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.redis_servers import Node
-from tidegate.sinks.redis_store import RedisStore
-from tidegate.sinks.store import CatalogEntry
+from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.redis.client.servers import Node
+from tidegate.sinks.redis.store import RedisStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.driver_process import make_trimmer
-from tidegate.testing.store_harness import runs_of
+from tidegate.testing.process.driver import make_trimmer
+from tidegate.testing.store.harness import runs_of
 from tidegate.wal.frame import Run
 from tidegate.wal.memory_log import MemoryLog
 
@@ -81,22 +81,24 @@ class Start:
         self.epoch = driver.epoch
         driver.store.close()
 
-    def driver(self, clock: Clock | None = None) -> Driver:
+    def driver(self, clock: Clock | None = None) -> Coordinator:
         options = Options(
             key_groups=KEY_GROUPS, keep_versions=KEPT, apply_deadline_s=30.0, summary_every=1, parallelism=1
         )
         store = RedisStore(self.server.url, self.name, timeout_s=600.0)
         where = Endpoints(self.name, f"memory://{self.name}", self.server.url)
-        return Driver(where, MemoryLog(self.name, self.name, clock=Past()), store, options, clock or Clock())
+        return Coordinator(
+            where, MemoryLog(self.name, self.name, clock=Past()), store, options, clock or Clock()
+        )
 
-    def opened(self, clock: Clock | None = None) -> Driver:
+    def opened(self, clock: Clock | None = None) -> Coordinator:
         """A driver with the epoch that is claimed."""
         driver = self.driver(clock)
-        driver.fold_on()
+        driver.catch_up_log()
         driver.epoch = self.epoch
         return driver
 
-    def _commit(self, driver: Driver, version: int, chance: random.Random) -> None:
+    def _commit(self, driver: Coordinator, version: int, chance: random.Random) -> None:
         starts = frozenset({"u"}) if version == EMPTIED else frozenset[str]()
         rows = {table: self._rows(version, chance) for table in TABLES}
         state = {
@@ -132,7 +134,7 @@ class Copy(Source):
         self._start = start
 
     @contextlib.contextmanager
-    def hold(self, driver: Driver) -> Iterator[CatalogEntry]:
+    def hold(self, driver: Coordinator) -> Iterator[CatalogEntry]:
         visible = driver.store.pointer().visible
         (entry,) = driver.store.catalog(visible, visible)
         yield entry
@@ -183,9 +185,9 @@ class SharedNode(Node):
 def small_steps() -> Iterator[None]:
     """Merge a row or two a call, look at headers each time, take a failover for one to another process."""
     with (
-        mock.patch("tidegate.sinks.redis_servers.Node", SharedNode),
-        mock.patch("tidegate.sinks.redis_upkeep.MERGE_ROWS", 1),
-        mock.patch("tidegate.sinks.redis_upkeep.LOOK_S", 0.0),
-        mock.patch("tidegate.sinks.redis_space.process_in", _one_process_per_id),
+        mock.patch("tidegate.sinks.redis.client.servers.Node", SharedNode),
+        mock.patch("tidegate.sinks.redis.upkeep.merge.MERGE_ROWS", 1),
+        mock.patch("tidegate.sinks.redis.upkeep.merge.LOOK_S", 0.0),
+        mock.patch("tidegate.sinks.redis.namespace.process_in", _one_process_per_id),
     ):
         yield

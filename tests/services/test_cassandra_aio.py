@@ -10,7 +10,7 @@ import tidegate
 import tidegate.aio
 from random_versions import random_version, writer_on
 from tidegate.errors import ConfigError, WaitTimeoutError
-from tidegate.sinks import cassandra_session
+from tidegate.sinks.cassandra.client import session
 
 VERSIONS = 4
 
@@ -78,7 +78,7 @@ def test_a_hundred_tasks_share_a_session_and_a_cancelled_one_hinders_nobody(writ
             found = await asyncio.gather(*tasks, return_exceptions=True)
             assert [one for one in found if one != 1] == [found[3]]
             assert isinstance(found[3], asyncio.CancelledError)
-            assert len(cassandra_session._shared.sessions) == 1
+            assert len(session._shared.sessions) == 1
 
     asyncio.run(read())
     end = time.monotonic() + 30

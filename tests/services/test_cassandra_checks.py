@@ -8,16 +8,18 @@ import uuid
 import pytest
 from typer.testing import CliRunner
 
-from tidegate.checks import Check
-from tidegate.cli import app, doctor
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
+from tidegate.base.checks import Check
+from tidegate.cli import app
+from tidegate.cli.inspect import doctor
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options
-from tidegate.sinks import cassandra_checks, cassandra_limits
-from tidegate.sinks.cassandra_checks import Keyspace, Node
-from tidegate.sinks.cassandra_limits import MIB, Clock
-from tidegate.sinks.cassandra_store import CassandraStore
+from tidegate.sinks.cassandra import checks as cassandra_checks
+from tidegate.sinks.cassandra import node_checks
+from tidegate.sinks.cassandra.checks import Keyspace, Node
+from tidegate.sinks.cassandra.node_checks import MIB, Clock
+from tidegate.sinks.cassandra.store import CassandraStore
 from tidegate.wal.memory_log import MemoryLog
 
 AT_OPEN = {
@@ -72,7 +74,7 @@ def driver_on(url, *, store_options=None, **options):
     place = f"n{uuid.uuid4().hex[:12]}"
     store = CassandraStore(url, place, **(store_options or {}))
     where = Endpoints(place, f"memory://{place}", url)
-    return Driver(where, MemoryLog(place, place), store, Options(key_groups=4, **options))
+    return Coordinator(where, MemoryLog(place, place), store, Options(key_groups=4, **options))
 
 
 def outcomes(found):
@@ -99,7 +101,7 @@ def test_a_writer_does_not_open_without_a_keyspace(cassandra):
         ConfigError, match=rf"keyspace {missing} or a table in it is not there.*`tidegate init`"
     ):
         open_namespace(driver, "q")
-    assert driver.fold_on() is None  # nothing was appended
+    assert driver.catch_up_log() is None  # nothing was appended
     assert not cassandra.ask("SELECT * FROM system_schema.keyspaces WHERE keyspace_name = %s", missing)
     driver.store.close()
 
@@ -163,8 +165,8 @@ def test_more_copies_than_nodes(cassandra, keyspace, altered):
 def test_where_system_views_is_barred(cassandra, keyspace, monkeypatch):
     """A managed service."""
     for name in ("SETTINGS", "LARGEST"):
-        cql = getattr(cassandra_limits, name)
-        monkeypatch.setattr(cassandra_limits, name, cql.replace("system_views", "system_viewless"))
+        cql = getattr(node_checks, name)
+        monkeypatch.setattr(node_checks, name, cql.replace("system_views", "system_viewless"))
     found = checks(cassandra.url_for(keyspace), thorough=True)
     untold = {check for check, line in found.items() if "system_views is barred" in line.found}
     assert untold == {"guardrails", "value size", "commit log"}
@@ -291,13 +293,13 @@ def test_who_can_read_it():
 )
 def test_clocks(ahead_s, outcome):
     clocks = [Clock(f"10.0.0.{n}", s - 0.01, s + 0.01) for n, s in enumerate(ahead_s, 1)]
-    found = cassandra_limits.clocks(clocks)
+    found = node_checks.clocks(clocks)
     assert found.outcome == outcome
     assert outcome == "pass" or "run NTP" in found.found
 
 
 def test_a_slow_reply_proves_nothing_of_a_clock():
-    assert cassandra_limits.clocks([Clock("10.0.0.1", -20.0, 0.1)]).outcome == "pass"
+    assert node_checks.clocks([Clock("10.0.0.1", -20.0, 0.1)]).outcome == "pass"
 
 
 @pytest.mark.parametrize(
@@ -312,10 +314,10 @@ def test_a_slow_reply_proves_nothing_of_a_clock():
     ],
 )
 def test_guardrails(name, value, words):
-    found = cassandra_limits.refusals({name: value})
+    found = node_checks.refusals({name: value})
     assert (found.outcome, found.may_be_allowed) == ("fail", False)
     assert words in found.found
-    assert cassandra_limits.refusals({name: "-1"}).outcome == "pass" or "_timestamp_" in name
+    assert node_checks.refusals({name: "-1"}).outcome == "pass" or "_timestamp_" in name
 
 
 @pytest.mark.parametrize(
@@ -323,12 +325,12 @@ def test_guardrails(name, value, words):
     [{"tombstone_failure_threshold": "1000"}, {"read_thresholds_enabled": "true"}],
 )
 def test_settings_that_may_refuse_us(settings):
-    assert cassandra_limits.refusals(settings).outcome == "warn"
+    assert node_checks.refusals(settings).outcome == "warn"
 
 
 def test_nodes_that_differ_are_named():
     told = {"a": {"group_by_enabled": "true"}, "b": {"group_by_enabled": "false"}, "c": None}
-    first, second, third = cassandra_limits._of_each(told, cassandra_limits.refusals)
+    first, second, third = node_checks._of_each(told, node_checks.refusals)
     assert (first.outcome, second.outcome, third.outcome) == ("pass", "fail", "warn")
     assert second.found.startswith("b: group_by_enabled false")
     assert third.found == "c: cannot be told: system_views is barred"
@@ -345,7 +347,7 @@ def test_nodes_that_differ_are_named():
     ],
 )
 def test_partitions(largest, groups, outcome, words):
-    found = cassandra_limits.partitions(largest, groups)
+    found = node_checks.partitions(largest, groups)
     assert (found.outcome, words in found.found) == (outcome, True), found
 
 

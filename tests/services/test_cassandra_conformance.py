@@ -10,10 +10,10 @@ from cassandra import ConsistencyLevel
 from cassandra.query import SimpleStatement
 
 from cassandra_server import KEYSPACE
-from tidegate.sinks.cassandra_cql import within
-from tidegate.sinks.cassandra_space import milliseconds
-from tidegate.sinks.cassandra_store import CassandraStore
-from tidegate.testing.store_suite import Row, StorePlace, StoreSuite
+from tidegate.sinks.cassandra.client.statements import within
+from tidegate.sinks.cassandra.namespace import milliseconds
+from tidegate.sinks.cassandra.store import CassandraStore
+from tidegate.testing.store.suite import Row, StorePlace, StoreSuite
 
 LWT = " IF EXISTS"
 

@@ -8,8 +8,8 @@ import uuid
 import pytest
 
 from servers import ROOT
-from tidegate.sinks.cassandra_cql import shapes
-from tidegate.sinks.store import Identity
+from tidegate.sinks.cassandra.client.statements import shapes
+from tidegate.sinks.records import Identity
 from tidegate.testing.example import write_flights
 
 FORMAT = Identity("", "", 1).format
@@ -23,7 +23,7 @@ def keyspace(cassandra, monkeypatch, tmp_path):
     name = f"k{uuid.uuid4().hex[:12]}"
     replication = "{'class': 'NetworkTopologyStrategy', 'datacenter1': 1}"
     cassandra.ask(f"CREATE KEYSPACE {name} WITH replication = {replication}", timeout_s=60)
-    for made in (ROOT / "sinks" / "cql" / "schema.cql").read_text().split(";"):
+    for made in (ROOT / "sinks" / "cassandra" / "cql" / "schema.cql").read_text().split(";"):
         if "CREATE TABLE" in made:
             with cassandra.session(name, timeout_s=60) as session:
                 session.execute(made)

@@ -11,11 +11,11 @@ import pytest
 from cassandra_query import query_on
 from cassandra_server import CassandraServer
 from query import Reader
-from tidegate.clock import Clock
+from tidegate.base.clock import Clock
 from tidegate.errors import SnapshotExpiredError
-from tidegate.sinks.cassandra_store import CassandraStore
-from tidegate.sinks.store import Identity
-from tidegate.testing.store_harness import (
+from tidegate.sinks.cassandra.store import CassandraStore
+from tidegate.sinks.records import Identity
+from tidegate.testing.store.harness import (
     Changes,
     chunks_of,
     counts_of,

@@ -14,7 +14,7 @@ from cassandra_query import AWAY_S, TOLD, at_last, query_on
 from cassandra_server import CassandraServer
 from query import Query, Reader, expected, found_at
 from tidegate.errors import FencedError, StoreUnavailableError, TidegateError
-from tidegate.sinks.store import Lease
+from tidegate.sinks.rules.leases import Lease
 
 FLIP, CLAIM = "SET visible", "SET epoch = ?, writer"
 ANNOUNCE = "SET horizon = ? WHERE space = ? IF horizon = ? AND"

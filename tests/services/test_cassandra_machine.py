@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import precondition, rule
 
 from store_machine import machine
-from tidegate.sinks.cassandra_space import Seen, Space
-from tidegate.sinks.cassandra_store import CassandraStore
-from tidegate.testing.store_harness import stamp
+from tidegate.sinks.cassandra.namespace import CassandraNamespace, Seen
+from tidegate.sinks.cassandra.store import CassandraStore
+from tidegate.testing.store.harness import stamp
 
 URLS: list[str] = []
 CLOCKS: list[machine.StandingClock] = []
@@ -26,13 +26,13 @@ CLOCKS: list[machine.StandingClock] = []
 
 @pytest.fixture(scope="module", autouse=True)
 def server(cassandra_tables: str) -> Iterator[None]:
-    look = Space.look
+    look = CassandraNamespace.look
 
-    def looked(space: Space, **how: Any) -> Seen:
+    def looked(space: CassandraNamespace, **how: Any) -> Seen:
         return look(space, **how)._replace(now_ms=CLOCKS[-1].now // 1_000)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Space, "look", looked)
+        patch.setattr(CassandraNamespace, "look", looked)
         URLS.append(cassandra_tables)
         yield
         URLS.remove(cassandra_tables)

@@ -16,8 +16,8 @@ from cassandra_query import at_last, query_on
 from polling import wait_until
 from query import KEY_GROUPS, Query, Reader
 from tidegate.errors import StoreUnavailableError
-from tidegate.sinks.cassandra_store import CassandraStore
-from tidegate.testing.driver_process import MARKER
+from tidegate.sinks.cassandra.store import CassandraStore
+from tidegate.testing.process.driver import MARKER
 
 PATIENT_S = 60.0
 """A store's call, while the nodes do not know yet that one of them is gone."""

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 import tidegate
 from cassandra_server import KEYSPACE
 from tidegate.cli import app
-from tidegate.committers.apply import read_manifest
-from tidegate.committers.retire import retire_up_to
+from tidegate.committers.apply.apply import read_manifest
+from tidegate.committers.steps.retire import retire_up_to
 from tidegate.options import Options
-from tidegate.sinks.cassandra_cql import within
+from tidegate.sinks.cassandra.client.statements import within
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import Example
 

@@ -12,8 +12,8 @@ from cassandra_cluster import CassandraCluster
 from tidegate.cli import app
 from tidegate.errors import ConfigError
 from tidegate.options import Options
-from tidegate.sinks.cassandra_cql import shapes, tables
-from tidegate.sinks.cassandra_store import CassandraStore
+from tidegate.sinks.cassandra.client.statements import shapes, tables
+from tidegate.sinks.cassandra.store import CassandraStore
 from tidegate.testing.example import BATCHES, Example
 
 AT_ONCE = 3

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from cassandra import OperationTimedOut
 
-from tidegate import deadline
+from tidegate.base import deadline
 from tidegate.errors import ConfigError, StoreUnavailableError
-from tidegate.sinks import cassandra_session
-from tidegate.sinks.cassandra_store import CassandraStore
-from tidegate.sinks.store import Identity
+from tidegate.sinks.cassandra.client import session
+from tidegate.sinks.cassandra.store import CassandraStore
+from tidegate.sinks.records import Identity
 
 DEADLINE_S = 180.0
 
@@ -106,7 +106,7 @@ def open_here(cassandra_tables, name):
 
 
 def shared():
-    return [users for _, users in cassandra_session._shared.sessions.values()]
+    return [users for _, users in session._shared.sessions.values()]
 
 
 # -- children -----------------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ from jdwp import Debugger, first_stopped, port_of
 from polling import wait_until
 from query import Query
 from tidegate.errors import FencedError, StoreUnavailableError
-from tidegate.sinks.cassandra_session import NO_ANSWER
-from tidegate.sinks.store import Lease
+from tidegate.sinks.cassandra.client.session import NO_ANSWER
+from tidegate.sinks.rules.leases import Lease
 
 pytestmark = pytest.mark.slow  # three nodes of their own, each case waits for what does not come
 PROXY = "org.apache.cassandra.service.StorageProxy"

@@ -13,7 +13,7 @@ from cassandra_query import TOLD, query_on
 from cassandra_server import CassandraServer
 from query import Query, Reader, expected, found_at, held_snapshot
 from tidegate.errors import FencedError, SnapshotExpiredError
-from tidegate.sinks.store import Lease
+from tidegate.sinks.rules.leases import Lease
 
 ASLEEP = [
     "manifest.before_write",

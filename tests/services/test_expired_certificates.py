@@ -18,7 +18,7 @@ from jars import java
 from kafka_config import STORE_PASSWORD
 from kafka_server import KafkaCluster
 from redis_server import RedisServer
-from tidegate.certificate import end_of, over_its_time
+from tidegate.base.certificates import end_of, over_its_time
 from tidegate.errors import ConfigError
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log

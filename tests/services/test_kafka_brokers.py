@@ -17,7 +17,7 @@ from kafka_query import (
     within,
 )
 from kafka_server import KafkaCluster
-from tidegate.committers.open import open_namespace
+from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import OutcomeUnknownError, StoreUnavailableError, WalUnavailableError
 from tidegate.wal.log import Appended
 

@@ -11,8 +11,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from typer.testing import CliRunner
 
 from polling import wait_until
-from tidegate.checks import Check
-from tidegate.cli import app, doctor
+from tidegate.base.checks import Check
+from tidegate.cli import app
+from tidegate.cli.inspect import doctor
 from tidegate.errors import StoreUnavailableError
 from tidegate.options import Options
 from tidegate.testing.example import BATCHES, Example

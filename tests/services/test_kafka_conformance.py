@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tidegate.testing.log_suite import LogSuite, Place
-from tidegate.wal.kafka_address import parse_address
+from tidegate.testing.log.suite import LogSuite, Place
+from tidegate.wal.kafka.address import parse_address
 from tidegate.wal.open_log import open_log
 
 

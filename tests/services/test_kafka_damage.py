@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 
 from kafka_world import DEADLINE_S, NAMESPACE, PARTITIONS, world_on
 from polling import wait_until
-from tidegate.cli import app, given
-from tidegate.committers.verify import verify
+from tidegate.cli import app
+from tidegate.cli.core import parameters
+from tidegate.committers.operations.verify import verify
 from tidegate.errors import CorruptError, TidegateError, WalGapError
-from tidegate.wal.kafka_address import parse_address
+from tidegate.wal.kafka.address import parse_address
 from tidegate.wal.record import Open, Summary
 
 
@@ -74,10 +75,10 @@ def test_all_decisions_were_cut(world):
 def test_decisions_were_cut_behind_where_a_running_driver_stands(world):
     driver, other = world.open(), world.driver()
     world.commit(driver, 0)
-    other.fold_on()
+    other.catch_up_log()
     world.commit(driver, 1, 2)
     world.delete_records(world.decisions, world.ends(world.decisions)[1] - 1)
-    refused(world, CorruptError, "the log starts with a Decided", by=other.fold_on)
+    refused(world, CorruptError, "the log starts with a Decided", by=other.catch_up_log)
 
 
 # -- deleted and made again ----------------------------------------------------------------------------
@@ -225,7 +226,9 @@ def test_what_is_needed_is_forgotten_by_age_and_status_told_until_when(world, tm
     world.commit(driver, 0, 1)
     world.configure(world.changelog, retention_ms=3_600_000)
     world.decide_only(driver, 2)
-    monkeypatch.setattr(given, "PLACES", {})  # the store is this process's memory, the command runs in it
+    monkeypatch.setattr(
+        parameters, "PLACES", {}
+    )  # the store is this process's memory, the command runs in it
     told = status(world, tmp_path)
     assert told["log_retention_s"] == 3_600
     decided_at = driver.folded.recent[-1].decided_at_us / 1e6

@@ -1,7 +1,7 @@
 """SIGKILL at every named place of the protocol, the log on Kafka and the store in files."""
 
+from crash.sweep.place import FINISHES, REACHED
 from driver_killed import TURNS, DriverKilled, in_turn
-from tidegate.testing.crash_place import FINISHES, REACHED
 
 pytest_plugins = ["kafka_place"]
 

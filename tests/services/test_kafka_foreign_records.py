@@ -7,7 +7,7 @@ from kafka_wire import Api
 from kafka_world import DEADLINE_S, PARTITIONS, world_on
 from polling import wait_until
 from tidegate.errors import ConfigError, CorruptError, OutcomeUnknownError, WalGapError
-from tidegate.wal.kafka_address import parse_address
+from tidegate.wal.kafka.address import parse_address
 from tidegate.wal.record import Decided, Genesis, Open, Summary
 
 pytest_plugins = ["proxied"]
@@ -96,7 +96,7 @@ def test_what_is_no_record_is_refused_at_its_position(world, what):
         error, undecided = ConfigError, OutcomeUnknownError
     for action, raised in (
         (lambda: world.commit(driver, 1), undecided),
-        (driver.fold_on, error),
+        (driver.catch_up_log, error),
         (world.open, error),
     ):
         with pytest.raises(raised, match=rf"{world.prefix}.*position {offset}\b"):
@@ -156,7 +156,7 @@ def test_records_on_both_sides_of_foreign_transactions_are_read_and_trimmed(worl
         world.commit(driver, batch_id)
         foreign.send(world.decisions, genesis, commit=commit)
         foreign.send(world.changelog, b"garbage", commit=commit)
-        reader.fold_on()
+        reader.catch_up_log()
         assert (reader.folded.last_version, reader.view.void) == (batch_id + 1, batch_id + 1)
     world.commit(driver, 3)
     view = world.check(4)
@@ -171,7 +171,7 @@ def test_records_on_both_sides_of_foreign_transactions_are_read_and_trimmed(worl
     world.commit(driver, 4)
     world.commit(world.open(), 5)
     world.check(6)
-    reader.fold_on()
+    reader.catch_up_log()
     assert reader.folded.last_version == 6
 
 
@@ -180,7 +180,7 @@ def test_a_log_whose_end_is_a_marker_is_read_to_its_end(world):
     driver, foreign = world.open(), Transactions(world)
     world.commit(driver, 0)
     foreign.send(world.decisions, next(iter(world.raw(world.decisions))).value())
-    driver.fold_on()
+    driver.catch_up_log()
     position = driver.view.position
     assert world.ends(world.decisions)[1] == position + 1
     for _ in range(2):

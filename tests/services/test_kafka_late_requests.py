@@ -12,7 +12,7 @@ import pytest
 
 from kafka_wire import Api
 from kafka_world import world_on
-from tidegate.clock import Clock
+from tidegate.base.clock import Clock
 from tidegate.errors import (
     ConflictError,
     FencedError,

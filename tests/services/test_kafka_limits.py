@@ -11,9 +11,9 @@ from tidegate.committers.commit import commit
 from tidegate.errors import ConfigError
 from tidegate.options import VALUE_BYTES_MAX
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.wal.kafka_address import parse_address
-from tidegate.wal.kafka_log import ENVELOPE_BYTES
-from tidegate.wal.kafka_settings import PIECE_BYTES_MAX, RECORD_BYTES_MAX
+from tidegate.wal.kafka.address import parse_address
+from tidegate.wal.kafka.log import ENVELOPE_BYTES
+from tidegate.wal.kafka.settings import PIECE_BYTES_MAX, RECORD_BYTES_MAX
 
 pytestmark = pytest.mark.xdist_group("kafka")
 

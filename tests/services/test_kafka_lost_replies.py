@@ -12,7 +12,7 @@ import pytest
 
 from kafka_wire import Api
 from kafka_world import world_on
-from tidegate.committers.drop import drop_namespace
+from tidegate.committers.operations.drop import drop_namespace
 from tidegate.errors import OutcomeUnknownError, WalUnavailableError
 
 pytest_plugins = ["proxied"]

@@ -8,9 +8,9 @@ import pytest
 
 from kafka_query import Query, within
 from kafka_server import KafkaCluster
-from tidegate.committers.open import open_namespace
+from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError
-from tidegate.wal.kafka_settings import settings_of
+from tidegate.wal.kafka.settings import settings_of
 from tidegate.wal.open_log import open_log
 
 pytestmark = pytest.mark.xdist_group("kafka-security")

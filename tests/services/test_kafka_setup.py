@@ -8,9 +8,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from kafka_query import WAIT_S, Query
 from polling import wait_until
-from tidegate.committers.open import open_namespace
+from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError, OutcomeUnknownError, WalUnavailableError
-from tidegate.wal.kafka_topics import Topics as TopicsOfLog
+from tidegate.wal.kafka.topics import Topics as TopicsOfLog
 
 pytestmark = pytest.mark.xdist_group("kafka3")
 

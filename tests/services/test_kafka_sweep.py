@@ -11,10 +11,10 @@ from collections import Counter
 
 import pytest
 
+from crash.sweep.check import SweepError
+from crash.sweep.run import WAYS, working_folder
 from kafka_sweep import BATCHES, MODES, ONLY, Case, Sweep, cases, parse
 from kafka_wire import Api
-from tidegate.testing.crash_check import SweepError
-from tidegate.testing.crash_sweep import WAYS, working_folder
 
 pytest_plugins = ["proxied"]
 

@@ -8,8 +8,8 @@ import pytest
 
 from kafka_world import DEADLINE_S, world_on
 from tidegate.errors import WalGapError
-from tidegate.testing.log_harness import in_threads
-from tidegate.wal.kafka_address import parse_address
+from tidegate.testing.log.harness import in_threads
+from tidegate.wal.kafka.address import parse_address
 from tidegate.wal.log import Blob
 
 LARGE_BYTES = 2_500_000

@@ -5,10 +5,7 @@ import signal
 
 import pytest
 
-from kafka_wire import Api
-from tidegate import failpoints
-from tidegate.errors import CorruptError, FencedError, WalGapError
-from tidegate.testing.crash_place import (
+from crash.sweep.place import (
     BATCHES,
     DEADLINE_S,
     REACHED,
@@ -17,6 +14,9 @@ from tidegate.testing.crash_place import (
     wake,
     wakes_fenced,
 )
+from kafka_wire import Api
+from tidegate.base import failpoints
+from tidegate.errors import CorruptError, FencedError, WalGapError
 
 pytest_plugins = ["kafka_place", "proxied"]
 

@@ -10,9 +10,9 @@ import pytest
 
 from tidegate.errors import StoreUnavailableError
 from tidegate.sinks.aliases import Aliases, Target
-from tidegate.sinks.cassandra_store import CassandraStore
-from tidegate.sinks.redis_store import RedisStore
-from tidegate.sinks.store import Identity
+from tidegate.sinks.cassandra.store import CassandraStore
+from tidegate.sinks.records import Identity
+from tidegate.sinks.redis.store import RedisStore
 
 BLUE, GREEN = Target("blue", "uuid-blue"), Target("green", "uuid-green")
 Act = Callable[[Aliases, str], object]

@@ -6,16 +6,16 @@ import os
 
 import pytest
 
-from tidegate.names import LOCAL
+from tidegate.base.names import LOCAL
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.store import Identity
-from tidegate.spark.deadline import Deadline
-from tidegate.spark.local_state import LocalWork, item_key, run_instance, table_of
-from tidegate.spark.made_rows import MadeRows
-from tidegate.spark.user_calls import UserCalls
-from tidegate.testing.store_harness import EPOCH, KEY_GROUPS, get, put, scanned, stamp
-from tidegate.wal.bad_rows import StageSpec
+from tidegate.sinks.records import Identity
+from tidegate.spark.state.call_deadline import Deadline
+from tidegate.spark.state.local_state import LocalWork, item_key, run_instance, table_of
+from tidegate.spark.state.output_rows import OutputRows
+from tidegate.spark.state.user_calls import UdfRunner
+from tidegate.testing.store.harness import EPOCH, KEY_GROUPS, get, put, scanned, stamp
 from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.staging.bad_rows import StageSpec
 
 TABLE = table_of("seen")
 ITEMS = TableSchema((Column("instance", "int"), Column("item", "int")), (Column("value", "binary"),), "bytes")
@@ -45,7 +45,7 @@ def batch(store, version, parallelism, fn, redistribute):
     changes = {name: {} for name in TABLES}
     with Deadline(work.deadline_s) as deadline:
         for index in range(parallelism):
-            calls = UserCalls(spec, {}, MadeRows(index), deadline, lambda: None)
+            calls = UdfRunner(spec, {}, OutputRows(index), deadline, lambda: None)
             for change in run_instance(work, fn, store, index, iter(()), calls):
                 assert change.key not in changes[change.table], "two instances wrote one row"
                 changes[change.table][change.key] = None if change.value == b"-" else change.value[1:]

@@ -9,11 +9,11 @@ import uuid
 
 import pytest
 
+from crash.log_loss import BEFORE, STEPS, ClockAhead, LossWorld, dies_at, goes_on, rows_before
 from kafka_cut import lose_last_records
 from tidegate.errors import OutcomeUnknownError, TidegateError, WalGapError
-from tidegate.sinks.memory_store import MemoryStore
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.open_store import open_store
-from tidegate.testing.log_loss import BEFORE, STEPS, ClockAhead, LossWorld, dies_at, goes_on, rows_before
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.open_log import open_log
 

@@ -13,14 +13,14 @@ import threading
 import pytest
 
 from acting import WAIT_S, Failpoints, Meanwhile, within
+from crash.sweep.place import BATCHES, FINISHES, stops, wakes_fenced
 from kafka_place import place_on
 from query import AWAY_S, KEY_GROUPS, LINEAGE, ROWS, SEED, Reader
 from redis_query import query_on
-from tidegate.committers.pipeline_thread import PipelineThread
+from tidegate.committers.pipeline import PipelineThread
 from tidegate.errors import FencedError, StoreUnavailableError
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.crash_place import BATCHES, FINISHES, stops, wakes_fenced
-from tidegate.testing.driver_process import rows_of
+from tidegate.testing.process.driver import rows_of
 
 IN_FLIGHT = 2
 PIPELINED = ("--in-flight", str(IN_FLIGHT))

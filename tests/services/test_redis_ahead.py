@@ -12,7 +12,7 @@ from random_versions import writer_on
 from redis_group import RedisGroup
 from redis_proxy import RedisProxy
 from redis_server import RedisServer
-from tidegate.sinks.redis_functions import library_name
+from tidegate.sinks.redis.client.functions import library_name
 
 LOOK, READ = (f"{library_name()}_{name}" for name in ("pointer", "read"))
 

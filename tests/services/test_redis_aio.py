@@ -13,7 +13,7 @@ from random_versions import random_version, writer_on
 from redis_cluster import RedisCluster
 from redis_sentinel import RedisSentinel
 from redis_server import RedisServer
-from tidegate.committers.alias import checked_target, set_alias
+from tidegate.committers.operations.alias import checked_target, set_alias
 from tidegate.errors import (
     ConfigError,
     SnapshotExpiredError,
@@ -21,10 +21,10 @@ from tidegate.errors import (
     StoreUnavailableError,
     WaitTimeoutError,
 )
-from tidegate.options import store_at
-from tidegate.sinks import redis_channel
-from tidegate.sinks.redis_channel import Channel, connected
-from tidegate.sinks.redis_settings import settings_of
+from tidegate.options import parse_store
+from tidegate.sinks.redis.client import channel as redis_channel
+from tidegate.sinks.redis.client.channel import Channel, connected
+from tidegate.sinks.redis.client.settings import settings_of
 from tidegate.testing.example import Example
 
 DEADLINE_S = 30.0
@@ -109,7 +109,7 @@ def test_all_reads_equal_the_threaded_readers(writer, functions):
 def test_readers_by_an_alias_on_the_event_loop_while_it_flips(redis: RedisServer, tmp_path):
     """Each snapshot is of one namespace; no connection is left of the one that nobody reads any more."""
     names = [f"{tmp_path.name}-blue", f"{tmp_path.name}-green"]
-    alias, at = f"{tmp_path.name}-live", store_at(redis.url)
+    alias, at = f"{tmp_path.name}-live", parse_store(redis.url)
     writers = [Example(f"file://{tmp_path}/wal", redis.url, name) for name in names]
     keys = [f"N{number}" for number in range(50)]
     for writer, name in zip(writers, names, strict=True):

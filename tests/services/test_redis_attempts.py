@@ -3,11 +3,11 @@
 import pytest
 
 from tidegate.errors import WalGapError
-from tidegate.sinks.redis_keys import slot_of
-from tidegate.sinks.redis_store import RedisStore
-from tidegate.sinks.store import Identity
-from tidegate.testing.store_attempt_tests import AFTER_NEW, FIRST, LOST, MINE, NEW, OTHER, of
-from tidegate.testing.store_harness import EPOCH, KEY_GROUPS, chunks_of, counts_of, entry, put, scanned
+from tidegate.sinks.records import Identity
+from tidegate.sinks.redis.keys import slot_of
+from tidegate.sinks.redis.store import RedisStore
+from tidegate.testing.store.attempt_tests import AFTER_NEW, FIRST, LOST, MINE, NEW, OTHER, of
+from tidegate.testing.store.harness import EPOCH, KEY_GROUPS, chunks_of, counts_of, entry, put, scanned
 
 ONLY_LOST = {"t": {b"ghost-%d" % i: b"lost" for i in range(30)}}
 

@@ -14,12 +14,12 @@ pytestmark = [
 ]
 
 NOT_MISSED = (
-    "sinks/lua/group.lua",
+    "sinks/redis/lua/group.lua",
     "local function refuse_gone(sources)\n",
     "local function refuse_gone(sources)\n  do return nil end\n",
 )
 LEFT_BEHIND = (
-    "src/tidegate/torture/redis_topology.py",
+    "src/tidegate/torture/driver/redis_topology.py",
     "        back = [part for key in moved",
     "        back = [part for key in moved[:0]",
 )

@@ -9,14 +9,15 @@ from typer.testing import CliRunner
 
 from redis_cluster import RedisCluster
 from redis_sentinel import RedisSentinel
-from tidegate.checks import Check
-from tidegate.cli import app, doctor
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
+from tidegate.base.checks import Check
+from tidegate.cli import app
+from tidegate.cli.inspect import doctor
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options
-from tidegate.sinks import redis_checks
-from tidegate.sinks.redis_store import RedisStore
+from tidegate.sinks.redis import checks as redis_checks
+from tidegate.sinks.redis.store import RedisStore
 from tidegate.testing.example import BATCHES, Example
 from tidegate.wal.memory_log import MemoryLog
 
@@ -45,7 +46,9 @@ def checks(url, *, thorough=True, namespace=None, **options):
 def driver_on(url, **options):
     place = name()
     where = Endpoints(place, f"memory://{place}", url)
-    return Driver(where, MemoryLog(place, place), RedisStore(url, place), Options(key_groups=4, **options))
+    return Coordinator(
+        where, MemoryLog(place, place), RedisStore(url, place), Options(key_groups=4, **options)
+    )
 
 
 def doctor_lines(*arguments):

@@ -14,10 +14,10 @@ from query import KEY_GROUPS, Reader, expected, found_at, held_snapshot, put_bac
 from redis_cluster import RedisCluster, refused_calls, slot_of
 from redis_query import Query, query_on
 from redis_server import RedisServer
-from tidegate.committers.driver import Driver
-from tidegate.committers.recover import recover
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.recover import recover
 from tidegate.errors import StoreNotVerifiedError, TidegateError
-from tidegate.key_groups import key_group
+from tidegate.keys.groups import key_group
 
 pytestmark = pytest.mark.xdist_group("redis_cluster")
 
@@ -109,7 +109,7 @@ def another(cluster: RedisCluster, server: RedisServer) -> RedisServer:
     return next(each for each in cluster.primaries() if each is not server)
 
 
-def retire(query: Query, driver: Driver) -> None:
+def retire(query: Query, driver: Coordinator) -> None:
     with contextlib.suppress(StoreNotVerifiedError):  # as in the background: tried again at the next version
         query.retire(driver)
 
@@ -181,7 +181,7 @@ def test_half_of_a_slot_has_moved(
     query.check(6)
 
 
-def lossy(cluster: RedisCluster, query: Query, driver: Driver) -> RedisServer:
+def lossy(cluster: RedisCluster, query: Query, driver: Coordinator) -> RedisServer:
     """A primary that was promoted without versions 5 and 6, which are visible."""
     cluster.wait_ready()
     old = without_the_pointer(cluster, query)

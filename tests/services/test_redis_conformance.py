@@ -9,8 +9,8 @@ from redis_cluster import RedisCluster
 from redis_config import newer_program
 from redis_sentinel import RedisSentinel
 from redis_server import RedisServer
-from tidegate.sinks.redis_store import RedisStore
-from tidegate.testing.store_suite import StorePlace, StoreSuite
+from tidegate.sinks.redis.store import RedisStore
+from tidegate.testing.store.suite import StorePlace, StoreSuite
 
 BACK_BY = """
 local by = tonumber(ARGV[1])

@@ -12,10 +12,10 @@ from query import AWAY_S, Reader, held_snapshot
 from redis_query import Moment, Query, query_on
 from redis_sentinel import RedisSentinel
 from redis_server import RedisServer
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.committers.recover import recover
-from tidegate.committers.repair import repair
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.opening.recover import recover
+from tidegate.committers.repair.repair import repair
 from tidegate.errors import FencedError, StoreNotVerifiedError, StoreUnavailableError, WalGapError
 
 REFUSALS = {"StoreNotVerifiedError", "StoreUnavailableError", "VersionRegressedError"}
@@ -24,25 +24,25 @@ REFUSALS = {"StoreNotVerifiedError", "StoreUnavailableError", "VersionRegressedE
 # -- what is lost ---------------------------------------------------------------------------------------
 
 
-def a_version(query: Query, driver: Driver) -> None:
+def a_version(query: Query, driver: Coordinator) -> None:
     query.commit(driver, 5)
 
 
-def several_versions(query: Query, driver: Driver) -> None:
+def several_versions(query: Query, driver: Coordinator) -> None:
     query.commit(driver, 5, 6, 7)
     query.retire(driver)
 
 
-def a_merge(query: Query, driver: Driver) -> None:
+def a_merge(query: Query, driver: Coordinator) -> None:
     query.retire(driver)
 
 
-def a_claim(query: Query, driver: Driver) -> None:
+def a_claim(query: Query, driver: Coordinator) -> None:
     query.open()
     query.open()
 
 
-def goes_on(query: Query, driver: Driver) -> None:
+def goes_on(query: Query, driver: Coordinator) -> None:
     """The driver that ran all along, unless it was fenced."""
     try:
         query.commit(driver, *range(9))
@@ -50,11 +50,11 @@ def goes_on(query: Query, driver: Driver) -> None:
         query.run(9)
 
 
-def opens(query: Query, driver: Driver) -> None:
+def opens(query: Query, driver: Coordinator) -> None:
     query.run(9)
 
 
-def repairs(query: Query, driver: Driver) -> None:
+def repairs(query: Query, driver: Coordinator) -> None:
     mender = query.driver()
     open_namespace(mender, None)
     repair(mender)

@@ -12,13 +12,13 @@ from query import expected, found_at
 from redis_cluster import RedisCluster
 from redis_query import Moment, Query
 from redis_server import RedisServer
-from tidegate.committers.change_stores import add_store
+from tidegate.committers.background.membership import add_store
 from tidegate.errors import StoreNotVerifiedError, WalGapError
-from tidegate.options import StoreAt
-from tidegate.sinks.redis_keys import header_key, meta_key
-from tidegate.sinks.redis_store import RedisStore
-from tidegate.sinks.store import Identity
-from tidegate.testing.store_harness import (
+from tidegate.options import StoreRef
+from tidegate.sinks.records import Identity
+from tidegate.sinks.redis.keys import header_key, meta_key
+from tidegate.sinks.redis.store import RedisStore
+from tidegate.testing.store.harness import (
     EPOCH,
     KEY_GROUPS,
     chunks_of,
@@ -324,9 +324,9 @@ def test_a_store_whose_server_goes_back_while_it_is_filled(
         driver = source.run(9, summary_every=1)
         source.tidy(driver)
         adding = source.driver()
-        adding.fold_on()
+        adding.catch_up_log()
         copy = source.store(server.url)
-        follower = add_store(adding, StoreAt("copy", server.url), copy)
+        follower = add_store(adding, StoreRef("copy", server.url), copy)
         begun: list[Moment] = []
 
         def goes_back() -> None:

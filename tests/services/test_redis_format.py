@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from servers import ROOT
-from tidegate.sinks.redis_functions import FORMAT, LIBRARY, library_name, readers, source
+from tidegate.sinks.redis.client.functions import FORMAT, LIBRARY, library_name, readers, source
 from tidegate.testing.example import write_flights
 
 PAGE = (ROOT / "docs" / "storage-format.md").read_text().partition(f"## Redis, format {FORMAT}\n")[2]

@@ -8,11 +8,11 @@ import pytest
 
 import tidegate
 from servers import ROOT
-from tidegate.committers.alias import checked_target, set_alias
-from tidegate.key_groups import key_group
-from tidegate.options import Options, store_at
+from tidegate.committers.operations.alias import checked_target, set_alias
+from tidegate.keys.groups import key_group
+from tidegate.options import Options, parse_store
 from tidegate.testing.example import BATCHES, Example
-from tidegate.testing.store_harness import ManualClock
+from tidegate.testing.store.harness import ManualClock
 
 FOLDER = ROOT / "examples" / "readers" / "go"
 NO_GO = """Go builds the example reader for its test and was not found.
@@ -70,7 +70,7 @@ def test_both_read_the_same(reader, redis, namespace, flights):
 def test_by_an_alias(reader, redis, namespace, flights):
     flights.write(BATCHES[0])
     alias = f"{namespace}.live"
-    at = store_at(redis.url)
+    at = parse_store(redis.url)
     set_alias(at, alias, checked_target(at, alias, namespace))
     done = read(reader, redis.url, alias, "aircraft", "N14228")
     assert json.loads(done.stdout.split("\t")[2]) == {"carrier": "UA", "flights": 1}

@@ -15,7 +15,7 @@ from redis_server import RedisServer
 from tidegate.cli import app
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
 from tidegate.options import LEASES_MAX
-from tidegate.sinks.store import Lease
+from tidegate.sinks.rules.leases import Lease
 
 DAY_US = 86_400 * 1_000_000
 ABOUT_LEASES = re.compile(rb"FCALL(?:_RO)? \w+_(lease|leases|release|announce|leftovers) ")

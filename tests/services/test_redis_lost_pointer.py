@@ -12,9 +12,9 @@ from redis_cluster import RedisCluster
 from redis_query import Query, query_on
 from redis_server import RedisServer
 from test_redis_repair_from import from_export, run, trimmed
-from tidegate.committers.export import export
-from tidegate.committers.open import take_over
-from tidegate.committers.repair import repair
+from tidegate.committers.opening.open import take_over
+from tidegate.committers.repair.repair import repair
+from tidegate.committers.transfer.export import export
 from tidegate.errors import CorruptError, StoreNotVerifiedError, WalGapError
 
 

@@ -11,9 +11,9 @@ from query import Reader, expected, found_at
 from redis_proxy import RedisProxy
 from redis_query import Query, query_on
 from redis_server import RedisServer
-from tidegate.committers.repair import repair
+from tidegate.committers.repair.repair import repair
 from tidegate.errors import FencedError, TidegateError
-from tidegate.sinks.redis_functions import library_name
+from tidegate.sinks.redis.client.functions import library_name
 
 FUNCTION = {"read", "layers", "page", "pointer", "catalog", "schemas", "look", "header", "leases"}
 

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.committers.retire import retire_up_to
-from tidegate.committers.verify import verify
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.verify import verify
+from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import TidegateError
 from tidegate.options import Endpoints, Options
-from tidegate.sinks import redis_upkeep
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.redis.upkeep import merge
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.open_log import open_log
 
@@ -153,7 +153,7 @@ class Run:
     def driver(self):
         where = self.where
         log, store = open_log(where.wal, where.namespace), open_store(where.store, where.namespace)
-        return Driver(where, log, store, OPTIONS)
+        return Coordinator(where, log, store, OPTIONS)
 
     def go_on(self, driver, retire):
         """Open, replay what is left, retire now and then."""
@@ -187,7 +187,7 @@ def server(private_redis):
 def test_whatever_a_server_lost_is_put_back(server, seed, versions, keep_from, lost, how, retire, merge_rows):
     server.client().flushall()
     run = Run(server.url, seed, versions)
-    redis_upkeep.MERGE_ROWS, before = merge_rows, redis_upkeep.MERGE_ROWS
+    merge.MERGE_ROWS, before = merge_rows, merge.MERGE_ROWS
     try:
         driver = run.driver()
         moments = Moments(server, driver.store, keep_from, keep_from + lost, **how)
@@ -203,4 +203,4 @@ def test_whatever_a_server_lost_is_put_back(server, seed, versions, keep_from, l
         assert another.store.pointer().visible == versions
         assert not verify(another.log, another.store).findings
     finally:
-        redis_upkeep.MERGE_ROWS = before
+        merge.MERGE_ROWS = before

@@ -13,12 +13,12 @@ from hypothesis.stateful import precondition, rule
 
 from redis_server import RedisServer
 from store_machine import machine
-from tidegate.sinks import redis_functions
-from tidegate.sinks import redis_upkeep as upkeep
-from tidegate.sinks.key_sets import KeySets
-from tidegate.sinks.redis_keys import header_key
-from tidegate.sinks.redis_store import RedisStore
-from tidegate.testing.store_harness import stamp
+from tidegate.sinks.redis.client import functions
+from tidegate.sinks.redis.keys import header_key
+from tidegate.sinks.redis.store import RedisStore
+from tidegate.sinks.redis.upkeep import merge as upkeep
+from tidegate.sinks.rules.key_sets import KeySets
+from tidegate.testing.store.harness import stamp
 
 CLOCK = "clock"
 SERVERS: list[RedisServer] = []
@@ -32,11 +32,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         RedisServer(tmp_path_factory.mktemp("machine"), settings=told) as made,
         pytest.MonkeyPatch.context() as patch,
     ):
-        text = redis_functions.source()
+        text = functions.source()
         real = "local time = redis.call('TIME')\n  return tonumber(time[1]) * 1000000 + tonumber(time[2])"
         assert real in text
         text = text.replace(real, f"return tonumber(redis.call('GET', '{CLOCK}'))")
-        patch.setattr(redis_functions, "source", lambda: text)
+        patch.setattr(functions, "source", lambda: text)
         forget_scripts()
         SERVERS.append(made)
         yield
@@ -46,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def forget_scripts() -> None:
     """What was made of the text that the functions had."""
-    for made in (redis_functions._script, redis_functions.call_head):
+    for made in (functions._script, functions.call_head):
         made.cache_clear()
 
 

@@ -7,10 +7,10 @@ import contextlib
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.sinks.redis_space import Space
-from tidegate.sinks.redis_store import RedisStore
-from tidegate.sinks.store import Identity
-from tidegate.testing.store_harness import get, put
+from tidegate.sinks.records import Identity
+from tidegate.sinks.redis.namespace import RedisNamespace
+from tidegate.sinks.redis.store import RedisStore
+from tidegate.testing.store.harness import get, put
 
 ROWS = {"t": {b"k%d" % number: b"new" for number in range(20)}}
 
@@ -92,7 +92,7 @@ def test_a_late_drop_removes_nothing_of_the_namespace_that_was_made_meanwhile(
     late = opened()
     with monkeypatch.context() as cut:
         if not ready:
-            cut.setattr(Space, "_make_headers", lambda *_: 1 / 0)
+            cut.setattr(RedisNamespace, "_make_headers", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError) if not ready else contextlib.nullcontext():
             late.create(Identity("uuid-1", namespace, 4))
     sleeper = Sleeper(late, number, lambda: make_anew(opened, namespace))

@@ -8,14 +8,15 @@ from collections import Counter
 import pytest
 
 from redis_proxy import RedisProxy
-from tidegate import deadline
-from tidegate.sinks import redis_calls, redis_upkeep
-from tidegate.sinks.redis_functions import library_name
-from tidegate.sinks.redis_servers import Node
-from tidegate.sinks.redis_settings import TIMEOUT_S
-from tidegate.sinks.redis_store import RedisStore
-from tidegate.sinks.store import Identity
-from tidegate.testing.store_harness import counts_of, get, put, stamp
+from tidegate.base import deadline
+from tidegate.sinks.records import Identity
+from tidegate.sinks.redis.client import calls
+from tidegate.sinks.redis.client.functions import library_name
+from tidegate.sinks.redis.client.servers import Node
+from tidegate.sinks.redis.client.settings import TIMEOUT_S
+from tidegate.sinks.redis.store import RedisStore
+from tidegate.sinks.redis.upkeep import merge as redis_upkeep
+from tidegate.testing.store.harness import counts_of, get, put, stamp
 
 GROUPS = 64
 FUNCTION = f"{library_name()}_merge"
@@ -93,7 +94,7 @@ WAY = 4
 """So many small flights go there and back in the time of an answer."""
 
 
-@pytest.mark.parametrize("answer_s, ahead", [(0.0001, 2), (redis_calls.FLIGHT_S * WAY, 2 + WAY)])
+@pytest.mark.parametrize("answer_s, ahead", [(0.0001, 2), (calls.FLIGHT_S * WAY, 2 + WAY)])
 def test_few_steps_of_a_merge_wait_at_a_server(merging, monkeypatch, answer_s, ahead):
     """A server does all that one client has sent before it turns to a reader. To one far off go more."""
     monkeypatch.setattr(Node, "answered", lambda node, _: setattr(node, "answer_s", answer_s))
@@ -129,11 +130,11 @@ def test_calls_that_move_few_rows_go_together(merging, monkeypatch):
     """1,024 key groups of three tables, one by one over a way of 5 ms, would take 8 s for each version: more
     versions would come than are merged.
     """
-    monkeypatch.setattr(redis_calls, "FLIGHT_S", 1.0)  # the proxy is not far
+    monkeypatch.setattr(calls, "FLIGHT_S", 1.0)  # the proxy is not far
     merge = merging(FEW)
     merge.run()
     together = redis_upkeep.MERGE_ROWS // redis_upkeep.CALL_ROWS
-    assert redis_calls.AHEAD < merge.most <= redis_calls.AHEAD * together
+    assert calls.AHEAD < merge.most <= calls.AHEAD * together
 
 
 def test_a_merge_can_be_stopped_after_few_round_trips(merging):

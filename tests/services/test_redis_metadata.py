@@ -8,13 +8,13 @@ import pytest
 
 from tidegate.errors import ConfigError
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.redis_metadata import RedisMetadataStore
-from tidegate.spark.assignment import RanAt
-from tidegate.spark.locality import LocalityManager
+from tidegate.sinks.redis.locations import RedisMetadataStore
+from tidegate.spark.placement.assignment import RanAt
+from tidegate.spark.placement.locality import LocalityManager
 
 RAN = [RanAt("0", "host-a"), None, RanAt("11", "h\u00f6st b")]
 ASK = (
-    "import sys; from tidegate.sinks.redis_metadata import *; print(RedisMetadataStore(*sys.argv[1:]).all())"
+    "import sys; from tidegate.sinks.redis.locations import *; print(RedisMetadataStore(*sys.argv[1:]).all())"
 )
 
 

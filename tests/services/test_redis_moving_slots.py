@@ -21,13 +21,13 @@ from query import KEY_GROUPS, Reader, put_back
 from redis_cluster import MIGRATE_MS, RedisCluster, refused_calls, slot_of
 from redis_query import Query, query_on
 from redis_server import RedisServer
-from tidegate.committers.driver import Driver
-from tidegate.committers.repair import repair
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.repair.repair import repair
 from tidegate.errors import StoreNotVerifiedError, StoreUnavailableError
-from tidegate.sinks.redis_answers import NON_LOCAL, NOT_NOW, Call, encoded, load_script
-from tidegate.sinks.redis_functions import names, readers, source
-from tidegate.sinks.redis_library import load_library
-from tidegate.sinks.redis_resp import pack
+from tidegate.sinks.redis.client.functions import names, readers, source
+from tidegate.sinks.redis.client.library import load_library
+from tidegate.sinks.redis.client.replies import NON_LOCAL, NOT_NOW, Call, encoded, load_script
+from tidegate.sinks.redis.client.resp import pack
 
 pytestmark = pytest.mark.xdist_group("redis_cluster")
 
@@ -366,7 +366,7 @@ def test_every_function_in_a_slot_that_moves(ending: str, slot: MovingSlot):
 # -- a query --------------------------------------------------------------------------------------------
 
 
-def retire(query: Query, driver: Driver) -> None:
+def retire(query: Query, driver: Coordinator) -> None:
     with contextlib.suppress(StoreNotVerifiedError):  # as in the background: tried again at the next version
         query.retire(driver)
 

@@ -16,9 +16,9 @@ from query import KEY_GROUPS, expected, found_at, held_snapshot
 from redis_cluster import RedisCluster, slot_of
 from redis_query import Query, query_on
 from redis_server import RedisServer
-from tidegate.committers.recover import recover
+from tidegate.committers.opening.recover import recover
 from tidegate.errors import StoreNotVerifiedError
-from tidegate.key_groups import key_group
+from tidegate.keys.groups import key_group
 
 VERSIONS = 4
 
@@ -155,7 +155,7 @@ def test_a_writer_notes_where_key_groups_are_and_repairs_nothing(cluster, moving
     move(cluster, moving, 0)
     driver = moving.open()
     move(cluster, moving, 1)
-    monkeypatch.setattr("tidegate.committers.recover.repair", _never)
+    monkeypatch.setattr("tidegate.committers.opening.recover.repair", _never)
     assert driver.store.unverified()
     recover(driver)
     assert not driver.store.unverified()

@@ -12,12 +12,12 @@ from acting import Failpoints
 from query import KEY_GROUPS, expected, found_at, held_snapshot
 from redis_query import Query, query_on
 from redis_server import RedisServer
-from tidegate.committers.driver import Driver
-from tidegate.committers.recover import recover
-from tidegate.committers.repair import repair
-from tidegate.committers.verify import verify
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.recover import recover
+from tidegate.committers.operations.verify import verify
+from tidegate.committers.repair.repair import repair
 from tidegate.errors import StoreNotVerifiedError, WalGapError
-from tidegate.key_groups import key_group
+from tidegate.keys.groups import key_group
 
 GROUP = 3
 Keys = Mapping[str, Any]
@@ -34,7 +34,7 @@ def query(server: RedisServer, tmp_path) -> Iterator[Query]:
         yield made
 
 
-def trimmed(query: Query, versions: int = 9) -> Driver:
+def trimmed(query: Query, versions: int = 9) -> Coordinator:
     """A namespace as it is after a day: versions below the horizon are in no log."""
     driver = query.run(versions, summary_every=1)
     query.tidy(driver)
@@ -186,7 +186,7 @@ def test_the_end_of_one_repair_leaves_the_mark_of_another(server, query: Query, 
     visible = driver.store.pointer().visible
     base = next(name for name in keys_of(server, query) if name.endswith(":b"))
     another = query.driver()
-    another.fold_on()
+    another.catch_up_log()
     another.epoch = driver.epoch
 
     def lose_and_begin() -> None:
@@ -225,7 +225,7 @@ def test_a_repair_does_not_end_one_that_began_later(server, query: Query, failin
     query.retire(driver)
     first, second = [name for name in keys_of(server, query) if name.endswith(":b")][:2]
     another = query.driver()
-    another.fold_on()
+    another.catch_up_log()
     another.epoch = driver.epoch
     forget(server, query, first)
 
@@ -249,7 +249,7 @@ def test_an_idle_query_finds_the_mark_that_a_command_left(server, query: Query, 
     query.retire(driver)
     forget(server, query, newest_layer(keys_of(server, query)))
     another = query.driver()
-    another.fold_on()
+    another.catch_up_log()
     another.epoch = driver.epoch
     failing_at.at("repair.before_listing", _die)
     with pytest.raises(Died):
@@ -263,7 +263,7 @@ def test_what_a_repair_wrote_beside_and_left_is_dropped(server, query: Query, mo
     driver = query.run(9)
     query.retire(driver)
     forget(server, query, next(name for name in keys_of(server, query) if name.endswith(":b")))
-    monkeypatch.setattr("tidegate.sinks.redis_rebuild.Rebuild.drop_what_is_left", lambda _: None)
+    monkeypatch.setattr("tidegate.sinks.redis.upkeep.rebuild.Rebuild.drop_what_is_left", lambda _: None)
     monkeypatch.setattr(driver.store, "put_bases", lambda *_: True)
     repair(driver)
     beside = [name for name in keys_of(server, query) if ":r:" in name]
@@ -279,7 +279,7 @@ def test_what_a_repair_wrote_beside_and_left_is_dropped(server, query: Query, mo
 
 
 @contextlib.contextmanager
-def _nothing_is_built(driver: Driver) -> Iterator[None]:
+def _nothing_is_built(driver: Coordinator) -> Iterator[None]:
     put: Callable[..., bool] = driver.store.put_bases
     driver.store.put_bases = lambda *_: False
     try:

@@ -14,13 +14,13 @@ from query import expected, found_at
 from redis_query import Query, query_on
 from redis_server import RedisServer
 from tidegate.cli import app
-from tidegate.committers.change_stores import add_store, remove_store
+from tidegate.committers.background.membership import add_store, remove_store
 from tidegate.committers.commit import complete
-from tidegate.committers.driver import Driver
-from tidegate.committers.export import export
-from tidegate.committers.facts import facts_from
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.steps.facts import facts_from
+from tidegate.committers.transfer.export import export
 from tidegate.errors import WalGapError
-from tidegate.options import StoreAt
+from tidegate.options import StoreRef
 
 LOST = (1, 4)
 
@@ -53,10 +53,10 @@ def trimmed(query: Query, versions: int = 9):
 def from_store(query: Query, folder: Path) -> str:
     """Another store of the log, filled from this one while it was whole, and followed since."""
     driver = query.driver()
-    driver.fold_on()
+    driver.catch_up_log()
     url = f"sqlite://{folder}/copy"
     copy = query.store(url)
-    assert add_store(driver, StoreAt("copy", url), copy).catch_up().visible
+    assert add_store(driver, StoreRef("copy", url), copy).catch_up().visible
     return url
 
 
@@ -105,24 +105,24 @@ def test_key_groups_are_put_back_exactly(
     query.check(driver.folded.last_version)
     if source is from_store:
         alone = query.driver()
-        alone.fold_on()
+        alone.catch_up_log()
         remove_store(alone, "copy")
     again = query.run(12)
     query.retire(again)
     query.check(12)
 
 
-def another_store_ahead(query: Query, driver: Driver, url: str) -> None:
+def another_store_ahead(query: Query, driver: Coordinator, url: str) -> None:
     """The other store shows what was decided, and no longer keeps what this one shows."""
     copy = query.driver(url, keep_versions=1)
-    copy.fold_on()
+    copy.catch_up_log()
     copy.epoch = driver.epoch
     for fact in facts_from(copy, copy.store.pointer().visible + 1):
         complete(copy, fact)
     query.retire(copy)
 
 
-def an_export_ahead(query: Query, driver: Driver, url: str) -> str:
+def an_export_ahead(query: Query, driver: Coordinator, url: str) -> str:
     another_store_ahead(query, driver, url)
     copy = query.store(url)
     export(copy, copy.identity(), 11, Path(url.removeprefix("sqlite://")).parent / "ahead")
@@ -140,7 +140,7 @@ def test_a_source_may_be_ahead_of_what_the_store_shows(
     stores = [f"--store=redis={query.url}", f"--store=copy={url}"]
     assert run(query, "repair", "--force", *stores).exit_code == WalGapError.exit_code
     driver = query.driver(apply_deadline_s=3.0)
-    state = driver.fold_on()
+    state = driver.catch_up_log()
     driver.epoch, driver.tried_epoch, driver.writer = state.epoch, state.epoch, state.writer  # it runs on
     for batch_id in (9, 10):
         with pytest.raises(WalGapError):
@@ -164,7 +164,7 @@ def test_a_source_that_was_left_behind_catches_up_first(redis: RedisServer, quer
     trimmed(query)
     url = from_store(query, tmp_path)
     driver = query.driver()
-    state = driver.fold_on()
+    state = driver.catch_up_log()
     driver.epoch, driver.tried_epoch, driver.writer = state.epoch, state.epoch, state.writer  # it runs on
     query.commit(driver, 9, 10, 11, 12)
     query.retire(driver)

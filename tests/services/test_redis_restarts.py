@@ -10,7 +10,7 @@ import pytest
 from acting import Failpoints
 from query import Reader, held_snapshot
 from redis_query import Query, query_on
-from tidegate.committers.background import Background
+from tidegate.committers.background.worker import Background
 from tidegate.errors import ConfigError, StoreNotVerifiedError, TidegateError
 
 PLACES = [

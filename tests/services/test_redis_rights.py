@@ -14,20 +14,21 @@ import tidegate
 from query import LINEAGE
 from redis_query import Query, query_on
 from tidegate.committers.commit import commit
-from tidegate.committers.open import open_namespace
-from tidegate.committers.repair import repair
-from tidegate.committers.verify import verify
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.verify import verify
+from tidegate.committers.repair.repair import repair
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.sinks import redis_calls
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.redis_aliases import RedisAliases
-from tidegate.sinks.redis_answers import encoded
-from tidegate.sinks.redis_functions import LIBRARY, library, library_name, names, source
-from tidegate.sinks.redis_install import install
-from tidegate.sinks.store import CatalogEntry, Identity, Lease, Stamp
+from tidegate.sinks.records import CatalogEntry, Identity, Stamp
+from tidegate.sinks.redis.aliases import RedisAliases
+from tidegate.sinks.redis.client import calls
+from tidegate.sinks.redis.client.functions import LIBRARY, library, library_name, names, source
+from tidegate.sinks.redis.client.install import install
+from tidegate.sinks.redis.client.replies import encoded
+from tidegate.sinks.rules.leases import Lease
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.driver_process import MARKER, MARKER_KEYS
+from tidegate.testing.process.driver import MARKER, MARKER_KEYS
 from tidegate.wal.record import BatchOrigin
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -171,7 +172,7 @@ def called(monkeypatch):
         names.add(call.name)
         return encoded(call, *args, **more)
 
-    monkeypatch.setattr(redis_calls, "encoded", noted)
+    monkeypatch.setattr(calls, "encoded", noted)
     return names
 
 

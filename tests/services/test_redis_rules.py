@@ -8,9 +8,9 @@ import pytest
 
 from redis_server import RedisServer
 from tidegate.errors import IncompleteError, SnapshotExpiredError, StoreNotVerifiedError
-from tidegate.sinks.redis_store import RedisStore
-from tidegate.sinks.store import Identity
-from tidegate.testing.store_harness import EPOCH, chunks_of, counts_of, entry, get, put, scanned, stamp, write
+from tidegate.sinks.records import Identity
+from tidegate.sinks.redis.store import RedisStore
+from tidegate.testing.store.harness import EPOCH, chunks_of, counts_of, entry, get, put, scanned, stamp, write
 
 KEYS = [b"k%d" % n for n in range(6)]
 

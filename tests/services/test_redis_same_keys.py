@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 
 from redis_server import RedisServer
-from tidegate.sinks import redis_upkeep as upkeep
-from tidegate.sinks.key_sets import KeySets
-from tidegate.sinks.redis_store import RedisStore
-from tidegate.sinks.store import Identity
-from tidegate.testing.store_harness import binary, entry, stamp
+from tidegate.sinks.records import Identity
+from tidegate.sinks.redis.store import RedisStore
+from tidegate.sinks.redis.upkeep import merge as upkeep
+from tidegate.sinks.rules.key_sets import KeySets
+from tidegate.testing.store.harness import binary, entry, stamp
 from tidegate.wal.frame import Chunk, Run
 
 KEYS = [b"a", b"b", b"c", b"d"]

@@ -11,9 +11,9 @@ from polling import wait_until
 from redis_server import RedisServer
 from servers import free_ports
 from tidegate.errors import IncompleteError, StoreNotVerifiedError
-from tidegate.sinks.redis_store import RedisStore
-from tidegate.sinks.store import Identity
-from tidegate.testing.store_harness import chunks_of, counts_of, entry, get, stamp
+from tidegate.sinks.records import Identity
+from tidegate.sinks.redis.store import RedisStore
+from tidegate.testing.store.harness import chunks_of, counts_of, entry, get, stamp
 
 GROUPS = 100
 KEYS = [b"key-%d" % n for n in range(1_000)]

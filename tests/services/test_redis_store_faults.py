@@ -14,11 +14,11 @@ from polling import wait_until
 from redis_cluster import RedisCluster, slot_of
 from redis_query import Query, query_on
 from redis_server import RedisServer
-from tidegate.sinks.redis_settings import Address, settings_of
-from tidegate.testing.forked import Forked
-from tidegate.torture import redis_faults
-from tidegate.torture.driver import Where
-from tidegate.torture.redis_topology import Cluster
+from tidegate.sinks.redis.client.settings import Address, settings_of
+from tidegate.testing.process.forked import Forked
+from tidegate.torture.driver import redis_faults
+from tidegate.torture.driver.driver import Where
+from tidegate.torture.driver.redis_topology import Cluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "torture.md"
 pytestmark = pytest.mark.xdist_group("redis_cluster")

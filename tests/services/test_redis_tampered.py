@@ -11,12 +11,12 @@ import tidegate
 import tidegate.aio
 from redis_query import query_on
 from redis_server import RedisServer
+from tampering import stores
+from tampering.redis_stores import RedisCases
 from tidegate.errors import CorruptError
-from tidegate.testing import tampering
-from tidegate.testing.tampering_redis import RedisCases
 
 CASES = int(os.environ.get("TIDEGATE_TAMPER", "150"))
-"""How many changes at random; for longer: python -m tidegate.testing.tampering --store redis://..."""
+"""How many changes at random; for longer: python -m tampering.stores --store redis://..."""
 
 
 def test_a_hash_with_any_field_changed_gives_what_was_there_or_an_error_that_says_where(
@@ -25,7 +25,7 @@ def test_a_hash_with_any_field_changed_gives_what_was_there_or_an_error_that_say
     said: list[str] = []
     cases = RedisCases(tmp_path, private_redis().url)
     try:
-        assert tampering.run(cases, CASES, 1, said.append) == 0, said
+        assert stores.run(cases, CASES, 1, said.append) == 0, said
     finally:
         cases.close()
 

@@ -13,7 +13,7 @@ from certificates import make_certificates, make_of_another
 from redis_server import RedisServer
 from tidegate.errors import ConfigError
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.redis_settings import settings_of
+from tidegate.sinks.redis.client.settings import settings_of
 
 KINDS = ("rediss://{}", "rediss+cluster://{}", "rediss+sentinel://{}/main")
 MISMATCH = "certificate is of other names: connect by one of them"

@@ -12,9 +12,9 @@ from threading import Thread
 import pytest
 
 from random_versions import random_version, writer_on
-from tidegate.options import StoreAt
-from tidegate.ui import asked
+from tidegate.options import StoreRef
 from tidegate.ui import facts as facts_of_page
+from tidegate.ui import polled
 from tidegate.ui.facts import Facts
 from tidegate.ui.server import Server
 
@@ -25,7 +25,7 @@ ANSWER_S = 60
 @pytest.fixture
 def served(private_redis, tmp_path, monkeypatch):
     """A namespace in a server of its own; (the server, a function that asks the page)."""
-    monkeypatch.setattr(asked, "KEPT_S", 2.0)
+    monkeypatch.setattr(polled, "KEPT_S", 2.0)
     monkeypatch.setattr(facts_of_page, "KEY_WAIT_S", 2.0)
     redis = private_redis()
     writer = writer_on(redis.url, tmp_path)
@@ -33,7 +33,7 @@ def served(private_redis, tmp_path, monkeypatch):
     writer.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
     writer.close()
     where = writer.driver.endpoints
-    facts = Facts(where.namespace, (StoreAt("redis", redis.url, PATIENT),), where.wal)
+    facts = Facts(where.namespace, (StoreRef("redis", redis.url, PATIENT),), where.wal)
     server = Server(facts, "127.0.0.1", 0)
     Thread(target=server.serve_forever, daemon=True).start()
 

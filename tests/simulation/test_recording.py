@@ -5,12 +5,12 @@ import io
 import pytest
 from rich.console import Console
 
-from tidegate.committers import apply
-from tidegate.testing.progress import shown
-from tidegate.testing.recording import Record, left, line_of
-from tidegate.testing.remembered import PURE, remembered
-from tidegate.testing.simulation import main, played, run_schedules
-from tidegate.testing.tally import Tally
+from simulation.coverage import Tally
+from simulation.plays.decode_cache import PURE, remembered
+from simulation.progress import shown
+from simulation.recording import Record, left, line_of
+from simulation.run import main, played, run_schedules
+from tidegate.committers.apply import apply
 
 SEED = 12
 

@@ -5,18 +5,25 @@ import contextlib
 import msgspec
 import pytest
 
-from tidegate.committers import apply, commit, fill, follower, pipeline, states, trim
-from tidegate.committers import open as opening
+from simulation import schedule
+from simulation.invariants import Violation
+from simulation.plays import actors, state_hosts
+from simulation.run import run_schedules
+from simulation.schedule import parts_of
+from tidegate.committers import commit, pipeline, states
+from tidegate.committers.apply import apply
+from tidegate.committers.background import fill, follower
+from tidegate.committers.opening import open as opening
 from tidegate.committers.states import Event
-from tidegate.sinks import memory_store, reads, state_chain
-from tidegate.sinks.layout import payloads
-from tidegate.sinks.memory_store import MemoryStore
-from tidegate.testing import scenario, schedule, state_hosts
-from tidegate.testing.history import Violation
-from tidegate.testing.schedule import parts_of
-from tidegate.testing.simulation import run_schedules
-from tidegate.wal import changelog, fold
+from tidegate.committers.steps import trim
+from tidegate.sinks.cache import links
+from tidegate.sinks.memory import store as memory_store
+from tidegate.sinks.memory.store import MemoryStore
+from tidegate.sinks.rules import reads
+from tidegate.sinks.rules.layout import payloads
+from tidegate.wal import fold
 from tidegate.wal.record import Decided, Summary
+from tidegate.wal.staging import changelog
 
 SCHEDULES = 3_000
 SEED = 50
@@ -42,12 +49,12 @@ def ack_before_durable(patch):
                 blobs = list(blobs)
                 try:
                     return log.stage(segment, blobs)
-                except scenario.TidegateError:
+                except actors.TidegateError:
                     return [f"{segment}:{index}" for index in range(len(blobs))]
 
         return plain(batches, spec, Hasty(), **task)
 
-    patch.setattr(scenario, "stage_task", acks_at_once)
+    patch.setattr(actors, "stage_task", acks_at_once)
 
 
 def the_store_ignores_epochs(patch):
@@ -156,9 +163,9 @@ def a_cache_of_any_attempt(patch):
     """A cache of state is taken for its version and key groups, whoever kept it."""
 
     def anyone(_namespace, _attempt, version, groups, _frames):
-        return state_chain.Link(version, groups.start, groups.stop, "anyone")
+        return links.Link(version, groups.start, groups.stop, "anyone")
 
-    patch.setattr(state_chain, "link_of", anyone)
+    patch.setattr(links, "link_of", anyone)
     patch.setattr(state_hosts, "link_of", anyone)
 
 
@@ -236,7 +243,7 @@ def rows_are_dropped_before_they_have_expired(patch):
 def replays_are_run_again(patch):
     """Every batch is a new one, and every Decided valid."""
     plain = fold.why_void
-    patch.setattr(scenario, "replay_of", lambda *_: None)
+    patch.setattr(actors, "replay_of", lambda *_: None)
     patch.setattr(
         fold,
         "why_void",
@@ -248,7 +255,7 @@ def what_reads_state_does_not_wait(patch):
     """The tasks read at the base version, and nobody waited for it."""
     patch.setitem(schedule.PARTS, "pipelined", 1.0)
     plain = pipeline.until_decided
-    patch.setattr(scenario.SimulatedBarrier, "reads_state", _Late())
+    patch.setattr(actors.SimulatedBarrier, "reads_state", _Late())
 
     def decided(driver, barrier, room):
         barrier.__dict__["late"] = True
@@ -284,9 +291,9 @@ def an_error_in_the_background_is_forgotten(patch):
 
 
 def _forgetful(plain):
-    def complete(line, on_its_way):
-        with contextlib.suppress(scenario.TidegateError):
-            plain(line, on_its_way)
+    def complete(line, in_flight_version):
+        with contextlib.suppress(actors.TidegateError):
+            plain(line, in_flight_version)
 
     return complete
 

@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate import failpoints
+from simulation.coverage import NOT_REACHED, Tally
+from simulation.invariants import Violation
+from simulation.plays.world import Fault, World
+from simulation.replay import Arrive, RecordingWorld, ReplayedWorld, Run, joined
+from simulation.run import main, run_schedules
+from simulation.schedule import dice, parts_of, play
+from simulation.shrinking import invariant, minimised, recorded, shrunk, size
+from simulation.trace import in_words
+from tidegate.base import failpoints
 from tidegate.committers import states
 from tidegate.committers.states import TABLE, Event, State
-from tidegate.sinks.memory_store import MemoryStore
-from tidegate.testing.history import Violation
-from tidegate.testing.in_words import in_words
-from tidegate.testing.replay import Arrive, RecordingWorld, ReplayedWorld, Run, joined
-from tidegate.testing.schedule import dice, parts_of, play
-from tidegate.testing.shrinking import invariant, minimised, recorded, shrunk, size
-from tidegate.testing.simulation import main, run_schedules
-from tidegate.testing.tally import NOT_REACHED, Tally
-from tidegate.testing.world import Fault, World
+from tidegate.sinks.memory.store import MemoryStore
 
 SEED = 50
 

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from tidegate.testing.simulation import run_schedules
-from tidegate.testing.tally import NOT_REACHED, Tally
-from tidegate.testing.world import Fault
+from simulation.coverage import NOT_REACHED, Tally
+from simulation.plays.world import Fault
+from simulation.run import run_schedules
 
 SCHEDULES, CHUNKS = 4_000, 20
 BASE_SEED = int(os.environ.get("TIDEGATE_SEED", "0"))

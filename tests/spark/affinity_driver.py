@@ -26,8 +26,9 @@ sys.path.append(str(Path(__file__).parents[1] / "services"))
 from pyspark.sql import SparkSession
 
 from spark_cluster import SparkCluster
-from tidegate.spark import VersionedSink, stage
-from tidegate.spark.placement import executors_now
+from tidegate.spark import VersionedSink
+from tidegate.spark.placement.preferred import executors_now
+from tidegate.spark.staging import job
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ADDRESSES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
@@ -78,8 +79,8 @@ def main(folder: Path, settings: dict) -> None:
 
 def run(spark: SparkSession, cluster: SparkCluster, folder: Path, settings: dict) -> None:
     acks: list = []
-    staged = stage.SparkBarrier.stage
-    stage.SparkBarrier.stage = lambda self, *words: acks.append(staged(self, *words)) or acks[-1]
+    staged = job.SparkBarrier.stage
+    job.SparkBarrier.stage = lambda self, *words: acks.append(staged(self, *words)) or acks[-1]
     sink = VersionedSink(
         namespace="flights",
         wal=f"file://{folder}/wal",
@@ -114,7 +115,7 @@ def run(spark: SparkSession, cluster: SparkCluster, folder: Path, settings: dict
         start = time.monotonic()
         commit(rows, batch_id)
         state = sink.last_state
-        current = sink._placement and sink._placement.current
+        current = sink._writer and sink._writer.placement and sink._writer.placement.current
         note = {
             "phase": phase,
             "assigned": current and list(current.executors),

@@ -35,9 +35,9 @@ import tidegate
 from foreign_kafka import foreign_kafka
 from kafka_server import KafkaCluster
 from polling import wait_until
-from tidegate import failpoints
+from tidegate.base import failpoints
 from tidegate.spark import VersionedSink
-from tidegate.spark.arrow_schema import arrow_schema_of
+from tidegate.spark.calls.columns import arrow_schema_of
 from tidegate.wal.fold import View, fold_all
 
 DEADLINE_S = 300.0

@@ -24,7 +24,8 @@ from pathlib import Path
 import psutil
 from pyspark.sql import SparkSession
 
-from tidegate.spark import VersionedSink, apply_job, stage
+from tidegate.spark import VersionedSink
+from tidegate.spark.staging import apply_job, job
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 FRAMES_FIRST = 3
@@ -110,7 +111,7 @@ class Watch:
 
     def clients(self):
         """From now on this process notes the clients that it makes, and whose it uses."""
-        from tidegate.wal.kafka_clients import Clients
+        from tidegate.wal.kafka.clients import Clients
 
         if hasattr(Clients, "makers"):
             return
@@ -132,9 +133,9 @@ class Watch:
 
     def frames(self, here):
         """The task is killed once its first frames are acknowledged."""
-        from tidegate.wal.kafka_producing import Receipts
+        from tidegate.wal.kafka.producer import DeliveryReports
 
-        send, watch = Receipts.send, self
+        send, watch = DeliveryReports.send, self
 
         def sent(receipts, content):
             send(receipts, content)
@@ -145,12 +146,12 @@ class Watch:
                 acked = [offset for offset in receipts._offsets if offset >= 0]
                 watch.kill(who, here, segment=receipts._key.decode(), acked=acked)
 
-        Receipts.send = sent
-        return lambda: setattr(Receipts, "send", send)
+        DeliveryReports.send = sent
+        return lambda: setattr(DeliveryReports, "send", send)
 
     def chunks(self, here):
         """The task is killed once its first chunk is in the store."""
-        from tidegate import failpoints
+        from tidegate.base import failpoints
 
         hit, watch = failpoints.hit, self
 
@@ -269,7 +270,7 @@ def outlived(processes: set[str]) -> list[str]:
 def main(folder: Path, log: dict, master: str, plans: dict) -> None:
     spark = session(master)
     watch = Watch(str(folder), plans)
-    stage._task = staging(watch, stage._task)
+    job._task = staging(watch, job._task)
     apply_job._tasks = applying(watch, apply_job._tasks)
     sink = VersionedSink(
         namespace="flights",

@@ -22,7 +22,8 @@ from pathlib import Path
 import psutil
 from pyspark.sql import SparkSession
 
-from tidegate.spark import VersionedSink, stage
+from tidegate.spark import VersionedSink
+from tidegate.spark.staging import job
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -73,7 +74,7 @@ def main(folder: Path, log: dict, master: str, place: str) -> None:
     jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
     drivers = (jvm, os.getpid())
     if place in ("stage", "executor"):
-        stage._task = killing(stage._task, place, folder / "killed", drivers)
+        job._task = killing(job._task, place, folder / "killed", drivers)
     where = {"store": f"sqlite://{folder}/store", "local_dir": f"{folder}/local", **log}
     # The cache is in the test's own folder: from memory the next application on this host would clear it.
     sink = VersionedSink(namespace="flights", parallelism=2, state_memory_bytes=0, **where)

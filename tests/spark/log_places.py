@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from polling import wait_until
-from tidegate.names import escape
+from tidegate.base.names import escape
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
 

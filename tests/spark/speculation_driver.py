@@ -15,7 +15,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tidegate.spark import VersionedSink, stage
+from tidegate.spark import VersionedSink
+from tidegate.spark.staging import job
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 WAIT_S = 60.0
@@ -74,7 +75,7 @@ def main(master: str, folder: Path, log: dict) -> None:
     )
     seen = folder / "seen"
     seen.mkdir()
-    stage._task = dawdling(str(seen), stage._task)
+    job._task = dawdling(str(seen), job._task)
     tracker = spark.sparkContext._jsc.sc().statusTracker()
     sink = VersionedSink(
         namespace="flights",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate.errors import BadRecordError
-from tidegate.spark import stage
+from tidegate.spark.staging import job
 
 pytestmark = pytest.mark.spark
 
@@ -63,7 +63,7 @@ def tasks(monkeypatch, tmp_path):
     """The staging tasks that ran, as task and attempt."""
     seen = tmp_path / "tasks"
     seen.mkdir()
-    original = stage._task
+    original = job._task
 
     def noting(*arguments):
         run = original(*arguments)
@@ -77,7 +77,7 @@ def tasks(monkeypatch, tmp_path):
 
         return task
 
-    monkeypatch.setattr(stage, "_task", noting)
+    monkeypatch.setattr(job, "_task", noting)
     return lambda: sorted(path.name for path in seen.iterdir())
 
 

@@ -8,8 +8,8 @@ import shutil
 
 import pytest
 
+from tidegate.base.source_offsets import offsets_in
 from tidegate.errors import ConfigError, LineageError, WalGapError
-from tidegate.source_offsets import offsets_in
 from tidegate.spark import batch
 
 pytestmark = pytest.mark.spark

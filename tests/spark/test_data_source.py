@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import AnalysisException
 
 import tidegate
-from tidegate.committers.alias import checked_target, set_alias
-from tidegate.options import store_at
+from tidegate.committers.operations.alias import checked_target, set_alias
+from tidegate.options import parse_store
 from tidegate.sinks.open_store import open_store
 from tidegate.spark import register
 from tidegate.testing.example import Example, write_flights
@@ -149,7 +149,7 @@ def test_what_cannot_be_read_is_refused_with_the_next_step(spark, flights, optio
 def test_an_alias_is_followed_when_the_read_is_made_and_refused_for_a_stream(spark, flights, tmp_path):
     """What was planned stays in its namespace, whatever the alias names when the tasks run."""
     store = flights
-    at, wal = store_at(store), f"file://{tmp_path}/wal"
+    at, wal = parse_store(store), f"file://{tmp_path}/wal"
     set_alias(at, "live", checked_target(at, "live", "flights"))
     blue = read(spark, store, "aircraft", namespace="live")
     wanted = read(spark, store, "aircraft").count()

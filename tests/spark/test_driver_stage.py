@@ -10,14 +10,15 @@ import random
 import pyspark
 import pytest
 
-from tidegate import failpoints
-from tidegate.committers.apply import read_manifest
+from tidegate.base import failpoints
+from tidegate.committers.apply.apply import read_manifest
 from tidegate.errors import WalUnavailableError
-from tidegate.spark import collected, driver_stage, small_batches
 from tidegate.spark.jvm import NoArrowBatchesError
-from tidegate.wal.file_log import FileLog
+from tidegate.spark.staging import collect as collected
+from tidegate.spark.staging import on_driver, small_batches
+from tidegate.wal.file.log import FileLog
 from tidegate.wal.frame import decode_frame
-from tidegate.wal.quarantine import TABLE
+from tidegate.wal.staging.quarantine import TABLE
 
 pytestmark = pytest.mark.spark
 takes_batches = pytest.mark.skipif(
@@ -145,14 +146,14 @@ def test_rows_that_are_too_long_are_not_pulled(stream, long):
 
 def test_a_batch_that_was_too_much_for_the_driver_goes_by_the_job_next_time(stream, monkeypatch):
     """As where it is more than spark.driver.maxResultSize: the same sink in the same process tries again."""
-    flights, collect = stream("id int, x string", staged_by="driver"), driver_stage.collect
+    flights, collect = stream("id int, x string", staged_by="driver"), on_driver.collect
     sink = flights.sink(table="t", key="id", parallelism=2)
 
     def too_much(*given):
         collect(*given)
         raise MemoryError("more than fits")
 
-    monkeypatch.setattr(driver_stage, "collect", too_much)
+    monkeypatch.setattr(on_driver, "collect", too_much)
     flights.add(rows_of(1, 2))
     assert flights.run(sink).error is not None
     flights.commit(sink)
@@ -215,15 +216,15 @@ def test_rows_are_collected_once_whatever_fails_then_i3_t6(stream, monkeypatch):
                 raise WalUnavailableError("no room")
         return original(log, segment, blobs)
 
-    collected, collect = [], driver_stage.collect
+    collected, collect = [], on_driver.collect
     monkeypatch.setattr(FileLog, "stage", stage)
-    monkeypatch.setattr(driver_stage, "collect", lambda *given: collected.append(1) or collect(*given))
+    monkeypatch.setattr(on_driver, "collect", lambda *given: collected.append(1) or collect(*given))
     sink = flights.sink(table="t", key="id", parallelism=2)
     flights.commit(sink, rows_of(1, 2))
     assert (len(collected), len(segments), len(set(segments))) == (1, 4, 4)
     assert (tasks(flights), set(flights.rows("t"))) == ([1], {1, 2})
 
-    failing[0] = driver_stage.TRIES
+    failing[0] = on_driver.TRIES
     flights.add(rows_of(3))
     ran = flights.run(sink)
     assert isinstance(ran.error, WalUnavailableError)

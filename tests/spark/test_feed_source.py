@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.options import Options
 from tidegate.spark import register
-from tidegate.spark.data_source import TidegateSource
+from tidegate.spark.source.data_source import TidegateSource
 from tidegate.testing.example import Example
 
 pytestmark = pytest.mark.spark

@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 import tidegate
+from tampering.made_export import MadeTable, make_export, placed
 from tidegate.cli import app
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.options import Options
 from tidegate.spark import VersionedSink
 from tidegate.testing.example import BATCHES, Example
-from tidegate.testing.made_export import MadeTable, make_export, placed
 from tidegate.wal.record import Column, TableSchema
 
 pytestmark = pytest.mark.spark

@@ -16,13 +16,13 @@ import pytest
 from log_places import command
 
 import tidegate
-from tidegate.committers.apply import read_manifest
-from tidegate.committers.retire import retire_up_to
-from tidegate.committers.trim import Trimmer
+from tidegate.committers.apply.apply import read_manifest
+from tidegate.committers.steps.retire import retire_up_to
+from tidegate.committers.steps.trim import Trimmer
 from tidegate.options import Options
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.fold import View, fold_all
-from tidegate.wal.kafka_address import parse_address
+from tidegate.wal.kafka.address import parse_address
 from tidegate.wal.record import Decided, decode_record
 
 pytestmark = [pytest.mark.spark, pytest.mark.only_log("kafka"), pytest.mark.timeout(400)]

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions, types
 
-from tidegate import key_groups
-from tidegate.spark.encoding import column, key_bytes, key_group, task_of
+from tidegate.keys import groups as key_groups
+from tidegate.spark.calls.columns import column, key_bytes, key_group, task_of
 
 pytestmark = pytest.mark.spark
 

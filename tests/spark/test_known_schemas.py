@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import types
 
-from tidegate.spark import kept_columns
-from tidegate.spark.kept_columns import know_schema
+from tidegate.spark.calls import column_cache
+from tidegate.spark.calls.column_cache import know_schema
 
 pytestmark = pytest.mark.spark
 
@@ -18,7 +18,7 @@ def read(monkeypatch):
     plain = types._parse_datatype_json_string
     counting = "pyspark.sql.classic.dataframe._parse_datatype_json_string"
     monkeypatch.setattr(counting, lambda text: counted.append(1) or plain(text))
-    kept_columns._schemas.clear()
+    column_cache._schemas.clear()
     return counted
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 from pyspark import cloudpickle
 
-from tidegate import failpoints
+from tidegate.base import failpoints
 from tidegate.errors import ConfigError, FunctionError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests

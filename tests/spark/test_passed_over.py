@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from tidegate import failpoints
+from tidegate.base import failpoints
 from tidegate.errors import ConfigError, OutcomeUnknownError
 
 pytestmark = pytest.mark.spark

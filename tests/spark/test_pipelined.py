@@ -8,9 +8,9 @@ import threading
 import pytest
 from sink_threads import sink_threads
 
-from tidegate import failpoints
+from tidegate.base import failpoints
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.sinks.sqlite_store import SqliteStore
+from tidegate.sinks.sqlite.store import SqliteStore
 
 pytestmark = pytest.mark.spark
 

@@ -6,11 +6,11 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import functions
 
-from tidegate.spark import placement
-from tidegate.spark.assignment import RanAt
-from tidegate.spark.locality import LocalityManager, MemoryMetadataStore
-from tidegate.spark.placement import PRODUCT_MAX, Placement, Places, preferred
-from tidegate.spark.stage import SparkBarrier
+from tidegate.spark.placement import preferred as placement
+from tidegate.spark.placement.assignment import RanAt
+from tidegate.spark.placement.locality import LocalityManager, MemoryMetadataStore
+from tidegate.spark.placement.preferred import PRODUCT_MAX, Placement, Places, preferred
+from tidegate.spark.staging.job import SparkBarrier
 from tidegate.wal.record import Ack
 
 pytestmark = pytest.mark.spark

@@ -6,7 +6,7 @@ import pytest
 from log_places import command
 from pyspark.sql import functions
 
-from tidegate.wal.quarantine import TABLE
+from tidegate.wal.staging.quarantine import TABLE
 
 pytestmark = [pytest.mark.spark, pytest.mark.only_log("file")]
 

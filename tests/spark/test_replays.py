@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import functions
 
-from tidegate import failpoints
+from tidegate.base import failpoints
 
 pytestmark = pytest.mark.spark
 

@@ -13,12 +13,12 @@ import pytest
 from pyspark import cloudpickle
 
 import tidegate
-from tidegate import failpoints
-from tidegate.committers.apply import read_manifest
+from tidegate.base import failpoints
+from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.barrier import COMPONENT
 from tidegate.errors import ConfigError
 from tidegate.spark import VersionedSink
-from tidegate.spark.parallelism import slots_now
+from tidegate.spark.staging.parallelism import slots_now
 from tidegate.wal.fold import View, fold_all
 
 pytestmark = pytest.mark.spark

@@ -14,7 +14,7 @@ from collections import Counter
 import pytest
 from pyspark import cloudpickle
 
-from tidegate.spark import stage, update_stage
+from tidegate.spark.staging import first_stage, job
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers cannot import the tests
@@ -99,8 +99,8 @@ def test_a_disk_that_is_full_in_the_middle_of_a_write_costs_reads_only(stream, t
     sink = flights.sink(parallelism=1, local_dir=str(tmp_path / "local"))
     batches = [rows_of(0), *([{"k": f"k{key}", "n": int(key == n)} for key in range(KEYS)] for n in (1, 2))]
     flights.commit(flights.sink(parallelism=1, state_cache_bytes=0).each(write), batches[0])
-    monkeypatch.setattr(stage, "_task", limited(stage._task))
-    monkeypatch.setattr(update_stage, "_functions", limited(update_stage._functions))
+    monkeypatch.setattr(job, "_task", limited(job._task))
+    monkeypatch.setattr(first_stage, "_functions", limited(first_stage._functions))
     for batch in batches[1:]:
         flights.commit(sink.each(write), batch)
         assert (sink.last_state.hits, sink.last_state.misses) == (0, KEYS)

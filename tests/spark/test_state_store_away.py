@@ -14,7 +14,7 @@ from cassandra_server import CassandraServer
 from redis_proxy import RedisProxy
 from redis_server import RedisServer
 from tidegate.errors import StoreUnavailableError
-from tidegate.sinks.redis_functions import library_name
+from tidegate.sinks.redis.client.functions import library_name
 
 pytestmark = [pytest.mark.spark, pytest.mark.only_log("file")]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers cannot import the tests

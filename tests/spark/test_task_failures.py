@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate import failpoints
-from tidegate.spark import apply_job, stage
+from tidegate.base import failpoints
+from tidegate.spark.staging import apply_job, job
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +29,7 @@ def armed(monkeypatch, tmp_path):
             def task(rows):
                 from pyspark import TaskContext
 
-                from tidegate import failpoints
+                from tidegate.base import failpoints
 
                 attempt = TaskContext.get().attemptNumber()
                 (seen / f"{TaskContext.get().partitionId()}-{attempt}").touch()
@@ -93,7 +93,7 @@ def test_a_users_function_that_always_fails_ends_the_query_and_decides_nothing_i
 def test_a_staging_task_that_ends_between_frames_and_ack_leaves_orphans_only_i2_i3_t2(stream, armed, action):
     """Its frames are durable, its ack never came: the second attempt's frames are the ones that count."""
     flights = stream(SCHEMA)
-    attempts = armed(stage, "_task", f"stage.before_ack={action}")
+    attempts = armed(job, "_task", f"stage.before_ack={action}")
     sink = flights.sink(parallelism=2, driver_apply_max_changes=0)
     flights.commit(sink.each(lambda t, r: t.reduce("sums", r, "k", {"n": "sum"})), ROWS, ROWS)
     assert attempts() == ["0-0", "0-1", "1-0", "1-1"]
@@ -111,8 +111,8 @@ def test_a_staging_task_that_never_acks_ends_the_query_and_the_next_run_makes_th
     flights = stream(SCHEMA)
     flights.add(ROWS)
     with monkeypatch.context() as patch:
-        patch.setattr(stage, "_task", stage._task)
-        attempts = armed(stage, "_task", "stage.before_write=raise", attempts=4)
+        patch.setattr(job, "_task", job._task)
+        attempts = armed(job, "_task", "stage.before_write=raise", attempts=4)
         ran = flights.run(flights.sink(table="t", key="k", parallelism=1))
         assert "failpoint stage.before_write" in str(ran.exception)
         assert attempts() == ["0-0", "0-1", "0-2", "0-3"]

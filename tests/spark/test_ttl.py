@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tidegate.clock import Clock
+from tidegate.base.clock import Clock
 from tidegate.errors import ConfigError
 
 pytestmark = pytest.mark.spark

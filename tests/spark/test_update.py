@@ -12,7 +12,7 @@ import sys
 import pytest
 from pyspark import cloudpickle
 
-from tidegate.key_groups import key_group
+from tidegate.keys.groups import key_group
 from tidegate.sinks.open_store import open_store
 
 pytestmark = pytest.mark.spark

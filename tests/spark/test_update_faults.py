@@ -8,7 +8,7 @@ import pytest
 from pyspark import cloudpickle
 
 from tidegate.errors import BadRecordError, ConfigError, FunctionError, StoreUnavailableError
-from tidegate.spark import update_stage
+from tidegate.spark.staging import first_stage
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers cannot import the tests
@@ -49,7 +49,7 @@ FAULTS = {
 @pytest.fixture
 def attempts(monkeypatch, tmp_path):
     """The first stage's tasks that ran, and how often."""
-    original = update_stage._functions
+    original = first_stage._functions
     seen = tmp_path / "attempts"
     seen.mkdir()
 
@@ -65,7 +65,7 @@ def attempts(monkeypatch, tmp_path):
 
         return task
 
-    monkeypatch.setattr(update_stage, "_functions", noting)
+    monkeypatch.setattr(first_stage, "_functions", noting)
     return lambda: [path.name.rpartition("-")[2] for path in seen.iterdir()]
 
 
@@ -151,7 +151,7 @@ def test_an_error_of_the_store_is_not_the_functions(stream, monkeypatch):
     flights = stream(SCHEMA)
     flights.commit(flights.sink().each(lambda t, r: t.update("t", r, "k", raises_not, schema="n int")), ROWS)
     flights.add(ROWS)
-    monkeypatch.setattr(update_stage, "_functions", without_store(update_stage._functions))
+    monkeypatch.setattr(first_stage, "_functions", without_store(first_stage._functions))
     sink = flights.sink(state_cache_bytes=0)
     ran = flights.run(sink.each(lambda t, r: t.update("t", r, "k", raises_not)))
     assert isinstance(ran.error, StoreUnavailableError), ran.error
@@ -163,7 +163,7 @@ def without_store(original):
         run = original(*arguments)
 
         def task(batches):
-            from tidegate.sinks.sqlite_store import SqliteStore
+            from tidegate.sinks.sqlite.store import SqliteStore
 
             def away(*_):
                 message = "the store is away"

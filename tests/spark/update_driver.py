@@ -21,7 +21,8 @@ from pathlib import Path
 import psutil
 from pyspark.sql import SparkSession
 
-from tidegate.spark import VersionedSink, stage
+from tidegate.spark import VersionedSink
+from tidegate.spark.staging import job
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 WAIT_S = 120.0
@@ -114,7 +115,7 @@ def main(folder: Path, log: dict, master: str, place: str) -> None:
     )
     drivers = (int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()), os.getpid())
     if place in ("executor", "chance"):
-        stage._task = killing_executor(stage._task, str(folder))
+        job._task = killing_executor(job._task, str(folder))
         threading.Thread(target=note_first_ack, args=(spark.sparkContext, str(folder)), daemon=True).start()
     sink = VersionedSink(namespace="flights", store=f"sqlite://{folder}/store", parallelism=2, **log)
 

@@ -11,8 +11,8 @@ import random
 
 import msgspec
 
-from tidegate.torture import events
-from tidegate.torture.history import digest_of
+from tidegate.torture.history import events
+from tidegate.torture.history.files import digest_of
 
 NAMESPACE = "made"
 KEYS = [f"k{at}" for at in range(6)]

@@ -7,7 +7,7 @@ no place for it.
 import copy
 
 from made import NAMESPACE, fill, fold
-from tidegate.torture import events
+from tidegate.torture.history import events
 
 MUTATORS = {}
 

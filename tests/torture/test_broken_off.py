@@ -13,9 +13,9 @@ import pytest
 
 from polling import wait_until
 from tidegate.errors import ConfigError
-from tidegate.testing.forked import NO_ROOM, Forked
-from tidegate.torture import cell as cells
-from tidegate.torture.cell import Unanswered
+from tidegate.testing.process.forked import NO_ROOM, Forked
+from tidegate.torture.cell import cell as cells
+from tidegate.torture.cell.cell import Unanswered
 from tidegate.torture.outcome import UNPROVEN, Outcome
 from tidegate.torture.run import torture
 

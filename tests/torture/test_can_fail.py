@@ -11,7 +11,7 @@ from broken_tree import WRONG_ROWS, edited, made, tortured
 pytestmark = pytest.mark.timeout(900)  # many processes, on a machine that may be busy
 
 UNSEALED = (
-    "committers/seal.py",
+    "committers/steps/seal.py",
     "        driver.apply_on_executors(apply.plan(manifest, fact, tasks))\n",
     "        driver.apply_on_executors(apply.plan(manifest, fact, tasks)[:-1])\n",
 )
@@ -20,42 +20,42 @@ NOT_READ_BACK = (
     "    State.SEALED: {Event.FLIPPED: State.VISIBLE, Event.NOT_FLIPPED: State.READING_BACK},\n",
     "    State.SEALED: {Event.FLIPPED: State.VISIBLE, Event.NOT_FLIPPED: State.VISIBLE},\n",
 )
-NOT_RECOVERED = ("committers/open.py", "    return recover(driver)\n", "    return []\n")
+NOT_RECOVERED = ("committers/opening/open.py", "    return recover(driver)\n", "    return []\n")
 NOTHING_FINISHED = (
-    "committers/finish.py",
+    "committers/operations/finish.py",
     "        recovered = open_namespace(driver, None)\n",
     "        recovered = []\n",
 )
 ANY_FINGERPRINT = ("wal/fold.py", "fact.origin.fingerprint != origin.fingerprint", "False")
 OLD_STATE = (
-    "src/tidegate/torture/barriers.py",
+    "src/tidegate/torture/driver/barriers.py",
     "self.read_rows(base_version)",
     "self.read_rows(max(base_version - 1, 0))",
 )
 
 FLIP = "    WHERE visible = :version - 1 AND horizon < :version AND epoch <= :epoch"
-NO_EPOCH = ("sinks/sqlite_store.py", FLIP, "    WHERE visible = :version - 1 AND horizon < :version")
-ANY_VERSION = ("sinks/sqlite_store.py", FLIP, FLIP.replace("visible = :version - 1", "visible < :version"))
-NO_CLAIM = ("committers/open.py", "    claim_epoch(driver)\n", "")
+NO_EPOCH = ("sinks/sqlite/store.py", FLIP, "    WHERE visible = :version - 1 AND horizon < :version")
+ANY_VERSION = ("sinks/sqlite/store.py", FLIP, FLIP.replace("visible = :version - 1", "visible < :version"))
+NO_CLAIM = ("committers/opening/open.py", "    claim_epoch(driver)\n", "")
 NOT_COUNTED = (
-    "sinks/sqlite_rows.py",
+    "sinks/sqlite/rows.py",
     "                    if _without_zeros(found) == _without_zeros(counts[group]):\n",
     "                    if True:\n",
 )
 # Either of the two refuses by itself: the floor is for a pointer that is an older copy.
 NO_HORIZON = (
-    "sinks/sqlite_store.py",
+    "sinks/sqlite/store.py",
     "        check_kept(self.where, version, pointer.horizon)\n",
     "        pass\n",
 )
-NO_FLOOR = ("sinks/sqlite_rows.py", "            if group in groups:\n", "            if False:\n")
+NO_FLOOR = ("sinks/sqlite/rows.py", "            if group in groups:\n", "            if False:\n")
 
-RETIRED_ONCE = ("sinks/sqlite_store.py", "min(:horizon, visible, coalesce", "min(3, visible, coalesce")
+RETIRED_ONCE = ("sinks/sqlite/store.py", "min(:horizon, visible, coalesce", "min(3, visible, coalesce")
 RETIRES = "        if not self._shards.retire(version, changes, stopped):\n"
-NEVER_RETIRED = ("sinks/sqlite_store.py", RETIRES, f"        self._decode('', CatalogEntry)\n{RETIRES}")
+NEVER_RETIRED = ("sinks/sqlite/store.py", RETIRES, f"        self._decode('', CatalogEntry)\n{RETIRES}")
 
 NOT_DESTROYED = (
-    "src/tidegate/torture/driver.py",
+    "src/tidegate/torture/driver/driver.py",
     "destroys=rows",
     "destroys=[]",
 )
@@ -112,7 +112,7 @@ def test_without_an_edit_the_same_cells_are_proven(tree, tmp_path):
 
 
 REFUSED = (
-    "src/tidegate/torture/readers.py",
+    "src/tidegate/torture/cell/readers.py",
     "        async with await tidegate.aio.connect(",
     "        raise ConfigError('refused')\n        async with await tidegate.aio.connect(",
 )

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from made import Made
 from mutators import MUTATORS
-from tidegate.torture.check import check
-from tidegate.torture.verdict import RULES
+from tidegate.torture.judge.check import check
+from tidegate.torture.judge.verdict import RULES
 
 FEW, MANY = 150, 1_500
 """Right histories in every run, and in the slow one."""

@@ -7,12 +7,13 @@ import msgspec
 import pytest
 
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
-from tidegate.testing.forked import NO_ROOM
-from tidegate.torture import events, readers, works
-from tidegate.torture.check import check
-from tidegate.torture.covered import gaps
-from tidegate.torture.driver import Where
-from tidegate.torture.history import Recorder
+from tidegate.testing.process.forked import NO_ROOM
+from tidegate.torture.cell import jobs, readers
+from tidegate.torture.driver.driver import Where
+from tidegate.torture.history import events
+from tidegate.torture.history.files import Recorder
+from tidegate.torture.judge.check import check
+from tidegate.torture.judge.coverage import gaps
 from written import NAMESPACE, held, looked, offered, raised, read, returned, rows, write
 
 COMMIT = (offered(1, 0, rows(a=1)), returned(1, 1))
@@ -71,7 +72,7 @@ def test_nobody_is_told_that_something_is_damaged(tmp_path, line):
     write(tmp_path, *COMMIT, offered(2, 1, rows(a=2)), line, looked(1), held(1), read(a=1), ENDED)
     verdict = check(tmp_path)
     assert verdict.ok, "of another history: there damage may have been what was tried"
-    (found,) = works._told_of_damage(verdict)
+    (found,) = jobs._told_of_damage(verdict)
     assert (found.rule, found.invariant, found.seen) == ("error", "I10", "CorruptError")
 
 

@@ -8,8 +8,8 @@ import pytest
 import written
 from made import NAMESPACE, Made
 from tidegate.errors import ConfigError
-from tidegate.torture import elle, events
-from tidegate.torture.elle import export
+from tidegate.torture.history import elle, events
+from tidegate.torture.history.elle import export
 from written import write
 
 

@@ -6,13 +6,12 @@ import threading
 
 import pytest
 
-from tidegate import failpoints
+from tidegate.base import failpoints
+from tidegate.base.failpoints import FailpointError
 from tidegate.errors import OutcomeUnknownError, StoreUnavailableError, WalUnavailableError
-from tidegate.failpoints import FailpointError
-from tidegate.sinks.sealing_store import SealingStore
-from tidegate.torture import faults
-from tidegate.torture.events import Fault
-from tidegate.torture.faults import (
+from tidegate.sinks.capabilities import SupportsApplyAndSeal
+from tidegate.torture.driver import faults
+from tidegate.torture.driver.faults import (
     CLOCK_STEPS_S,
     DIES_AFTER,
     FULL_FOR,
@@ -22,8 +21,9 @@ from tidegate.torture.faults import (
     Disturber,
     Strike,
 )
-from tidegate.torture.history import Recorder, read_history
-from tidegate.wal.file_log import FileLog
+from tidegate.torture.history.events import Fault
+from tidegate.torture.history.files import Recorder, read_history
+from tidegate.wal.file.log import FileLog
 from tidegate.wal.log import Log
 
 AT = "publish.before"
@@ -76,7 +76,7 @@ def come_by(disturber):
 
 def test_every_writing_call_of_the_interfaces_is_watched():
     assert all(callable(getattr(Log, name)) for name in LOG_WRITES)
-    assert all(callable(getattr(SealingStore, name)) for name in STORE_WRITES)
+    assert all(callable(getattr(SupportsApplyAndSeal, name)) for name in STORE_WRITES)
 
 
 def test_an_exception(struck):

@@ -3,8 +3,8 @@
 import re
 
 from servers import ROOT
-from tidegate.torture import events
-from tidegate.torture.verdict import RULES
+from tidegate.torture.history import events
+from tidegate.torture.judge.verdict import RULES
 
 PAGE = (ROOT / "docs" / "histories.md").read_text()
 

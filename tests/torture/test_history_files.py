@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.torture import events, history
-from tidegate.torture.history import Recorder, read_file, read_history
+from tidegate.torture.history import events, files
+from tidegate.torture.history.files import Recorder, read_file, read_history
 
 
 def test_the_examples_are_right():
-    assert doctest.testmod(history).failed == 0
+    assert doctest.testmod(files).failed == 0
 
 
 def looked(version):
@@ -106,13 +106,13 @@ def test_lines_that_were_mixed_or_are_of_another_format_are_refused(tmp_path):
 
 
 def test_a_line_has_a_greatest_length(tmp_path, monkeypatch):
-    monkeypatch.setattr(history, "MAX_LINE", 300)
+    monkeypatch.setattr(files, "MAX_LINE", 300)
     with Recorder(tmp_path, "p", "reader") as recorder:
         with pytest.raises(ValueError, match="recipe or digest"):
             recorder.note(events.Fault(kind="x" * 300))
         recorder.note(looked(1))
     assert versions_of(read_file(recorder.path)) == [1]
-    monkeypatch.setattr(history, "MAX_LINE", 60)
+    monkeypatch.setattr(files, "MAX_LINE", 60)
     with pytest.raises(CorruptError, match="longer than"):
         list(read_file(recorder.path))
 
@@ -123,7 +123,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path, monkeypatch):
     Recorder(tmp_path, "a", "reader").close()
     with pytest.raises(ConfigError, match="name of its own"):
         Recorder(tmp_path, "a", "reader")
-    monkeypatch.setattr(history, "boot_id", lambda: "another")
+    monkeypatch.setattr(files, "boot_id", lambda: "another")
     Recorder(tmp_path, "b", "reader").close()
     with pytest.raises(ConfigError, match="several hosts"):
         list(read_history(tmp_path))
@@ -173,6 +173,6 @@ def test_a_recorder_says_how_its_process_ended(tmp_path):
 
 
 def test_bytes_stand_as_text_without_mixing_them_up():
-    texts = [history.as_json(content) for content in (b"N1", b"\xff", b"/w==", "käse".encode(), b"")]
+    texts = [files.as_json(content) for content in (b"N1", b"\xff", b"/w==", "käse".encode(), b"")]
     assert len(set(texts)) == 5
-    assert history.as_json("N1") == "N1"
+    assert files.as_json("N1") == "N1"

@@ -3,10 +3,11 @@
 import pytest
 
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.torture import contents, events
-from tidegate.torture.check import check
-from tidegate.torture.history import RowDigest
-from tidegate.torture.verdict import MOST_LISTED
+from tidegate.torture.history import events
+from tidegate.torture.history.files import RowDigest
+from tidegate.torture.judge import second_pass
+from tidegate.torture.judge.check import check
+from tidegate.torture.judge.verdict import MOST_LISTED
 from written import held, looked, offered, raised, read, returned, rows, write
 
 
@@ -89,7 +90,7 @@ def test_one_batch_is_not_two_unknown_versions(tmp_path):
 
 
 def test_too_much_that_is_unknown_is_not_judged(tmp_path, monkeypatch):
-    monkeypatch.setattr(contents, "MOST", 3)
+    monkeypatch.setattr(second_pass, "MOST", 3)
     lines = []
     for batch in range(2):
         one, other = (offered(10 * batch + call, batch, rows(**{f"k{batch}": call})) for call in (1, 2))
@@ -278,8 +279,8 @@ def test_what_is_no_history_is_corrupt(tmp_path, lines):
 
 def test_many_findings_are_counted_and_few_listed(tmp_path):
     begin = [offered(1, 0, rows(a=1)), returned(1, 1), held(1)]
-    verdict = check(write(tmp_path, *begin, *[read(a=2) for _ in range(contents.MOST_EXPLAINED + 50)]))
-    assert sum(verdict.broken.values()) == contents.MOST_EXPLAINED + 50
+    verdict = check(write(tmp_path, *begin, *[read(a=2) for _ in range(second_pass.MOST_EXPLAINED + 50)]))
+    assert sum(verdict.broken.values()) == second_pass.MOST_EXPLAINED + 50
     assert len(verdict.findings) == MOST_LISTED
     assert "ghost: 180 more" in "\n".join(verdict.lines())
 
@@ -294,7 +295,7 @@ def test_namespaces_are_judged_apart(tmp_path):
 
 
 def test_files_are_read_again_with_few_open(tmp_path, monkeypatch):
-    monkeypatch.setattr("tidegate.torture.source.MOST_OPEN", 2)
+    monkeypatch.setattr("tidegate.torture.history.source.MOST_OPEN", 2)
     write(tmp_path, offered(1, 0, rows(a=1)), returned(1, 1))
     for name in "qrst":
         write(

@@ -8,8 +8,9 @@ import pytest
 
 from made import NAMESPACE, Made
 from mutators import MUTATORS
-from tidegate.torture import events, register
-from tidegate.torture.check import check
+from tidegate.torture.history import events
+from tidegate.torture.judge import register
+from tidegate.torture.judge.check import check
 
 FOLDER = Path(__file__).parent / "porcupine"
 NO_GO = """Go builds the second checker for its test and was not found.

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tidegate.base.durations import duration_us
 from tidegate.cli import app
-from tidegate.durations import duration_us
 from tidegate.errors import ConfigError
 from tidegate.torture import run
-from tidegate.torture.besides import REPAIRS
-from tidegate.torture.driver import AGED_BATCHES
-from tidegate.torture.faults import FAULTS, OUTSIDE
-from tidegate.torture.report import facts_of, page_of, verdict_of, write
+from tidegate.torture.cell.stray_requests import STRAYS
+from tidegate.torture.driver.driver import AGED_BATCHES
+from tidegate.torture.driver.faults import FAULTS, OUTSIDE
+from tidegate.torture.driver.upkeep import REPAIRS
+from tidegate.torture.report.report import facts_of, page_of, verdict_of, write
 from tidegate.torture.run import torture
 from tidegate.torture.schedule import FINISHES, cell_of
-from tidegate.torture.strays import STRAYS
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 90.0

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from tidegate import failpoints
+from tidegate.base import failpoints
 from tidegate.errors import ConfigError
-from tidegate.torture.faults import FAULTS, OUTSIDE, TABLE
+from tidegate.torture.driver.faults import FAULTS, OUTSIDE, TABLE
 from tidegate.torture.schedule import (
     FINISHES,
     Here,

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tidegate.torture.tcp_proxy import TcpProxy, proxied, server_of
+from tidegate.torture.driver.tcp_proxy import TcpProxy, proxied, server_of
 
 WAIT_S = 20.0
 

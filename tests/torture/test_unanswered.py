@@ -16,19 +16,20 @@ from tidegate.errors import (
     StoreUnavailableError,
     WalUnavailableError,
 )
-from tidegate.sinks.store import CatalogEntry, Pointer
+from tidegate.sinks.records import CatalogEntry, Pointer
 from tidegate.testing.arrow_barrier import batch
-from tidegate.torture import cell as cells
-from tidegate.torture import driver, readers, strays, works
-from tidegate.torture.cell import Setting, run_cell
-from tidegate.torture.check import check
-from tidegate.torture.driver import Where
-from tidegate.torture.history import Recorder
-from tidegate.torture.left_to_do import Seen
+from tidegate.torture.cell import cell as cells
+from tidegate.torture.cell import jobs, readers, stray_requests
+from tidegate.torture.cell.cell import Setting, run_cell
+from tidegate.torture.cell.expectations import Seen
+from tidegate.torture.cell.jobs import Judged
+from tidegate.torture.driver import driver
+from tidegate.torture.driver.driver import Where
+from tidegate.torture.driver.timeouts import HUNG, exit_code_of
+from tidegate.torture.history.files import Recorder
+from tidegate.torture.judge.check import check
 from tidegate.torture.outcome import Finding
 from tidegate.torture.schedule import cell_of
-from tidegate.torture.unanswered import HUNG, exit_code_of
-from tidegate.torture.works import Judged
 from written import held, offered, read, returned, rows, write
 
 CELL = cell_of("publish.before:raise:same")
@@ -45,8 +46,8 @@ class Ended:
     def __call__(self, work, args, output):
         code, told = self._play.get(work, (0, "")) if output.stem != "driver-0" else (0, "")
         output.write_text(told)
-        if work in {works.look, works.judge} and (result := self._play.get("result of", {}).get(work)):
-            Path(args[2 if work is works.judge else 1]).write_bytes(msgspec.json.encode(result))
+        if work in {jobs.look, jobs.judge} and (result := self._play.get("result of", {}).get(work)):
+            Path(args[2 if work is jobs.judge else 1]).write_bytes(msgspec.json.encode(result))
         if work is driver.main:
             Path(output.parent.parent, "driver-1.jsonl").write_text('{"event":"fault"}')
         return _Process(code, output)
@@ -71,7 +72,7 @@ def came_to(tmp_path, monkeypatch):
     """``came_to(play)``: what a cell comes to whose processes end so; all well where nothing is said."""
 
     def run(play, visible=4, decided=4, judged=None):
-        results = {works.look: Seen(visible, 1, decided), works.judge: judged or Judged()}
+        results = {jobs.look: Seen(visible, 1, decided), jobs.judge: judged or Judged()}
         monkeypatch.setattr(cells, "Forked", Ended({"result of": results} | play))
         setting = Setting(
             wal="file:///w",
@@ -120,9 +121,9 @@ def test_what_was_decided_has_to_be_finished_by_whoever_comes_later(came_to):
 
 
 def test_it_cannot_be_finished_either_while_nothing_answers(came_to):
-    outcome = came_to({driver.main: (7, SLOW), works.recover: (7, f"error: {SLOW}")})
+    outcome = came_to({driver.main: (7, SLOW), jobs.recover: (7, f"error: {SLOW}")})
     assert (outcome.result, len(outcome.unproven)) == ("unproven", 2)
-    assert came_to({driver.main: (7, SLOW), works.recover: (14, "CorruptError")}).result == "violated"
+    assert came_to({driver.main: (7, SLOW), jobs.recover: (14, "CorruptError")}).result == "violated"
 
 
 @pytest.mark.parametrize("error", [IncompleteError, FencedError, CorruptError])
@@ -138,18 +139,18 @@ def test_readers_that_do_not_end_are_slow_and_readers_that_die_are_wrong(came_to
 
 
 def test_a_judge_that_does_not_end_has_judged_the_history_before(came_to):
-    outcome = came_to({works.judge: (None, "")}, judged=Judged(findings=(WRONG,)))
+    outcome = came_to({jobs.judge: (None, "")}, judged=Judged(findings=(WRONG,)))
     assert outcome.result == "violated"
-    outcome = came_to({works.judge: (None, "")})
+    outcome = came_to({jobs.judge: (None, "")})
     assert outcome.result == "unproven"
     assert "--cell-deadline" in outcome.unproven[0]
 
 
 def test_a_namespace_that_cannot_be_dropped_in_time(came_to):
-    slow = came_to({works.drop: (7, SLOW)})
+    slow = came_to({jobs.drop: (7, SLOW)})
     assert (slow.result, slow.findings) == ("unproven", ())
     assert "could not be dropped" in slow.unproven[0]
-    assert came_to({works.drop: (14, "CorruptError: a file")}).result == "violated"
+    assert came_to({jobs.drop: (14, "CorruptError: a file")}).result == "violated"
 
 
 def test_an_exit_code_tells_what_is_behind_an_error():
@@ -177,7 +178,7 @@ def test_a_history_is_judged_though_the_store_is_away(tmp_path, wrong):
     lines = [offered(1, 0, rows(a=1)), returned(1, 1), held(1), read(a=2 if wrong else 1)]
     history, result = write(tmp_path, *lines), tmp_path / "verdict.json"
     where = Where(f"file://{tmp_path}/wal", "redis://127.0.0.1:1/0", "torture-x", {}, AWAY)
-    assert works.judge(msgspec.json.encode(where).decode(), str(history), str(result)) == 0
+    assert jobs.judge(msgspec.json.encode(where).decode(), str(history), str(result)) == 0
     judged = msgspec.json.decode(result.read_bytes(), type=Judged)
     assert bool(judged.findings) == wrong
     assert "StoreUnavailableError" in judged.unproven[0]
@@ -186,7 +187,7 @@ def test_a_history_is_judged_though_the_store_is_away(tmp_path, wrong):
 
 def test_who_looks_ends_with_the_code_of_its_error(tmp_path, capsys):
     where = Where(f"file://{tmp_path}/wal", "redis://127.0.0.1:1/0", "torture-x", {}, AWAY)
-    code = works.look(msgspec.json.encode(where).decode(), str(tmp_path / "seen"))
+    code = jobs.look(msgspec.json.encode(where).decode(), str(tmp_path / "seen"))
     assert code == StoreUnavailableError.exit_code
     assert "StoreUnavailableError" in capsys.readouterr().out
 
@@ -205,17 +206,17 @@ def test_a_stray_request_without_an_answer_is_not_taken_for_refused():
             raise StoreUnavailableError("no answer")
 
     with pytest.raises(StoreUnavailableError):
-        strays.send(Silent())
+        stray_requests.send(Silent())
 
 
 def test_corrupt_bytes_are_no_open_question(tmp_path, monkeypatch):
     def corrupt(*_):
         raise CorruptError("the manifest's checksum does not fit")
 
-    monkeypatch.setattr(works, "verify", corrupt)
+    monkeypatch.setattr(jobs, "verify", corrupt)
     history, result = write(tmp_path, offered(1, 0, rows(a=1)), returned(1, 1)), tmp_path / "verdict.json"
     where = Where(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", "torture-x", {}, {})
-    assert works.judge(msgspec.json.encode(where).decode(), str(history), str(result)) == 0
+    assert jobs.judge(msgspec.json.encode(where).decode(), str(history), str(result)) == 0
     judged = msgspec.json.decode(result.read_bytes(), type=Judged)
     assert [(found.rule, found.invariant, found.seen) for found in judged.findings] == [
         ("verify", "I10", "corrupt")

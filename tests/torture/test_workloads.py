@@ -6,8 +6,8 @@ import random
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.torture.readers import KEYS
-from tidegate.torture.workloads import (
+from tidegate.torture.cell.readers import KEYS
+from tidegate.torture.driver.workloads import (
     ACCOUNTS,
     BALANCE,
     WORKLOADS,

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tidegate.torture import events
+from tidegate.torture.history import events
 
 NAMESPACE = "made"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tidegate.committers.acks import check_acks
+from tidegate.committers.steps.acks import check_acks
 from tidegate.errors import BadRecordError, FunctionError, TidegateError
 from tidegate.wal.record import Ack, FrameRef, Refusal
 

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from tidegate.clock import Clock
-from tidegate.committers.adopt import adopt
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import ensure_made, open_namespace
+from tidegate.base.clock import Clock
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import ensure_made, open_namespace
+from tidegate.committers.operations.adopt import adopt
 from tidegate.errors import (
     ConfigError,
     FencedError,
@@ -74,7 +74,7 @@ def example(url):
 
 
 def driver_of(url, faults=(), deadline=5.0):
-    return Driver(
+    return Coordinator(
         Endpoints("flights", url, url),
         FaultyLog(open_log(url, "flights"), faults),
         open_store(url, "flights"),
@@ -93,7 +93,7 @@ def adoptions(driver):
 
 def lineage_now(url):
     driver = driver_of(url)
-    return driver.fold_on().lineage
+    return driver.catch_up_log().lineage
 
 
 def test_the_new_checkpoint_may_write_and_the_old_one_may_not(url, example):
@@ -105,7 +105,7 @@ def test_the_new_checkpoint_may_write_and_the_old_one_may_not(url, example):
 
 
 def test_what_was_decided_under_the_old_checkpoint_becomes_visible_first(url, example, monkeypatch):
-    from tidegate.sinks.memory_store import MemoryStore
+    from tidegate.sinks.memory.store import MemoryStore
 
     with monkeypatch.context() as patched:
         patched.setattr(MemoryStore, "publish", lambda *_: False)
@@ -173,7 +173,7 @@ def test_a_copy_that_lands_late_does_not_undo_a_later_adoption(url, example):
     adopt(driver_of(url), "query-third")
     driver = driver_of(url)
     driver.log.append_decision(late)  # a repeat of the first adoption
-    assert driver.fold_on().lineage == "query-third"
+    assert driver.catch_up_log().lineage == "query-third"
     assert driver.view.void == 1
 
 

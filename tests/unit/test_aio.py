@@ -12,7 +12,7 @@ import pytest
 
 import tidegate
 import tidegate.aio
-from tidegate.clock import Clock
+from tidegate.base.clock import Clock
 from tidegate.errors import (
     BadRecordError,
     ConfigError,
@@ -23,7 +23,7 @@ from tidegate.errors import (
 )
 from tidegate.options import Options
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.shared_run import SharedRun
+from tidegate.sinks.redis.client.single_flight import SingleFlight
 from tidegate.testing.example import BATCHES, SCHEMAS, Example, write_flights
 
 UTC = datetime.timezone.utc
@@ -447,7 +447,7 @@ def test_a_shared_run_is_done_once_for_all_and_outlives_who_is_cancelled():
                 raise OSError("away")
             return len(runs)
 
-        shared = SharedRun(make, lambda: ConfigError("closed"))
+        shared = SingleFlight(make, lambda: ConfigError("closed"))
         waiting = [asyncio.ensure_future(shared.result()) for _ in range(5)]
         await asyncio.sleep(0)
         waiting[0].cancel()

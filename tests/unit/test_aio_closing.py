@@ -10,8 +10,8 @@ import pytest
 import tidegate.aio
 from tidegate.errors import ConfigError
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.shared_run import SharedRun
-from tidegate.sinks.sqlite_store import SqliteStore
+from tidegate.sinks.redis.client.single_flight import SingleFlight
+from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.example import write_flights
 
 DEADLINE_S = 30.0
@@ -19,7 +19,7 @@ DEADLINE_S = 30.0
 
 def test_a_shared_run_that_is_closed_before_it_began_says_so_to_who_waits():
     async def main():
-        shared = SharedRun(asyncio.Event().wait, lambda: ConfigError("closed"))
+        shared = SingleFlight(asyncio.Event().wait, lambda: ConfigError("closed"))
         waiting = asyncio.ensure_future(shared.result())
         await asyncio.sleep(0)  # who waits has begun the run, which has not had its first step
         await shared.close()

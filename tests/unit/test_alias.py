@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 import tidegate
 import tidegate.aio
 from tidegate.aio.alias_gate import AliasGate as AsyncAliasGate
-from tidegate.alias_gate import AliasGate
 from tidegate.cli import app
-from tidegate.committers.alias import checked_target, set_alias
+from tidegate.committers.operations.alias import checked_target, set_alias
 from tidegate.errors import ConfigError, VersionRegressedError, WaitTimeoutError
-from tidegate.options import store_at
+from tidegate.options import parse_store
+from tidegate.reader.alias_gate import AliasGate
 from tidegate.sinks.aliases import Target
-from tidegate.sinks.memory_store import _spaces
+from tidegate.sinks.memory.store import _spaces
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import Example, write_flights
 
@@ -42,7 +42,7 @@ class Place:
             writer.write({"aircraft": {key: {"carrier": name, "flights": 1} for key in KEYS}})
 
     def point(self, name, alias="live"):
-        at = store_at(self.store)
+        at = parse_store(self.store)
         return set_alias(at, alias, checked_target(at, alias, name))
 
     def gate(self, alias="live"):
@@ -156,7 +156,7 @@ def test_what_was_seen_of_a_namespace_is_remembered_over_a_flip(place):
     memory = f"memory://{uuid.uuid4().hex}"
     for name in ("blue", "green"):
         write_flights(memory, memory, name, alias="live")
-    at = store_at(memory)
+    at = parse_store(memory)
     with tidegate.connect(memory, "live") as gate:
         set_alias(at, "live", checked_target(at, "live", "blue"))
         assert gate.version() == 3

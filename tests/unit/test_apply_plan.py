@@ -4,8 +4,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.committers.apply import gathered, plan
-from tidegate.key_groups import groups_of
+from tidegate.committers.apply.apply import gathered, plan
+from tidegate.keys.groups import groups_of
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.manifest import Component, Manifest
 from tidegate.wal.record import BatchOrigin, FrameRef, TableAt, VersionFact

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tidegate.key_groups import groups_of
-from tidegate.spark.assignment import RanAt, assign, carried_over
+from tidegate.keys.groups import groups_of
+from tidegate.spark.placement.assignment import RanAt, assign, carried_over
 
 EXECUTORS, HOSTS = ["1", "2", "10", "11"], ["a", "b", "c"]
 SOME = st.dictionaries(st.sampled_from(EXECUTORS), st.sampled_from(HOSTS), min_size=1, max_size=4)

@@ -17,11 +17,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tidegate.base.local_dir import LocalDir
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.local_dir import LocalDir
-from tidegate.wal.buffer import Buffer, BufferLimits, open_buffer
-from tidegate.wal.buffer_note import Account, Segment
-from tidegate.wal.mapped_files import MappedFiles
+from tidegate.sinks.cache.buffer.buffer import Buffer, open_buffer
+from tidegate.sinks.cache.buffer.limits import BufferLimits
+from tidegate.sinks.cache.buffer.mapped_files import MappedFiles
+from tidegate.sinks.cache.buffer.note import Segment, UnitStats
 
 KIB = 1024
 SMALL = BufferLimits(memory_bytes_max=256 * KIB, disk_bytes_max=1024 * KIB, file_bytes=16 * KIB)
@@ -72,7 +73,7 @@ def test_what_is_kept_is_there_for_the_next_process(opened):
     again = opened()
     with again.claim("7") as held:
         assert held.caller == b"caller"
-        assert held.account == Account(5 + 6000, 0, 3.0, 4)
+        assert held.account == UnitStats(5 + 6000, 0, 3.0, 4)
         assert held.tier == "memory"
     assert contents_of(again, 7) == [b"first", b"second" * 1000]
     assert again.notes().keys() == {"7"}
@@ -131,7 +132,7 @@ def test_a_unit_of_one_segment_is_put_touched_and_dropped(opened):
     buffer.touch("41-3", batch=42, requests=10)
     note, [view] = other.look("41-3")
     assert view.to_pybytes() == b"ab"
-    assert (note.caller, note.groups, note.account) == (b"caller", (4, 9), Account(2, 0, 3.0, 42))
+    assert (note.caller, note.groups, note.account) == (b"caller", (4, 9), UnitStats(2, 0, 3.0, 42))
     assert other.units() == ["41-3"]
     with other.claim("41-3"):
         assert not buffer.put("41-3", [b"c"], batch=43)
@@ -207,7 +208,7 @@ def test_damage_is_told_to_who_looks(opened):
 def test_who_looks_at_a_file_that_is_written_waits_a_moment_only(opened, monkeypatch):
     buffer = opened()
     fill(buffer, 1, b"a" * 6000)
-    monkeypatch.setattr("tidegate.wal.buffer.LOOK_S", 0.05)
+    monkeypatch.setattr("tidegate.sinks.cache.buffer.buffer.LOOK_S", 0.05)
     with buffer.home.for_reuse("1", files_of(buffer, "memory")[0].name) as free:
         assert free
         assert buffer.look("1") is None
@@ -255,7 +256,7 @@ def test_space_is_used_again_and_files_go(opened):
     with buffer.claim("1") as held:
         held.drop()
         held.drop()
-        assert (held.segments, held.caller, held.account) == ((), b"", Account())
+        assert (held.segments, held.caller, held.account) == ((), b"", UnitStats())
     assert files_of(buffer, "memory") == []
     assert buffer.used_bytes("memory") == 0
     assert buffer.notes() == {}
@@ -407,13 +408,13 @@ def test_a_small_memory_file_system_is_the_limit(opened, monkeypatch, caplog):
 
 def test_a_namespaces_buffer_lies_in_memory_and_in_local_dir(tmp_path, monkeypatch):
     (tmp_path / "shm").mkdir()
-    monkeypatch.setattr("tidegate.wal.buffer.MEMORY_PATH", str(tmp_path / "shm"))
+    monkeypatch.setattr("tidegate.sinks.cache.buffer.buffer.MEMORY_PATH", str(tmp_path / "shm"))
     buffer = open_buffer("flights", "u2", str(tmp_path / "local"))
     assert [files.local.root.name for tier in ("memory", "disk") for files in buffer.paths(tier)] == [
         "shm",
         "local",
     ]
-    monkeypatch.setattr("tidegate.wal.buffer.MEMORY_PATH", str(tmp_path / "none"))
+    monkeypatch.setattr("tidegate.sinks.cache.buffer.buffer.MEMORY_PATH", str(tmp_path / "none"))
     assert open_buffer("flights", "u2", str(tmp_path / "local")).paths("memory") == []
 
 

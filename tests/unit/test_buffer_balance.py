@@ -2,10 +2,11 @@
 
 import pytest
 
-from tidegate.local_dir import LocalDir
-from tidegate.wal.buffer import Buffer, BufferLimits
-from tidegate.wal.buffer_balance import Balanced, balance
-from tidegate.wal.buffer_pressure import PressureMonitor, Thresholds
+from tidegate.base.local_dir import LocalDir
+from tidegate.sinks.cache.buffer.balance import Balanced, balance
+from tidegate.sinks.cache.buffer.buffer import Buffer
+from tidegate.sinks.cache.buffer.limits import BufferLimits
+from tidegate.sinks.cache.buffer.pressure import PressureMonitor, Thresholds
 
 KIB = 1024
 BUDGET = 1000 * KIB

@@ -11,17 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.local_dir import LocalDir, local_dirs
-from tidegate.sinks.state_cache import CacheSpec, StateCache
-from tidegate.sinks.state_chain import Link
-from tidegate.sinks.state_pieces import host_pieces
-from tidegate.wal import buffer_owner
-from tidegate.wal.buffer import BufferLimits, open_buffer
-from tidegate.wal.buffer_owner import host_at
+from tidegate.base.local_dir import LocalDir, local_dirs
+from tidegate.sinks.cache.buffer import owner
+from tidegate.sinks.cache.buffer.buffer import open_buffer
+from tidegate.sinks.cache.buffer.limits import BufferLimits
+from tidegate.sinks.cache.buffer.owner import host_at
+from tidegate.sinks.cache.cache import CacheSpec, StateCache
+from tidegate.sinks.cache.links import Link
+from tidegate.sinks.cache.pieces import host_pieces
 
 KEEP = """
     import sys
-    from tidegate.wal import buffer
+    from tidegate.sinks.cache.buffer import buffer
     buffer.MEMORY_PATH = sys.argv[1]
     kept = buffer.open_buffer("flights", sys.argv[3], sys.argv[2])
     assert kept.put("1-kept", [b"x" * 5000], batch=1)
@@ -35,7 +36,7 @@ def memory(tmp_path, monkeypatch):
     """The memory file system of the machine."""
     folder = tmp_path / "shm"
     folder.mkdir()
-    monkeypatch.setattr("tidegate.wal.buffer.MEMORY_PATH", str(folder))
+    monkeypatch.setattr("tidegate.sinks.cache.buffer.buffer.MEMORY_PATH", str(folder))
     return folder
 
 
@@ -125,7 +126,7 @@ def test_what_a_dead_host_left_goes_with_its_folder(keeper, tmp_path, memory):
 def test_what_a_dead_host_left_goes_when_nobody_came_for_a_day(keeper, tmp_path, memory):
     end(keeper("a"))
     for mark in memory.rglob("owners/*"):
-        os.utime(mark, (mark.stat().st_mtime - 2 * buffer_owner.OTHERS_S,) * 2)
+        os.utime(mark, (mark.stat().st_mtime - 2 * owner.OTHERS_S,) * 2)
     open_buffer("flights", "u2", str(tmp_path / "b"))
     assert in_memory(memory) == 0
 

@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import ConfigError
-from tidegate.wal.buffer_note import EMPTY, MAGIC, Account, Note, Segment, decode_note, encode_note
-from tidegate.wal.buffer_policy import (
+from tidegate.sinks.cache.buffer.note import (
+    EMPTY,
+    MAGIC,
+    Segment,
+    UnitManifest,
+    UnitStats,
+    decode_note,
+    encode_note,
+)
+from tidegate.sinks.cache.buffer.policy import (
     RATE_MIN,
     after_batch,
     per_key_group,
@@ -18,11 +26,11 @@ from tidegate.wal.buffer_policy import (
     to_spill,
     with_sizes,
 )
-from tidegate.wal.buffer_pressure import PressureMonitor, Sample, Thresholds, resident_bytes
+from tidegate.sinks.cache.buffer.pressure import PressureMonitor, Sample, Thresholds, resident_bytes
 
 BATCH = 100
 accounts = st.builds(
-    Account,
+    UnitStats,
     memory_bytes=st.integers(0, 1000),
     disk_bytes=st.integers(0, 1000),
     rate=st.floats(0, 1e6) | st.just(0.0),
@@ -83,8 +91,8 @@ def test_what_is_dropped_is_the_coldest_on_disk(groups, target):
 
 def test_only_size_or_only_rate_may_count():
     groups = {
-        1: Account(memory_bytes=10, disk_bytes=10, rate=9.0, batch=BATCH),
-        2: Account(memory_bytes=90, disk_bytes=90, rate=50.0, batch=BATCH),
+        1: UnitStats(memory_bytes=10, disk_bytes=10, rate=9.0, batch=BATCH),
+        2: UnitStats(memory_bytes=90, disk_bytes=90, rate=50.0, batch=BATCH),
     }
     assert to_spill(groups, 1, BATCH, size_share=1.0) == [2]
     assert to_spill(groups, 1, BATCH, size_share=0.0) == [1]
@@ -94,15 +102,15 @@ def test_only_size_or_only_rate_may_count():
 
 @given(st.lists(st.integers(0, 1000), max_size=5), st.integers(0, BATCH))
 def test_requests_of_one_batch_add_up(requests, batch):
-    apart = Account(rate=7.0, batch=3)
+    apart = UnitStats(rate=7.0, batch=3)
     for count in requests:
         apart = after_batch(apart, batch, count)
-    together = after_batch(Account(rate=7.0, batch=3), batch, sum(requests))
+    together = after_batch(UnitStats(rate=7.0, batch=3), batch, sum(requests))
     assert apart.rate == pytest.approx(together.rate if requests else 7.0)
 
 
 def test_a_rate_follows_what_is_asked_and_cools_down():
-    account = Account()
+    account = UnitStats()
     for batch in range(1, 40):
         account = after_batch(account, batch, 1000)
     assert account.rate == pytest.approx(1000, rel=0.01)
@@ -112,12 +120,12 @@ def test_a_rate_follows_what_is_asked_and_cools_down():
 
 def test_sizes_are_those_of_the_segments():
     segments = (Segment("memory", 0, "a", 0, 5, 1), Segment("disk", 1, "b", 64, 7, 2))
-    assert with_sizes(Account(1, 2, 3.0, 4), segments) == Account(5, 7, 3.0, 4)
+    assert with_sizes(UnitStats(1, 2, 3.0, 4), segments) == UnitStats(5, 7, 3.0, 4)
 
 
 @given(st.lists(st.tuples(accounts, st.integers(0, 100), st.integers(1, 30)), max_size=5))
 def test_what_units_take_up_is_what_their_key_groups_do(units):
-    notes = [Note(account, groups=(first, first + count)) for account, first, count in units]
+    notes = [UnitManifest(account, groups=(first, first + count)) for account, first, count in units]
     found = per_key_group(notes)
     for name in ("memory_bytes", "disk_bytes"):
         assert sum(getattr(one, name) for one in found.values()) == sum(
@@ -130,15 +138,19 @@ def test_what_units_take_up_is_what_their_key_groups_do(units):
 
 
 def test_a_unit_of_several_key_groups_is_spread_evenly():
-    notes = [Note(Account(10, 0, 3.0, 7), groups=(4, 7)), Note(Account(1, 5, 1.0, 8), groups=(6, 7)), EMPTY]
+    notes = [
+        UnitManifest(UnitStats(10, 0, 3.0, 7), groups=(4, 7)),
+        UnitManifest(UnitStats(1, 5, 1.0, 8), groups=(6, 7)),
+        EMPTY,
+    ]
     assert per_key_group(notes) == {
-        4: Account(3, 0, 1.0, 7), 5: Account(3, 0, 1.0, 7), 6: Account(4 + 1, 5, 2.0, 8),
+        4: UnitStats(3, 0, 1.0, 7), 5: UnitStats(3, 0, 1.0, 7), 6: UnitStats(4 + 1, 5, 2.0, 8),
     }  # fmt: skip
 
 
 # -- notes ----------------------------------------------------------------------------------------
 
-NOTE = Note(Account(1, 2, 3.5, 4), (Segment("memory", 0, "a", 64, 5, 2**64 - 1),), b"\0caller")
+NOTE = UnitManifest(UnitStats(1, 2, 3.5, 4), (Segment("memory", 0, "a", 64, 5, 2**64 - 1),), b"\0caller")
 
 
 def test_a_note_comes_back_as_it_was():

@@ -13,16 +13,17 @@ import time
 
 import pytest
 
-from tidegate.local_dir import LocalDir
-from tidegate.wal.buffer import Buffer, BufferLimits
-from tidegate.wal.buffer_owner import FOREIGN_S, Owner, is_alive, owner_of_this_process
-from tidegate.wal.mapped_files import MappedFiles
+from tidegate.base.local_dir import LocalDir
+from tidegate.sinks.cache.buffer.buffer import Buffer
+from tidegate.sinks.cache.buffer.limits import BufferLimits
+from tidegate.sinks.cache.buffer.mapped_files import MappedFiles
+from tidegate.sinks.cache.buffer.owner import FOREIGN_S, Owner, is_alive, owner_of_this_process
 
 START = """
     import json, os, sys, time
     from pathlib import Path
-    from tidegate.local_dir import LocalDir
-    from tidegate.wal.buffer import Buffer, BufferLimits
+    from tidegate.base.local_dir import LocalDir
+    from tidegate.sinks.cache.buffer.buffer import Buffer, BufferLimits
 
     root = Path(sys.argv[1])
     def opened(**limits):

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tidegate.wal.buffer_space import ALIGNMENT, FileName, SpaceAllocator, aligned
+from tidegate.sinks.cache.buffer.allocator import ALIGNMENT, FileName, SpaceAllocator, aligned
 
 UNITS = 16
 """The file size in units of the alignment."""

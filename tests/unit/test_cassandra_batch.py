@@ -16,8 +16,8 @@ from cassandra import ConsistencyLevel
 from cassandra.protocol import BatchMessage, ProtocolHandler
 from cassandra.query import BatchType, Statement
 
-from tidegate.sinks import cassandra_batch
-from tidegate.sinks.cassandra_batch import (
+from tidegate.sinks.cassandra.client import batch as cassandra_batch
+from tidegate.sinks.cassandra.client.batch import (
     BATCH_BYTES,
     BATCH_ROWS,
     SMALL_BYTES,

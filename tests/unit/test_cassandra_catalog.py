@@ -5,11 +5,11 @@ import types
 
 import pytest
 
-from tidegate.sinks.cassandra_space import Seen
-from tidegate.sinks.cassandra_store import CassandraStore
-from tidegate.sinks.reads import encode
-from tidegate.sinks.store import Pointer
-from tidegate.testing.store_harness import entry
+from tidegate.sinks.cassandra.namespace import Seen
+from tidegate.sinks.cassandra.store import CassandraStore
+from tidegate.sinks.records import Pointer
+from tidegate.sinks.rules.reads import encode
+from tidegate.testing.store.harness import entry
 
 AT = datetime.datetime(2026, 11, 23)  # noqa: DTZ001 - as the driver gives it
 

@@ -12,8 +12,8 @@ pytest.importorskip("cassandra")
 from cassandra import InvalidRequest, protocol
 
 from tidegate.errors import ConfigError, StoreUnavailableError
-from tidegate.sinks.cassandra_session import Session
-from tidegate.sinks.cassandra_settings import settings_of
+from tidegate.sinks.cassandra.client.session import Session
+from tidegate.sinks.cassandra.client.settings import settings_of
 
 OVERLOADED, BOOTSTRAPPING, SERVER_ERROR, CAS_UNKNOWN = 0x1001, 0x1002, 0x0000, 0x1700
 

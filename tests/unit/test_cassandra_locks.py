@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("cassandra")
 
-from tidegate.sinks import cassandra_session
-from tidegate.sinks.cassandra_space import Space
+from tidegate.sinks.cassandra.client import session
+from tidegate.sinks.cassandra.namespace import CassandraNamespace
 
 DEADLINE_S = 30
 
@@ -27,10 +27,10 @@ def test_a_store_that_is_collected_while_its_thread_opens_another_is_closed(monk
         def close(self):
             closed.append(self.hosts)
 
-    monkeypatch.setattr(cassandra_session, "Session", Session)
+    monkeypatch.setattr(session, "Session", Session)
 
     def rows():
-        space = Space("cassandra://first/tidegate", "flights", {})
+        space = CassandraNamespace("cassandra://first/tidegate", "flights", {})
         try:
             yield space.session
         finally:
@@ -42,7 +42,7 @@ def test_a_store_that_is_collected_while_its_thread_opens_another_is_closed(monk
         cycle = [dropped]
         cycle.append(cycle)
         del dropped, cycle
-        other = Space("cassandra://second/tidegate", "flights", {})
+        other = CassandraNamespace("cassandra://second/tidegate", "flights", {})
         assert other.session.hosts == ("second",)
         other.close()
         ended.set()
@@ -52,4 +52,4 @@ def test_a_store_that_is_collected_while_its_thread_opens_another_is_closed(monk
     assert ended.wait(DEADLINE_S), "it waits for itself"
     thread.join()
     assert closed == [("first",), ("second",)]
-    assert cassandra_session._shared.sessions == {}
+    assert session._shared.sessions == {}

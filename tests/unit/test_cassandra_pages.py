@@ -11,8 +11,8 @@ pytest.importorskip("cassandra")
 
 from cassandra import cluster, protocol
 
-from tidegate.sinks.cassandra_session import Session
-from tidegate.sinks.cassandra_settings import settings_of
+from tidegate.sinks.cassandra.client.session import Session
+from tidegate.sinks.cassandra.client.settings import settings_of
 
 PAGES = {
     None: ([(1,), (2,)], b"b"),

@@ -6,10 +6,10 @@ import uuid
 
 import pytest
 
-from tidegate.sinks import cassandra_rows
-from tidegate.sinks.cassandra_batch import bound, routing_key
-from tidegate.sinks.cassandra_rows import Rows
-from tidegate.testing.store_harness import runs_of, stamp
+from tidegate.sinks.cassandra import rows
+from tidegate.sinks.cassandra.client.batch import bound, routing_key
+from tidegate.sinks.cassandra.rows import Rows
+from tidegate.testing.store.harness import runs_of, stamp
 from tidegate.wal.frame import Chunk
 
 NODES = [frozenset({"one", "two"}), frozenset({"two", "three"})]
@@ -59,8 +59,8 @@ def groups_in(batch, space, groups):
 
 
 def test_each_large_batch_goes_to_the_replicas_of_its_own_partition_in_turns(monkeypatch, space, sent):
-    monkeypatch.setattr("tidegate.sinks.cassandra_batch.BATCH_BYTES", 400)
-    monkeypatch.setattr(cassandra_rows, "TOGETHER_BYTES", 200)
+    monkeypatch.setattr("tidegate.sinks.cassandra.client.batch.BATCH_BYTES", 400)
+    monkeypatch.setattr(rows, "TOGETHER_BYTES", 200)
     runs = runs_of({"t": {b"key-%d" % n: b"value" for n in range(60)}})
     Rows(space).apply(stamp(1), [Chunk(0, runs)])
     data, _notes = sent
@@ -84,8 +84,8 @@ def test_small_batches_go_together_where_the_same_nodes_have_their_partitions(va
         assert routing_key(partition(space, next(iter(mine)))) == batch.routing_key
         if len(mine) > 1:
             assert len({NODES[group % 2] for group in mine}) == 1
-            assert len(mine) <= cassandra_rows.TOGETHER
-            assert packed_of(batch).weight <= cassandra_rows.TOGETHER_BYTES
+            assert len(mine) <= rows.TOGETHER
+            assert packed_of(batch).weight <= rows.TOGETHER_BYTES
     assert sorted(seen) == sorted(groups), "each key group once"
     assert sum(packed_of(batch).statements for batch in data) == 300
     together = len(data) < len(groups)

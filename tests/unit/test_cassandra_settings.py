@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("cassandra")
 
 from tidegate.errors import ConfigError
-from tidegate.sinks.cassandra_settings import READ_AT, read_level, settings_of
+from tidegate.sinks.cassandra.client.settings import READ_AT, read_level, settings_of
 
 URL = "cassandra://u:secret@a,b/k"
 

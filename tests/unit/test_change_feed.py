@@ -8,18 +8,18 @@ import sqlite3
 import pyarrow as pa
 import pytest
 
-from tidegate import failpoints
+from tidegate.base import failpoints
+from tidegate.base.failpoints import FailpointError
 from tidegate.errors import ConfigError, CorruptError, WalGapError
-from tidegate.failpoints import FailpointError
 from tidegate.options import Options
 from tidegate.sinks.open_store import open_store
-from tidegate.spark import change_feed
-from tidegate.spark.arrow_rows import columns_of, ddl_of
-from tidegate.spark.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
-from tidegate.spark.pinned import pin
-from tidegate.spark.source_options import SourceOptions
+from tidegate.spark.source import change_feed
+from tidegate.spark.source.arrow_rows import columns_of, ddl_of
+from tidegate.spark.source.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
+from tidegate.spark.source.options import SourceOptions
+from tidegate.spark.source.pinned import pin
 from tidegate.testing.example import SCHEMAS, Example
-from tidegate.values import SIMPLE, values_of
+from tidegate.values.decode import SIMPLE, values_of
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Column, TableSchema
 
@@ -219,7 +219,7 @@ def test_options_that_do_not_fit_are_named(given, message):
 def test_composite_keys_are_taken_apart_in_columns():
     schema = TableSchema((Column("a", "string"), Column("b", "int"), Column("c", "binary")), ())
     rows = [("x" * 1000, -5, b"\x00,"), ("", 0, b""), ("ü:1,", 7, b"1:a,")]
-    from tidegate.key_groups import encode_key
+    from tidegate.keys.groups import encode_key
 
     keys = pa.array([b"sliced off", *(encode_key(row, schema.key_types) for row in rows)]).slice(1)
     batch = pa.record_batch({"key": keys, "value": pa.array([b"{}"] * 3)})

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import BadRecordError, WalUnavailableError
-from tidegate.wal.bad_rows import CHANGES, StageSpec, refused
-from tidegate.wal.changelog import ROW_BYTES, as_changes, cut, stage_task
 from tidegate.wal.frame import decode_frame
 from tidegate.wal.memory_log import MemoryLog, forget
-from tidegate.wal.settle import last_per_key
+from tidegate.wal.staging.bad_rows import CHANGES, StageSpec, refused
+from tidegate.wal.staging.changelog import ROW_BYTES, as_changes, cut, stage_task
+from tidegate.wal.staging.last_per_key import last_per_key
 
 SPEC = StageSpec(
     namespace="u1",

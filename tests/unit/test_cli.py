@@ -13,8 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 import tidegate
-from tidegate.cli import app, doctor, output, reach, room
-from tidegate.committers.open import open_namespace
+from tidegate.base import text as text_of
+from tidegate.cli import app
+from tidegate.cli.inspect import doctor, doctor_disks, doctor_servers
+from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import BY_NAME, ConfigError, StoreUnavailableError
 from tidegate.options import Options
 from tidegate.testing.example import BATCHES, LINEAGE, Example, write_flights
@@ -135,8 +137,8 @@ def test_get_with_a_key_out_of_range(flights):
 
 
 def test_keys_are_read_by_their_types():
-    from tidegate.cli.read import parse_key
-    from tidegate.key_groups import encode_key
+    from tidegate.keys.groups import encode_key
+    from tidegate.values.key_text import parse_key
     from tidegate.wal.record import Column
 
     typed = {
@@ -395,7 +397,7 @@ def test_adopt_refuses_what_cannot_be(stuck, tmp_path):
 
 def test_a_command_fences_the_writer_that_ran(stuck):
     done("recover", *stuck.options)
-    stuck.driver.fold_on()
+    stuck.driver.catch_up_log()
     assert stuck.driver.folded.epoch == 2
     assert open_namespace(stuck.driver, LINEAGE) == []
 
@@ -527,7 +529,9 @@ def test_doctor_warns_of_a_package_that_is_not_there():
 
 
 def test_doctor_checks_the_clock_and_the_disk(flights, tmp_path, monkeypatch):
-    seen = reach.look_at(reach.Given(None, flights[1].removeprefix("--wal="), "flights", None, None))
+    seen = doctor_servers.look_at(
+        doctor_servers.ServerArguments(None, flights[1].removeprefix("--wal="), "flights", None, None)
+    )
     assert [check.outcome for check in seen.checks] == ["pass"]
     state = seen.state
 
@@ -540,14 +544,16 @@ def test_doctor_checks_the_clock_and_the_disk(flights, tmp_path, monkeypatch):
     assert at(decided - 7_200_000_000) == "fail"
     assert at(0) == "fail"
     for free, outcome in ((0, "fail"), (5 * 10**8, "warn"), (10**12, "pass")):
-        monkeypatch.setattr(room.shutil, "disk_usage", lambda _, free=free: types.SimpleNamespace(free=free))
-        assert room.check_disk("log", tmp_path / "not" / "there").outcome == outcome
+        monkeypatch.setattr(
+            doctor_disks.shutil, "disk_usage", lambda _, free=free: types.SimpleNamespace(free=free)
+        )
+        assert doctor_disks.check_disk("log", tmp_path / "not" / "there").outcome == outcome
 
 
 def test_doctor_on_a_folder_below_a_file(tmp_path):
     (tmp_path / "file").touch()
-    assert room.check_writable("log", tmp_path / "file" / "wal").outcome == "fail"
-    assert room.folder_of("memory://x") is None
+    assert doctor_disks.check_writable("log", tmp_path / "file" / "wal").outcome == "fail"
+    assert doctor_disks.folder_of("memory://x") is None
 
 
 @pytest.mark.parametrize("option,url", [("--wal", "file://data/wal"), ("--store", "sqlite://data/store")])
@@ -705,8 +711,8 @@ def test_a_password_is_never_shown(tmp_path):
 
 
 def test_on_a_terminal_results_are_tables(flights, monkeypatch, capsys):
-    monkeypatch.setattr(output, "on_terminal", lambda: True)
-    monkeypatch.setattr("tidegate.cli.read.on_terminal", lambda: True)
+    monkeypatch.setattr("tidegate.cli.core.output.on_terminal", lambda: True)
+    monkeypatch.setattr("tidegate.cli.read.get_scan.on_terminal", lambda: True)
     for command in (["history"], ["scan", "airports"], ["get", "legs", "EWR", "1545"], ["status"]):
         text = done(*command, *readers_only(flights))
         assert "\t" not in text
@@ -714,9 +720,9 @@ def test_on_a_terminal_results_are_tables(flights, monkeypatch, capsys):
 
 
 def test_nothing_stored_steers_the_terminal():
-    assert output.cell("\x1b[31mred\x07\t\n[bold]") == "\\x1b[31mred\\x07\\t\\n[bold]"
-    assert output.cell(b"\x1b[31m") == "\\x1b[31m"
-    assert output.cell({"a\x1b": [float("nan"), b"x", None]}) == '{"a\\u001b":["NaN","eA==",null]}'
+    assert text_of.cell("\x1b[31mred\x07\t\n[bold]") == "\\x1b[31mred\\x07\\t\\n[bold]"
+    assert text_of.cell(b"\x1b[31m") == "\\x1b[31m"
+    assert text_of.cell({"a\x1b": [float("nan"), b"x", None]}) == '{"a\\u001b":["NaN","eA==",null]}'
 
 
 SCRIPT = [sys.executable, "-c", "from tidegate.cli import main; main()"]

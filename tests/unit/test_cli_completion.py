@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidegate.cli import app
-from tidegate.cli.commands import COMMANDS
+from tidegate.cli.core.app import COMMANDS
 from tidegate.testing.example import Example, write_flights
 
 

@@ -11,12 +11,14 @@ import uuid
 import pytest
 from typer.testing import CliRunner
 
-from tidegate.checks import Check
-from tidegate.cli import app, doctor, look, retention
-from tidegate.cli.retention import LogFacts, deadline_of
+from tidegate.base.checks import Check
+from tidegate.cli import app
+from tidegate.cli.inspect import doctor
 from tidegate.demo import run as demo_run  # the function
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, WalUnavailableError
 from tidegate.options import Endpoints, Options
+from tidegate.status import log_size, look
+from tidegate.status.log_size import LogFacts, deadline_of
 from tidegate.testing.example import BATCHES, LINEAGE, Example
 from tidegate.wal.log import LogSize
 from tidegate.wal.memory_log import MemoryLog, forget
@@ -69,7 +71,7 @@ def log(monkeypatch):
         assert url == "kafka://broker:9092"
         return Log(Log.name, namespace)
 
-    for module in ("cli.common", "cli.look", "cli.reach", "testing.example"):
+    for module in ("cli.core.options", "status.look", "cli.inspect.doctor_servers", "testing.example"):
         monkeypatch.setattr(importlib.import_module(f"tidegate.{module}"), "open_log", opened)
     yield Log
     forget(Log.name)
@@ -312,7 +314,7 @@ def test_a_deadline_without_the_versions_time_is_that_of_the_oldest_known():
 
 
 def test_spans_are_told_in_their_unit():
-    spans = [retention.span(seconds) for seconds in (1, 119, 120, 7_200, 86_400, 7 * 86_400, 200_000)]
+    spans = [log_size.span(seconds) for seconds in (1, 119, 120, 7_200, 86_400, 7 * 86_400, 200_000)]
     assert spans == ["1 s", "119 s", "2 min", "2 h", "24 h", "7 days", "2.3 days"]
 
 
@@ -394,7 +396,7 @@ def demos(monkeypatch):
 
 
 def test_the_demo_takes_a_log_on_servers_with_its_options(demos, tmp_path, monkeypatch):
-    monkeypatch.setattr("tidegate.cli.demo.refuse_unusable", lambda *_: None)  # as it does this URL
+    monkeypatch.setattr("tidegate.cli.trials.demo.refuse_unusable", lambda *_: None)  # as it does this URL
     config = tmp_path / "client.properties"
     config.write_text("sasl.password=hunter2\npartitions=2\n")
     config.chmod(0o600)

@@ -10,8 +10,10 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from tidegate.cli import app, drop, look
-from tidegate.cli.commands import COMMANDS, command
+from tidegate.cli import app
+from tidegate.cli.core.app import COMMANDS, command
+from tidegate.cli.operate import drop
+from tidegate.status import look
 from tidegate.testing.example import write_flights
 
 ID = "0e9d3f5c-9f2e-4f3f-8a63-7a0f7a2c9a10"

@@ -6,9 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tidegate.cli import app
-from tidegate.cli.reach import _failed
+from tidegate.cli.inspect.doctor_servers import _failed
 from tidegate.errors import StoreUnavailableError
-from tidegate.sinks.redis_answers import no_answer
+from tidegate.sinks.redis.client.replies import no_answer
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tidegate.cli import app
 from tidegate.testing.example import Example
-from tidegate.wal import quarantine
+from tidegate.wal.staging import quarantine
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from tidegate.cli import app, output
-from tidegate.cli.read import parse_key
+from tidegate.base import text as text_of
+from tidegate.cli import app
 from tidegate.errors import ConfigError
 from tidegate.testing.example import Example, write_flights
+from tidegate.values.key_text import parse_key
 from tidegate.wal.record import Column, TableSchema
 
 
@@ -45,8 +46,8 @@ def test_a_time_that_history_or_status_prints_names_that_version():
 
 def test_stored_times_are_printed_with_all_their_digits():
     time = datetime.datetime(2026, 11, 21, 10, 0, 0, 1)  # noqa: DTZ001 - of a timestamp_ntz
-    assert output.cell(time) == "2026-11-21 10:00:00.000001"
-    assert output.cell(time.replace(tzinfo=datetime.timezone.utc)) == "2026-11-21 10:00:00.000001Z"
+    assert text_of.cell(time) == "2026-11-21 10:00:00.000001"
+    assert text_of.cell(time.replace(tzinfo=datetime.timezone.utc)) == "2026-11-21 10:00:00.000001Z"
 
 
 def test_an_export_by_an_alias_is_of_the_namespace_that_it_names(tmp_path):
@@ -116,17 +117,17 @@ def test_a_message_does_not_steer_the_terminal(tmp_path):
 
 
 def test_line_breaks_of_messages_stay():
-    assert output.message_of("one\ntwo\x1b[2J\r") == "one\ntwo\\x1b[2J\\r"
+    assert text_of.message_of("one\ntwo\x1b[2J\r") == "one\ntwo\\x1b[2J\\r"
 
 
 @pytest.mark.parametrize("text", ["1E+400000000", "1E-400000000", "0E-999999999", "1" * 101, "NaN"])
 def test_a_decimal_of_very_many_digits_is_printed_with_its_exponent(text):
     """1e400000000 are 11 bytes in a store, and were 400 million characters on a terminal."""
-    assert len(output.cell(decimal.Decimal(text))) <= 120
-    assert decimal.Decimal(output.cell(decimal.Decimal(text))) == decimal.Decimal(text) or text == "NaN"
-    assert len(output.json_of({decimal.Decimal(text): [decimal.Decimal(text)]})) <= 300
+    assert len(text_of.cell(decimal.Decimal(text))) <= 120
+    assert decimal.Decimal(text_of.cell(decimal.Decimal(text))) == decimal.Decimal(text) or text == "NaN"
+    assert len(text_of.json_of({decimal.Decimal(text): [decimal.Decimal(text)]})) <= 300
 
 
 @pytest.mark.parametrize("text", ["0.0000001000", "12.50", "9" * 38, "-0.00"])
 def test_other_decimals_are_printed_with_all_their_digits(text):
-    assert output.cell(decimal.Decimal(text)) == text
+    assert text_of.cell(decimal.Decimal(text)) == text

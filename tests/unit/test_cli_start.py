@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidegate.cli import app
-from tidegate.cli.commands import COMMANDS, command
+from tidegate.cli.core.app import COMMANDS, command
 from tidegate.testing.example import write_flights
 
 CLIENTS = {"pyspark", "confluent_kafka", "redis", "cassandra", "prometheus_client"}
@@ -39,8 +39,12 @@ def test_the_list_of_commands_imports_none_of_them(asked):
     _, modules = modules_after(asked)
     assert HEAVY & modules == set()
     assert {name for name in modules if name.startswith("tidegate.")} <= {
-        "tidegate.cli", "tidegate.cli.commands", "tidegate.cli.streams", "tidegate.errors",
-    }  # fmt: skip
+        "tidegate.cli",
+        "tidegate.cli.core",
+        "tidegate.cli.core.app",
+        "tidegate.cli.core.streams",
+        "tidegate.errors",
+    }
 
 
 def test_status_imports_no_client_and_nothing_that_it_does_not_need(tmp_path):

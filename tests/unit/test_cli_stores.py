@@ -8,9 +8,9 @@ import sqlite3
 import pytest
 from typer.testing import CliRunner
 
-from tidegate import failpoints
+from tidegate.base import failpoints
 from tidegate.cli import app
-from tidegate.cli.common import split_stores
+from tidegate.cli.core.options import split_stores
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import LINEAGE, write_flights
 

@@ -66,7 +66,7 @@ def test_no_file_takes_the_number_of_a_stream_that_is_closed():
     """What a library writes to standard error would go into it."""
     program = (
         "import os, sys\n"
-        "from tidegate.cli.streams import made_ready\n"
+        "from tidegate.cli.core.streams import made_ready\n"
         "made_ready()\n"
         "file = open(sys.argv[1], 'wb')\n"
         "sys.exit(file.fileno() < 3 or None in (sys.stdin, sys.stdout, sys.stderr))"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tidegate.cli import app
 from tidegate.options import Options
-from tidegate.sinks.sqlite_store import SqliteStore
+from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.example import BATCHES, Example
 
 WAIT_S = 80

@@ -9,16 +9,17 @@ import sqlite3
 import pytest
 from typer.testing import CliRunner
 
-from tidegate.cli import app, doctor, room
-from tidegate.clock import Clock
+from tidegate.base import files
+from tidegate.base.clock import Clock
+from tidegate.cli import app
+from tidegate.cli.inspect import doctor, doctor_disks
 from tidegate.errors import StoreUnavailableError, WalGapError
 from tidegate.options import Options
-from tidegate.sinks import sqlite_drop
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.store import Lease
+from tidegate.sinks.rules.leases import Lease
+from tidegate.sinks.sqlite import drop
 from tidegate.testing.example import BATCHES, Example, write_flights
-from tidegate.wal import file_io
-from tidegate.wal.file_log import FileLog
+from tidegate.wal.file.log import FileLog
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.open_log import open_log
 
@@ -152,7 +153,7 @@ def test_drop_needs_yes_where_nobody_can_be_asked(options, tmp_path):
 
 
 def test_drop_asks_for_the_name_on_a_terminal(options, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("tidegate.cli.drop"), "_is_terminal", lambda: True)
+    monkeypatch.setattr(importlib.import_module("tidegate.cli.operate.drop"), "_is_terminal", lambda: True)
     result = run("drop", *options, typed="flight\n")
     assert result.exit_code == 2
     assert "nothing was removed" in result.stderr
@@ -196,13 +197,13 @@ def test_a_drop_cut_short_is_finished_by_the_next_and_refused_or_remade_until_th
 
     with monkeypatch.context() as patch:
         if cut == "before the store is gone":
-            patch.setattr(sqlite_drop.shutil, "rmtree", dies)
+            patch.setattr(drop.shutil, "rmtree", dies)
         elif cut == "between store and log":
             patch.setattr(FileLog, "drop", dies)
         else:
             plain = shutil.rmtree
             patch.setattr(
-                file_io.shutil,
+                files.shutil,
                 "rmtree",
                 lambda path: dies() if path.match("*/wal/*") and path.exists() else plain(path),
             )
@@ -280,8 +281,8 @@ def test_a_lease_held_too_long_is_a_warning(options, monkeypatch):
 def test_the_forecast_warns_in_time(options):
     log = open_log(options[1].removeprefix("--wal="), "flights")
     state = fold_all(View(), log.decisions()).state
-    assert room.check_forecast(log, state, 10**18).outcome == "pass"
-    assert room.check_forecast(log, state, 1).outcome == "warn"
+    assert doctor_disks.check_forecast(log, state, 10**18).outcome == "pass"
+    assert doctor_disks.check_forecast(log, state, 1).outcome == "warn"
 
 
 def test_what_cannot_be_told_is_left_out(options, monkeypatch):
@@ -291,8 +292,8 @@ def test_what_cannot_be_told_is_left_out(options, monkeypatch):
     def trimmed(*_):
         raise WalGapError("trimmed")
 
-    monkeypatch.setattr("tidegate.sinks.sqlite_store.SqliteStore.leases", away)
-    monkeypatch.setattr(room, "read_manifest", trimmed)
+    monkeypatch.setattr("tidegate.sinks.sqlite.store.SqliteStore.leases", away)
+    monkeypatch.setattr(doctor_disks, "read_manifest", trimmed)
     lines = lines_of_doctor(monkeypatch, options)
     assert "size" in lines
     assert "oldest lease" not in lines

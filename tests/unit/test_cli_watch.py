@@ -14,8 +14,10 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from tidegate.cli import app, look, status
+from tidegate.cli import app
+from tidegate.cli.inspect import status
 from tidegate.errors import StoreUnavailableError
+from tidegate.status import look
 from tidegate.testing.example import BATCHES, Example
 from tidegate.wal.record import Summary, decode_record
 

@@ -15,7 +15,7 @@ import pytest
 
 import tidegate
 import tidegate.aio
-from tidegate.clock import Clock
+from tidegate.base.clock import Clock
 from tidegate.errors import (
     BadRecordError,
     ConfigError,
@@ -25,8 +25,8 @@ from tidegate.errors import (
     WaitTimeoutError,
 )
 from tidegate.options import Options
-from tidegate.renewal import Renewals
-from tidegate.sinks.looking_store import LookingStore
+from tidegate.reader.leases import LeaseKeeper
+from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.testing.example import BATCHES, SCHEMAS, Example, write_flights
 from tidegate.wal.record import Column, TableSchema
 
@@ -238,7 +238,7 @@ def test_what_does_not_fit_is_refused_without_showing_a_password(url, namespace,
 
 
 def test_a_store_of_a_later_format_is_refused(flights, monkeypatch):
-    from tidegate.sinks.sqlite_store import SqliteStore
+    from tidegate.sinks.sqlite.store import SqliteStore
 
     found = SqliteStore.identity
     later = lambda self: msgspec.structs.replace(found(self), format=2)  # noqa: E731
@@ -406,7 +406,7 @@ def test_a_scan_of_the_newest_version_holds_it_until_its_last_row(writer):
 
 
 def test_i8_a_snapshot_refuses_by_its_own_clock_once_its_lease_may_be_gone(writer, monkeypatch):
-    monkeypatch.setattr(Renewals, "_run", lambda _: None)  # the thread that renews stands still
+    monkeypatch.setattr(LeaseKeeper, "_run", lambda _: None)  # the thread that renews stands still
     writer.write(BATCHES[0])
     clock = SteppedClock()
     with connect_to(writer, clock) as gate, gate.snapshot(lease_s=600) as snapshot:
@@ -447,7 +447,7 @@ def test_a_version_published_since_the_last_read_is_read(kept, in_memory):
     writer = in_memory
     """A store that looks while it reads is asked at the version seen last: its answer is not that one's."""
     with connect_to(writer) as gate:
-        assert isinstance(gate._reader.store, LookingStore)
+        assert isinstance(gate._reader.store, SupportsReadWithPointer)
         for rows in BATCHES:
             version = writer.write(rows)
             if not kept:
@@ -468,7 +468,7 @@ def test_an_answer_ahead_takes_one_look(in_memory, monkeypatch):
         store = gate._reader.store
         asked = []
         gate.table("airports").get("EWR")
-        for name in ("get_and_look", "get_many_and_look"):
+        for name in ("get_with_pointer", "get_many_with_pointer"):
             real = getattr(store, name)
             monkeypatch.setattr(store, name, lambda *of, real=real: asked.append(of) or real(*of))
         monkeypatch.setattr(gate, "_look", lambda: pytest.fail("it has looked already"))
@@ -683,7 +683,7 @@ def test_every_public_name_is_there():
         _ = tidegate.Gates
 
 
-@pytest.mark.parametrize("name", ["client", "snapshot", "values"])
+@pytest.mark.parametrize("name", ["reader.open_gate", "reader.gate", "reader.snapshot", "values.decode"])
 def test_examples_in_docstrings_run(name):
     module = importlib.import_module(f"tidegate.{name}")
     assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0

@@ -10,15 +10,16 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from tidegate.checks import Check
-from tidegate.cli import app, doctor
-from tidegate.cli.client_config import endpoints, wal_options
+from tidegate.base.checks import Check
+from tidegate.cli import app
+from tidegate.cli.core.config_files import endpoints, wal_options
+from tidegate.cli.inspect import doctor
 from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.testing.example import write_flights
 from tidegate.wal.memory_log import MemoryLog
 
 SECRET = "hunter2-and-more"
-OPENED_IN = ("common", "look", "reach")
+OPENED_IN = ("cli.core.options", "status.look", "cli.inspect.doctor_servers")
 
 
 @pytest.fixture(autouse=True)
@@ -221,7 +222,7 @@ def test_no_command_shows_a_password_whatever_goes_wrong_t48(
         return Away(url, namespace)
 
     for module in OPENED_IN:
-        monkeypatch.setattr(importlib.import_module(f"tidegate.cli.{module}"), "open_log", opened)
+        monkeypatch.setattr(importlib.import_module(f"tidegate.{module}"), "open_log", opened)
     config = written(f"sasl.password={SECRET}\nssl.key.pem={SECRET}\n")
     for given in (["--json"], []):
         result = run(*command, *flights, f"--wal-config={config}", *given)
@@ -234,7 +235,7 @@ def test_no_command_shows_a_password_whatever_goes_wrong_t48(
 def test_a_traceback_does_not_show_it_either_t48(flights, written):
     """An error that nobody foresaw, in a process of its own."""
     code = (
-        "from tidegate.cli import common, main\n"
+        "from tidegate.cli.core import options as common; from tidegate.cli import main\n"
         "def broken(url, namespace, options):\n"
         "    raise RuntimeError(sorted(options))\n"
         "common.open_log = broken\n"

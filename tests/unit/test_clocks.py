@@ -4,13 +4,13 @@ import uuid
 
 import pytest
 
-from tidegate.clock import Clock
+from tidegate.base.clock import Clock
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints
-from tidegate.sinks.memory_store import MemoryStore
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.memory_log import MemoryLog
 
@@ -35,7 +35,7 @@ class ShiftedClock(Clock):
 def driver():
     name = uuid.uuid4().hex
     url = f"memory://{name}"
-    made = Driver(
+    made = Coordinator(
         Endpoints("n", url, url), LogWithClock(name, "n"), MemoryStore(name, "n"), clock=ShiftedClock()
     )
     open_namespace(made, "q")
@@ -57,7 +57,7 @@ def test_a_clock_ahead_of_the_logs_is_refused_before_deciding(driver):
     driver.log.behind_us = HOUR_US + 60_000_000
     with pytest.raises(ConfigError, match=r"1\.0 h ahead of the log's clock"):
         write(driver, 0)
-    assert driver.fold_on().last_version == 0
+    assert driver.catch_up_log().last_version == 0
 
 
 def test_a_clock_that_went_back_is_refused_before_deciding(driver):
@@ -67,4 +67,4 @@ def test_a_clock_that_went_back_is_refused_before_deciding(driver):
     driver.clock.ahead_us = HOUR_US
     with pytest.raises(ConfigError, match=r"2\.0 h ahead of this machine's clock"):
         write(driver, 1)
-    assert driver.fold_on().last_version == 1
+    assert driver.catch_up_log().last_version == 1

@@ -5,16 +5,16 @@ import uuid
 
 import pytest
 
-from tidegate.clock import Clock
+from tidegate.base.clock import Clock
 from tidegate.committers import commit as committing
 from tidegate.committers import states
 from tidegate.committers.commit import commit, until_decided
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import ensure_made, open_namespace
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import ensure_made, open_namespace
 from tidegate.committers.pipeline import Pipeline
 from tidegate.errors import FencedError, LineageError, OutcomeUnknownError, WalUnavailableError
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.memory_store import MemoryStore
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.faulty import FaultyLog, FaultyStore
 from tidegate.wal.fold import fold
@@ -47,7 +47,7 @@ def driver_at(place, port=None, **options):
     port = port or Meanwhile()
     log, store = FaultyLog(MemoryLog(place, "n"), port), FaultyStore(MemoryStore(place, "n"), port)
     options = Options(key_groups=4, **options)
-    return Driver(Endpoints("n", f"memory://{place}", f"memory://{place}"), log, store, options)
+    return Coordinator(Endpoints("n", f"memory://{place}", f"memory://{place}"), log, store, options)
 
 
 def barrier_of(driver, batch_id=0, fingerprint=""):

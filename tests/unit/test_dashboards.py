@@ -15,16 +15,16 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import tidegate
-from tidegate import metrics, observing
+from tidegate.committers.background.follower import Standing
+from tidegate.committers.background.gauges import report_gauges
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.follower import Standing
-from tidegate.committers.levels import look_around
-from tidegate.committers.open import open_namespace
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import BadRecordError, FencedError, StoreUnavailableError
+from tidegate.observe import events, metrics
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.memory_store import MemoryStore
-from tidegate.spark.telling import Teller
+from tidegate.sinks.memory.store import MemoryStore
+from tidegate.spark.reporting import SinkReporter
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import StateReads
@@ -101,8 +101,8 @@ def exposed():
     options = Options(key_groups=4, stuck_alarm_s=0.05)
     where = Endpoints("flights", f"memory://{name}", f"memory://{name}", store_name="main")
     store = Once(MemoryStore(name, "flights"))
-    driver = Driver(where, MemoryLog(name, "flights"), store, options)
-    teller = Teller(where, options)
+    driver = Coordinator(where, MemoryLog(name, "flights"), store, options)
+    teller = SinkReporter(where, options)
     open_namespace(driver, "query-1")
 
     def write(batch_id):
@@ -122,9 +122,9 @@ def exposed():
         time.sleep(0.02)
     store.hold.set()
     worker.join(60)
-    look_around(teller.at, store, [Standing("copy", "there", 1, 2, 5.0)], 2)
-    observing.level(observing.Level.VOID, observing.At("flights"), driver.view.void)
-    other = Driver(where, MemoryLog(name, "flights"), MemoryStore(name, "flights"), options)
+    report_gauges(teller.at, store, [Standing("copy", "there", 1, 2, 5.0)], 2)
+    events.level(events.Gauge.VOID, events.Labels("flights"), driver.view.void)
+    other = Coordinator(where, MemoryLog(name, "flights"), MemoryStore(name, "flights"), options)
     open_namespace(other, "query-1")
     with pytest.raises(FencedError) as fenced:
         write(2)
@@ -135,7 +135,7 @@ def exposed():
         with pytest.raises(BadRecordError):
             gate.table("aircraft").get(1.5)
     text = prometheus_client.generate_latest(registry).decode()
-    observing.remove(metrics._registered.pop(id(registry))[1])
+    events.remove(metrics._registered.pop(id(registry))[1])
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

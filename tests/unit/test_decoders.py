@@ -8,16 +8,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tidegate.decoders import json_decoder, msgpack_decoder
+from tidegate.base.decoders import json_decoder, msgpack_decoder
 
 ROOT = Path(__file__).parents[2]
 MADE = re.compile(r"msgspec\.(json|msgpack)\.(Decoder\(|decode\(.*type=)|msgspec\.convert\(")
-THEIR_OWN = {"src/tidegate/decoders.py", "src/tidegate/values.py", "src/tidegate/row_checks.py"}
-"""``values.py`` makes the class for one decoder, and nobody else has it."""
+THEIR_OWN = {
+    "src/tidegate/base/decoders.py",
+    "src/tidegate/values/decode.py",
+    "src/tidegate/values/row_checks.py",
+}
+"""``values/decode.py`` makes the class for one decoder, and nobody else has it."""
 
 RACE = """
 import sys, threading, types, msgspec
-from tidegate.decoders import json_decoder, msgpack_decoder
+from tidegate.base.decoders import json_decoder, msgpack_decoder
 sys.setswitchinterval(1e-6)
 TEXT = "import msgspec\\nclass Inner(msgspec.Struct):\\n  a: int\\nclass Row(msgspec.Struct):\\n"
 TEXT += "".join(f"  f{at}: 'list[Inner]'\\n" for at in range(20))

@@ -9,7 +9,7 @@ import tidegate
 from tidegate.cli import app
 from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.options import Options
-from tidegate.sinks import differences
+from tidegate.sinks import diff
 from tidegate.testing.example import Example, write_flights
 
 UA1, UA2 = {"carrier": "UA", "flights": 1}, {"carrier": "UA", "flights": 2}
@@ -95,7 +95,7 @@ def test_a_diff_refuses_what_is_not_there(gate, tmp_path):
 
 def test_a_diff_reads_what_was_written_in_between_only_i11(gate, monkeypatch):
     """No scan of a whole version, unless a table was emptied or its rows expire."""
-    monkeypatch.setattr(differences, "_side_by_side", None)
+    monkeypatch.setattr(diff, "_side_by_side", None)
     assert len(list(gate.diff(1, 3, ["aircraft", "legs"]))) == 2
     with pytest.raises(TypeError):
         list(gate.diff(0, 3, ["aircraft"]))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate import failpoints
-from tidegate.failpoints import NAMES, FailpointError, arm, hit
+from tidegate.base import failpoints
+from tidegate.base.failpoints import NAMES, FailpointError, arm, hit
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -106,7 +106,7 @@ def test_a_specification_that_would_never_act_is_refused(specification):
 
 
 SCRIPT = """
-from tidegate.failpoints import hit
+from tidegate.base.failpoints import hit
 print("before", flush=True)
 hit("publish.before")
 print("after", flush=True)

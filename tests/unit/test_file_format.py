@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from tidegate.wal import file_format
-from tidegate.wal.file_format import frame_prefix, scan
+from tidegate.wal.file import format as file_format
+from tidegate.wal.file.format import frame_prefix, scan
 
 
 def test_a_file_that_is_cut_while_it_is_scanned_ends_at_its_last_whole_frame():

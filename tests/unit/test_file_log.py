@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.clock import Clock
+from tidegate.base.clock import Clock
 from tidegate.errors import (
     ConfigError,
     CorruptError,
@@ -19,8 +19,8 @@ from tidegate.errors import (
     WalGapError,
     WalUnavailableError,
 )
-from tidegate.wal import file_format
-from tidegate.wal.file_log import FileLog
+from tidegate.wal.file import format as file_format
+from tidegate.wal.file.log import FileLog
 
 HEADER = file_format.HEADER_BYTES
 RECORDS = [b"alpha", b"", b"gamma, the last"]
@@ -451,7 +451,7 @@ def test_reading_holds_one_file_at_a_time(log):
 
 APPEND_FOR_EVER = """
 import sys
-from tidegate.wal.file_log import FileLog
+from tidegate.wal.file.log import FileLog
 
 log = FileLog(sys.argv[1], "n")
 for index in range(10**9):

@@ -6,8 +6,8 @@ import os
 import pytest
 
 from tidegate.errors import CorruptError, WalGapError
-from tidegate.wal import file_format
-from tidegate.wal.file_log import FileLog
+from tidegate.wal.file import format as file_format
+from tidegate.wal.file.log import FileLog
 
 HEADER = file_format.HEADER_BYTES
 RECORDS = [b"alpha", b"", b"gamma, the last"]

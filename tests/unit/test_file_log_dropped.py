@@ -7,8 +7,8 @@ import fcntl
 import pytest
 
 from tidegate.errors import WalUnavailableError
-from tidegate.wal import file_log
-from tidegate.wal.file_log import FileLog
+from tidegate.wal.file import log as file_log
+from tidegate.wal.file.log import FileLog
 
 
 @pytest.fixture

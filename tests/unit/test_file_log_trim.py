@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import CorruptError, WalGapError, WalUnavailableError
-from tidegate.wal import file_format
-from tidegate.wal.file_log import MTIME_US, FileLog
+from tidegate.wal.file import format as file_format
+from tidegate.wal.file.log import MTIME_US, FileLog
 
 HEADER = file_format.HEADER_BYTES
 RECORDS = [b"alpha", b"beta", b"gamma, the last"]
@@ -152,7 +152,7 @@ def test_a_log_that_went_back_is_not_cut(log, path, positions):
 
 
 def test_a_large_tail_is_copied_in_pieces(log, monkeypatch):
-    monkeypatch.setattr("tidegate.wal.file_log.COPY_BYTES", 100)
+    monkeypatch.setattr("tidegate.wal.file.log.COPY_BYTES", 100)
     records = [b"%d" % number * 37 for number in range(60)]
     positions = [log.append_decision(record).position for record in records]
     log.trim_decisions(positions[20])

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tidegate.cli import app
-from tidegate.committers.alias import checked_target, set_alias
-from tidegate.options import store_at
+from tidegate.committers.operations.alias import checked_target, set_alias
+from tidegate.options import parse_store
 from tidegate.testing.example import Example, write_flights
 
 
@@ -40,7 +40,7 @@ def options(root):
 def test_what_is_made_is_for_this_user_alone(tmp_path, umask):
     """Log, store with SQLite's own files, alias, export; also what a trim puts in place of the log."""
     write_flights(**where(tmp_path))
-    at = store_at(where(tmp_path)["store"])
+    at = parse_store(where(tmp_path)["store"])
     set_alias(at, "live", checked_target(at, "live", "flights"))
     assert run("export", tmp_path / "exports" / "one", *options(tmp_path)[1:]).exit_code == 0
     with sqlite3.connect(tmp_path / "store" / "flights" / "meta.sqlite") as reader:

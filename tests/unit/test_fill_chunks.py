@@ -7,8 +7,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from tidegate.committers import fill
-from tidegate.sinks.store import Stamp
+from tidegate.committers.background import fill
+from tidegate.sinks.records import Stamp
 
 ROWS, BYTES = 7, 60
 

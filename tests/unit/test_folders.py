@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.committers.export import export
+from tidegate.committers.transfer.export import export
 from tidegate.errors import ConfigError
-from tidegate.sinks.sqlite_store import SqliteStore
-from tidegate.sinks.store import Identity
+from tidegate.sinks.records import Identity
+from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.arrow_barrier import BYTES_SCHEMA
-from tidegate.testing.store_harness import put
-from tidegate.wal.file_log import FileLog
+from tidegate.testing.store.harness import put
+from tidegate.wal.file.log import FileLog
 
 IDENTITY = Identity("uuid-1", "n", 4)
 

@@ -11,7 +11,7 @@ import sys
 import threading
 from types import SimpleNamespace
 
-from tidegate.testing import forked
+from tidegate.testing.process import forked
 
 DEADLINE_S = 30.0
 
@@ -34,10 +34,10 @@ def test_where_the_kernel_sends_no_signal_of_ones_own_choice_a_thread_looks(monk
 MANY = """
 import os, signal, sys, time
 from pathlib import Path
-from tidegate.testing import forked
+from tidegate.testing.process import forked
 
 if __name__ == "__main__":
-    forked.preload("tidegate.testing.driver_process")
+    forked.preload("tidegate.testing.process.driver")
     forked.begin()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     for number in range(40):

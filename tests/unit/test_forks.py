@@ -8,11 +8,12 @@ import threading
 import pytest
 
 import tidegate
-from tidegate import alias_gate, forks
-from tidegate.sinks.redis_servers import servers_of
-from tidegate.sinks.redis_settings import settings_of
+from tidegate.base import forks
+from tidegate.base.urls import Address
+from tidegate.reader import alias_gate
+from tidegate.sinks.redis.client.servers import servers_of
+from tidegate.sinks.redis.client.settings import settings_of
 from tidegate.testing.example import write_flights
-from tidegate.urls import Address
 
 DEADLINE_S = 30
 # From 3.12 on: there are threads.

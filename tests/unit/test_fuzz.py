@@ -15,20 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tidegate.base.urls import redact
 from tidegate.cli import app
 from tidegate.errors import ConfigError, CorruptError, LineageError, TidegateError
-from tidegate.key_groups import decode_key
-from tidegate.options import Endpoints, Options, store_at
-from tidegate.sinks.layout import payload, payloads
-from tidegate.sinks.reads import decode
-from tidegate.sinks.store import CatalogEntry
-from tidegate.urls import redact
+from tidegate.keys.groups import decode_key
+from tidegate.options import Endpoints, Options, parse_store
+from tidegate.sinks.cache.buffer.note import decode_note
+from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.rules.layout import payload, payloads
+from tidegate.sinks.rules.reads import decode
 from tidegate.wal import frame, record
-from tidegate.wal.buffer_note import decode_note
-from tidegate.wal.file_format import parse_address, parse_decisions_header
+from tidegate.wal.file.format import parse_address, parse_decisions_header
 from tidegate.wal.fold import Entry, View, fact_of, fold, fold_all, last_batch_within, replay_of
 from tidegate.wal.frame import FrameHeader, decode_frame, encode_frame
-from tidegate.wal.kafka_address import parse_address as parse_kafka_address
+from tidegate.wal.kafka.address import parse_address as parse_kafka_address
 from tidegate.wal.record import FrameRef, decode_record
 
 more = settings(max_examples=int(os.environ.get("TIDEGATE_FUZZ", "30")))
@@ -231,7 +231,7 @@ def test_addresses(text):
 @more
 @given(URL_PIECES)
 def test_urls(text):
-    typed(lambda: store_at(text))
+    typed(lambda: parse_store(text))
     typed(lambda: Endpoints.of("n", text, [text]))
     redact(text)
 

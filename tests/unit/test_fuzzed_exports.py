@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tidegate.committers import parquet_footer, parquet_pages
-from tidegate.committers.export_rows import ROWS
-from tidegate.testing import export_fuzz
+from tampering import exports
+from tidegate.committers.transfer import parquet_footer, parquet_pages
+from tidegate.committers.transfer.export_rows import ROWS
 
 CASES = int(os.environ.get("TIDEGATE_FUZZ_EXPORTS", "400"))
-"""So many changes; for longer: python -m tidegate.testing.export_fuzz."""
+"""So many changes; for longer: python -m tampering.exports."""
 
 
 def test_a_changed_export_is_refused_or_can_be_read_t61(tmp_path):
-    counts, wrong = export_fuzz.run(tmp_path, 1, CASES)
+    counts, wrong = exports.run(tmp_path, 1, CASES)
     assert wrong == []
     assert counts.keys() >= {f"{kind} refused" for kind in ("rows", "bytes", "manifest", "import")}
     assert counts["rows read"] > CASES // 50, "what is refused whatever it is shows nothing"
@@ -29,8 +29,8 @@ def test_a_changed_export_is_refused_or_can_be_read_t61(tmp_path):
 
 def test_what_is_let_through_and_cannot_be_read_is_a_fault(tmp_path, monkeypatch):
     """The fuzzer itself: without the checks of rows it finds what they are for."""
-    monkeypatch.setattr("tidegate.committers.export_rows._first_unfit", lambda *_: None)
-    counts, wrong = export_fuzz.run(tmp_path, 1, 60)
+    monkeypatch.setattr("tidegate.committers.transfer.export_rows._first_unfit", lambda *_: None)
+    counts, wrong = exports.run(tmp_path, 1, 60)
     assert len(wrong) > 10
     assert isinstance(counts, Counter)
 
@@ -87,7 +87,7 @@ def with_footer(change):
 def test_a_histogram_of_levels_of_another_length_is_no_end_of_the_process(tmp_path, seed):
     """pyarrow ended it where the column's metadata was asked for."""
     code = (
-        "import sys; from pathlib import Path; from tidegate.testing.export_fuzz import Exports;"
+        "import sys; from pathlib import Path; from tampering.exports import Exports;"
         " print(Exports(Path(sys.argv[1])).run(int(sys.argv[2])))"
     )
     done = subprocess.run(

@@ -4,14 +4,14 @@ import uuid
 
 import pytest
 
+from tidegate.committers.background.pin import LEASE_S, PER_LEASE, VersionPin
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.hold import LEASE_S, PER_LEASE, HeldVersion
-from tidegate.committers.open import open_namespace
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.memory_store import MemoryStore
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.store_harness import ManualClock
+from tidegate.testing.store.harness import ManualClock
 from tidegate.wal.memory_log import MemoryLog
 
 
@@ -25,7 +25,9 @@ def store(clock):
     """One version is visible."""
     place = uuid.uuid4().hex
     log, store = MemoryLog(place, "n", clock=clock), MemoryStore(place, "n", clock)
-    driver = Driver(Endpoints("n", f"memory://{place}", f"memory://{place}"), log, store, Options(), clock)
+    driver = Coordinator(
+        Endpoints("n", f"memory://{place}", f"memory://{place}"), log, store, Options(), clock
+    )
     open_namespace(driver, "q")
     commit(driver, ArrowBarrier(log, {"t": {b"k": b"v"}}, batch("q", 0), driver.folded.key_groups))
     return store
@@ -33,7 +35,7 @@ def store(clock):
 
 def test_a_long_copy_takes_its_lease_anew_before_it_runs_out(store, clock):
     """I8: at every moment one lease holds the version; when the copy ends there is none."""
-    held = HeldVersion(store, 1, clock)
+    held = VersionPin(store, 1, clock)
     taken = set()
     for _ in range(3 * PER_LEASE):
         (lease,) = store.leases()

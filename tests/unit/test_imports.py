@@ -1,12 +1,14 @@
-"""Imports go one way. A file may import what stands to its left, never what stands to its right:
-
-errors, failpoints, options, key_groups <- wal <- the stores <- the client <- committers <- spark
+"""Imports go one way, and never in a circle: between rooms, folders and modules.
 
 The files are read, not imported, so nothing has to be installed and nothing is hidden inside a function.
+Imports for type checkers alone count, too.
 """
 
 import ast
+import subprocess
 import sys
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -18,76 +20,58 @@ else:
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# The layers, left to right. The rest of src/tidegate (the command line, the shipped suites) puts the layers
-# together, so none of them may import it.
-LAYERS = ["base", "wal", "sinks", "client", "committers", "spark"]
-IN_SRC = {
-    **dict.fromkeys(
-        [
-            "certificate",
-            "checks",
-            "deadline",
-            "decoders",
-            "errors",
-            "forks",
-            "failpoints",
-            "options",
-            "key_columns",
-            "key_groups",
-            "clock",
-            "names",
-            "local_dir",
-            "durations",
-            "source_offsets",
-            "observing",
-            "urls",
-        ],
-        "base",
-    ),
-    **dict.fromkeys(
-        [
-            *(
-                "client",
-                "alias_gate",
-                "alias_spaces",
-                "aio",
-                "diff",
-                "reading",
-                "renewal",
-                "row_checks",
-                "snapshot",
-                "value_encoding",
-                "values",
-            ),
-            *("logs", "metrics", "spans"),
-        ],
-        "client",
-    ),
-}
+# Every room of the package, from the bottom up. A room may import the rooms before it in this list.
+LAYERS = [
+    "errors",
+    "base",
+    "keys",
+    "options",
+    "observe",
+    "wal",
+    "sinks",
+    "values",
+    "reader",
+    "aio",
+    "committers",
+    "spark",
+    "status",
+    "ui",
+    "testing",
+    "torture",
+    "cli",
+    "__main__",
+    "bench",
+    "demo",
+]
+
+ENTRIES_MAX = 14
+"""How many entries a folder of the package has at most, ``__init__.py`` not counted."""
+UNCOUNTED = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
 
 # Files that say what happens and do nothing: the fold, the table of states, and other pure arithmetic.
 PURE = [
     "committers/states.py",
-    "sinks/layout.py",
-    "sinks/state_chain.py",
-    "sinks/state_lookup.py",
-    "spark/assignment.py",
-    "spark/redistribution.py",
-    "src/tidegate/durations.py",
-    "src/tidegate/key_columns.py",
-    "src/tidegate/key_groups.py",
-    "src/tidegate/row_checks.py",
-    "src/tidegate/source_offsets.py",
-    "src/tidegate/value_encoding.py",
-    "src/tidegate/values.py",
-    "wal/buffer_note.py",
-    "wal/buffer_policy.py",
-    "wal/buffer_space.py",
-    "wal/expiring.py",
+    "sinks/cache/buffer/allocator.py",
+    "sinks/cache/buffer/note.py",
+    "sinks/cache/buffer/policy.py",
+    "sinks/cache/links.py",
+    "sinks/cache/lookup.py",
+    "sinks/records.py",
+    "sinks/rules/layout.py",
+    "spark/placement/assignment.py",
+    "spark/state/redistribution.py",
+    "src/tidegate/base/durations.py",
+    "src/tidegate/base/source_offsets.py",
+    "src/tidegate/keys/columns.py",
+    "src/tidegate/keys/groups.py",
+    "src/tidegate/values/decode.py",
+    "src/tidegate/values/encode.py",
+    "src/tidegate/values/row_checks.py",
     "wal/fold.py",
     "wal/manifest.py",
-    "wal/own_tables.py",
     "wal/record.py",
+    "wal/staging/expiry.py",
+    "wal/staging/own_tables.py",
 ]
 # Modules that reach outside the process, or that would make a pure function answer differently twice.
 OUTSIDE = {
@@ -115,10 +99,9 @@ PYSPARK = [
     "tests/spark/",
     "benchmarks/",
     "src/tidegate/bench/",
-    "src/tidegate/cli/demo",
-    "src/tidegate/cli/torture",
+    "src/tidegate/cli/trials/",
 ]
-# Each server's client, and the files that may import it (their names say so).
+# Each server's client, and a part of the path of each file that may import it.
 CLIENTS = {"confluent_kafka": "kafka", "redis": "redis", "cassandra": "cassandra"}
 
 FOLDERS = ["wal", "sinks", "committers", "spark"]
@@ -143,28 +126,63 @@ def imports_of(source):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def layer_of(module):
-    """The layer of a dotted name inside tidegate; None for any other module and for the root package."""
+def modules():
+    """The path of every module, by its dotted name."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        mapping = tomllib.load(file)["tool"]["setuptools"]["package-dir"]
+    found = {}
+    for package, folder in mapping.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            inside = path.relative_to(ROOT / folder).with_suffix("").parts
+            parts = (package, *(inside[:-1] if inside[-1] == "__init__" else inside))
+            found[".".join(parts)] = path
+    return found
+
+
+def room_of(module):
+    """The room of a dotted name inside tidegate; None for any other module and for the root package."""
     parts = module.split(".")
-    if parts[0] != "tidegate" or len(parts) == 1:
-        return None
-    if parts[1] in IN_SRC:
-        return IN_SRC[parts[1]]
-    return parts[1] if parts[1] in LAYERS else "above"
+    return parts[1] if parts[0] == "tidegate" and len(parts) > 1 and parts[1] in LAYERS else None
 
 
-def own_layer(path):
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    if parts[:2] == ("src", "tidegate"):
-        return IN_SRC.get(parts[2])
-    return parts[0]
-
-
-def upward_imports(source, layer):
-    allowed = LAYERS[: LAYERS.index(layer) + 1]
+def upward_imports(source, room):
+    allowed = LAYERS[: LAYERS.index(room) + 1]
     return [
-        name for name in imports_of(source) if (found := layer_of(name)) is not None and found not in allowed
+        name for name in imports_of(source) if (other := room_of(name)) is not None and other not in allowed
     ]
+
+
+def graph(sources):
+    """Which modules each module imports, from the text of each: {name: {name, ...}}."""
+    edges = defaultdict(set)
+    for name, source in sources.items():
+        for imported in imports_of(source):
+            target = imported if imported in sources else imported.rpartition(".")[0]
+            if target in sources and target != name:
+                edges[name].add(target)
+    return edges
+
+
+def circle(edges):
+    """One circle, as a list of names; None: there is none."""
+    try:
+        tuple(TopologicalSorter(edges).static_order())
+    except CycleError as error:
+        return error.args[1]
+    return None
+
+
+def between(edges, folder):
+    """The same between the entries of one folder: what one of them holds imports what another holds."""
+    depth = folder.count(".") + 2
+    up = defaultdict(set)
+    for name, targets in edges.items():
+        for target in targets:
+            if name.startswith(f"{folder}.") and target.startswith(f"{folder}."):
+                one, other = (".".join(each.split(".")[:depth]) for each in (name, target))
+                if one != other:
+                    up[one].add(other)
+    return up
 
 
 def impurities(source):
@@ -177,20 +195,40 @@ def impurities(source):
     return sorted(modules | calls)
 
 
-LAYERED = [path for path in python_files(*FOLDERS, "src") if own_layer(path)]
+MODULES = modules()
+EDGES = graph({name: path.read_text() for name, path in MODULES.items()})
+PACKAGES = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
 
 
-@pytest.mark.parametrize("path", LAYERED, ids=shown)
-def test_imports_go_one_way(path):
-    assert upward_imports(path.read_text(), own_layer(path)) == []
+def test_imports_go_one_way():
+    upward = {
+        name: upward_imports(path.read_text(), name.split(".")[1])
+        for name, path in MODULES.items()
+        if name != "tidegate"
+    }
+    assert {name: imported for name, imported in upward.items() if imported} == {}
+
+
+def test_no_module_imports_itself_through_others():
+    assert circle(EDGES) is None
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_entries_of_a_folder_form_no_circle(package):
+    assert circle(between(EDGES, package)) is None
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_folder_can_be_taken_in_at_a_look(package):
+    folder = MODULES[package].parent
+    assert len({path.name for path in folder.iterdir()} - UNCOUNTED) <= ENTRIES_MAX
+    lines = ast.get_docstring(ast.parse(MODULES[package].read_text()))
+    assert lines, f"{package} does not say what is in it"
 
 
 @pytest.mark.parametrize("name", PURE)
 def test_pure_files_reach_nothing_outside(name):
-    path = ROOT / name
-    if not path.exists():
-        pytest.skip(f"{name} is not there yet")
-    assert impurities(path.read_text()) == []
+    assert impurities((ROOT / name).read_text()) == []
 
 
 def test_only_the_spark_side_imports_pyspark():
@@ -200,11 +238,11 @@ def test_only_the_spark_side_imports_pyspark():
             assert "pyspark" not in roots, shown(path)
 
 
-def test_a_servers_client_is_imported_only_by_files_named_after_it():
+def test_a_servers_client_is_imported_only_by_paths_named_after_it():
     for path in python_files("src", *FOLDERS):
         roots = {name.split(".")[0] for name in imports_of(path.read_text())}
         for module, word in CLIENTS.items():
-            assert module not in roots or word in path.stem, f"{shown(path)} imports {module}"
+            assert module not in roots or word in shown(path), f"{shown(path)} imports {module}"
 
 
 def test_no_file_imports_a_literal_folder():
@@ -213,41 +251,26 @@ def test_no_file_imports_a_literal_folder():
         assert not roots & {*FOLDERS, "src"}, shown(path)
 
 
-def test_no_file_has_the_name_of_what_it_imports():
-    names = {"cassandra", "confluent_kafka", "kafka", "redis", "sqlite3", "pyspark"} | sys.stdlib_module_names
-    allowed = {"__init__", "__main__", "types"}
-    for path in python_files(*FOLDERS):
-        assert path.stem not in names - allowed, shown(path)
-
-
 def test_pyproject_lists_every_folder_that_holds_python_files():
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        settings = tomllib.load(file)["tool"]["setuptools"]
-    mapping = {ROOT / folder: name for name, folder in settings["package-dir"].items()}
-    found = set()
-    for top, package in mapping.items():
-        for path in top.rglob("*.py"):
-            inside = path.parent.relative_to(top).parts
-            found.add(".".join((package, *inside)))
-    assert found == set(settings["packages"])
+    subprocess.run([sys.executable, "tools/packages.py", "--check"], cwd=ROOT, check=True)
 
 
 # The checks themselves are checked: a check that cannot fail protects nothing.
 
 
 @pytest.mark.parametrize(
-    "source,layer",
+    "source,room",
     [
         ("import tidegate.spark.sink", "committers"),
-        ("from tidegate import client", "wal"),
+        ("from tidegate import reader", "wal"),
         ("import tidegate.cli", "spark"),
         ("from tidegate.sinks.store import Store", "wal"),
         ("def f():\n    from tidegate.committers import commit", "sinks"),
         ("from tidegate.wal.fold import fold", "base"),
     ],
 )
-def test_upward_imports_are_found(source, layer):
-    assert upward_imports(source, layer)
+def test_upward_imports_are_found(source, room):
+    assert upward_imports(source, room)
 
 
 def test_downward_imports_are_allowed():
@@ -255,6 +278,14 @@ def test_downward_imports_are_allowed():
         "from tidegate.errors import ConfigError\nfrom tidegate.wal import fold\nimport tidegate.sinks.store"
     )
     assert upward_imports(source, "committers") == []
+
+
+def test_circles_are_found():
+    sources = {"t.a.x": "import t.b.y", "t.b.y": "", "t.b.z": "from t.a import w", "t.a.w": ""}
+    edges = graph(sources)
+    assert circle(edges) is None
+    assert set(circle(between(edges, "t"))) == {"t.a", "t.b"}
+    assert circle(graph({**sources, "t.b.y": "from t.a.x import f"}))
 
 
 @pytest.mark.parametrize(

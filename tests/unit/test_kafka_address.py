@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import CorruptError
-from tidegate.wal.kafka_address import PIECES_MAX, Address, parse_address, pieces
+from tidegate.wal.kafka.address import PIECES_MAX, Address, parse_address, pieces
 
 TOPIC_ID = "CrtHDbE6TXiLDB+HB06w2g"
 

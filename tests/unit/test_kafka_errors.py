@@ -11,10 +11,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
-from tidegate.wal import kafka_clients, kafka_producing
-from tidegate.wal.kafka_clients import Clients
-from tidegate.wal.kafka_producing import Receipts
-from tidegate.wal.kafka_settings import settings_of
+from tidegate.wal.kafka import clients as kafka_clients
+from tidegate.wal.kafka import producer as kafka_producing
+from tidegate.wal.kafka.clients import Clients
+from tidegate.wal.kafka.producer import DeliveryReports
+from tidegate.wal.kafka.settings import settings_of
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ REFUSED = KafkaError(KafkaError._AUTHENTICATION, "SASL PLAIN: password changed")
 
 def _time_out(clients):
     with clients.producer("t") as producer:
-        receipts = Receipts(clients, producer, "t", 0)
+        receipts = DeliveryReports(clients, producer, "t", 0)
         receipts.send(b"x")
         receipts._clients.unavailable("writing to t", KafkaError(KafkaError._MSG_TIMED_OUT))
 

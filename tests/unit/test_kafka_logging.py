@@ -46,6 +46,6 @@ def test_who_listens_hears_it():
 
 def test_clients_are_made_in_one_place_with_the_logger():
     made = re.compile(r"\b(Producer|Consumer|AdminClient)\(")
-    found = [path.name for path in ROOT.glob("wal/*.py") if made.search(path.read_text())]
+    found = [path.name for path in ROOT.glob("wal/**/*.py") if made.search(path.read_text())]
     assert found == []
-    assert "logger=logger)" in (ROOT / "wal" / "kafka_clients.py").read_text()
+    assert "logger=logger)" in (ROOT / "wal" / "kafka" / "clients.py").read_text()

@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.wal.kafka_settings import FIXED, OURS, KafkaSettings, settings_of
+from tidegate.wal.kafka.settings import FIXED, OURS, KafkaSettings, settings_of
 
 SECRETS = {
     "security.protocol": "SASL_SSL",

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
-from tidegate.key_groups import (
+from tidegate.keys.groups import (
     KEY_GROUPS_MAX,
     check_key_groups,
     decimal_scale,

@@ -6,9 +6,9 @@ import hypothesis.strategies as st
 import pyarrow as pa
 from hypothesis import given
 
-from tidegate.sinks import key_sets
-from tidegate.sinks.key_sets import ROWS_LEAST, KeySets
-from tidegate.testing.store_harness import binary
+from tidegate.sinks.rules import key_sets
+from tidegate.sinks.rules.key_sets import ROWS_LEAST, KeySets
+from tidegate.testing.store.harness import binary
 from tidegate.wal.frame import Chunk, Run
 
 keys_of_a_group = st.sets(st.binary(max_size=4), min_size=1, max_size=12).map(sorted)

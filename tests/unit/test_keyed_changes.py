@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import BadRecordError, ConfigError
-from tidegate.spark.keyed_changes import ChangedTable, changed, deleted_table, sequence_column
-from tidegate.spark.keyed_state import ReducedColumn
-from tidegate.wal.bad_rows import CHANGES
+from tidegate.spark.state.apply_changes import ChangedTable, changed, deleted_table, sequence_column
+from tidegate.spark.state.reduce import ReducedColumn
 from tidegate.wal.record import Column
+from tidegate.wal.staging.bad_rows import CHANGES
 
 SEQUENCE = (ReducedColumn("ts", "timestamp", "last"), ReducedColumn("lsn", "bigint", "last"))
 TABLE = ChangedTable(0, "people", 0, 1, 0, SEQUENCE, ("string",))

@@ -11,21 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.errors import BadRecordError, CorruptError
-from tidegate.key_groups import encode_key
-from tidegate.spark import keyed_state
-from tidegate.spark.arrow_rows import columns_of
-from tidegate.spark.keyed_state import (
+from tidegate.keys.groups import encode_key
+from tidegate.spark.source.arrow_rows import columns_of
+from tidegate.spark.state import reduce
+from tidegate.spark.state.reduce import (
     FLOATS,
     INTEGERS,
     ReducedColumn,
-    ReducedTable,
+    ReduceStep,
     format_values,
     parse,
     reduced,
     reduced_column,
 )
-from tidegate.value_encoding import encoder_of
-from tidegate.values import values_of
+from tidegate.values.decode import values_of
+from tidegate.values.encode import encoder_of
 from tidegate.wal.record import Column, TableSchema
 
 COLUMNS = (
@@ -55,9 +55,9 @@ def test_numbers_are_parsed_as_any_json_is(seed, monkeypatch):
         values.append(odd[seed // 3 % len(odd)])
     array = pa.array([*values, b"before"], pa.binary()).slice(0, len(values))
     plain = parse(array, columns)
-    monkeypatch.setattr(keyed_state, "_parse_numbers", lambda *_: None)
+    monkeypatch.setattr(reduce, "_parse_numbers", lambda *_: None)
     assert plain == parse(array, columns)
-    assert [one.type for one in plain] == [keyed_state.TYPES[column.type] for column in columns]
+    assert [one.type for one in plain] == [reduce.TYPES[column.type] for column in columns]
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -67,7 +67,7 @@ def test_what_is_written_is_parsed_again_as_numbers(seed):
     parsed = parse(values, COLUMNS)
     written = format_values(COLUMNS, parsed)
     bare = pa.array([value.as_py()[1:] for value in written], pa.binary())
-    assert keyed_state._parse_numbers(bare, COLUMNS) == parsed
+    assert reduce._parse_numbers(bare, COLUMNS) == parsed
 
 
 # -- against a fold in Python --------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_state_and_batch_are_combined_as_python_would(case):
     parts = pa.array([b"+" + part for _, part in stored], pa.binary())
     keys = pa.array([b"k"] * len(rows), pa.binary())
     made = reduced(
-        held, ReducedTable(0, "t", 0, columns, ("string",)), 1, pa.record_batch([keys, parts], ["k", "v"])
+        held, ReduceStep(0, "t", 0, columns, ("string",)), 1, pa.record_batch([keys, parts], ["k", "v"])
     )
     for (state, part), value in zip(stored, made.to_pylist(), strict=True):
         before, new = {} if state is None else decode(state), decode(part)
@@ -142,7 +142,7 @@ def test_a_time_that_python_has_not_is_a_bad_record_with_its_key(kind, text):
     values = pa.array([b'+{"at":null}', b'+{"at":"%s"}' % text.encode()], pa.binary())
     rows = pa.record_batch([pa.array([b"k1", b"k2"], pa.binary()), values], ["k", "v"])
     with pytest.raises(BadRecordError, match=r"table t, key 'k2': .*years 1 to 9999"):
-        reduced(pa.nulls(2, pa.binary()), ReducedTable(0, "t", 0, columns, ("string",)), 1, rows)
+        reduced(pa.nulls(2, pa.binary()), ReduceStep(0, "t", 0, columns, ("string",)), 1, rows)
 
 
 @pytest.mark.parametrize("kind, text", [("timestamp", "+12000-01-01T00:00:00.000Z"), ("date", "-0044-03-15")])
@@ -154,7 +154,7 @@ def test_a_time_that_python_has_not_in_what_is_held_is_told_with_its_key(kind, t
     )
     held = pa.array([None, b'{"at":"%s"}' % text.encode()], pa.binary())
     with pytest.raises(BadRecordError, match=r"table t, key 'k2': its row is .*years 1 to 9999; delete that"):
-        reduced(held, ReducedTable(0, "t", 0, columns, ("string",)), 1, rows)
+        reduced(held, ReduceStep(0, "t", 0, columns, ("string",)), 1, rows)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_time_that_python_has_not_in_what_is_held_is_told_with_its_key(kind, t
     ],
 )
 def test_a_sum_that_does_not_fit_is_told_with_its_key(value, why):
-    table = ReducedTable(0, "t", 0, (ReducedColumn("n", "bigint", "sum"),), ("string", "int"))
+    table = ReduceStep(0, "t", 0, (ReducedColumn("n", "bigint", "sum"),), ("string", "int"))
     keys = pa.array([encode_key(key, table.key_types) for key in (("a", 1), ("b", 7))], pa.binary())
     rows = pa.record_batch([keys, pa.array([b'+{"n":1}', value], pa.binary())], ["k", "v"])
     held = pa.array([None, b'{"n":%d}' % (2**62)], pa.binary())
@@ -206,9 +206,9 @@ def test_a_stored_value_that_is_none_is_an_error_with_its_key(which):
     columns = [ReducedColumn("a", kind, "last")]
     with pytest.raises(pa.ArrowInvalid):
         parse(pa.array([content]), columns)
-    table = ReducedTable(0, "t", 0, tuple(columns), ("string",))
+    table = ReduceStep(0, "t", 0, tuple(columns), ("string",))
     with pytest.raises(BadRecordError, match="table t, key 'k': its row is"):
-        keyed_state.parse_held(table, pa.array([b"k"]), pa.array([content]), columns)
+        reduce.parse_held(table, pa.array([b"k"]), pa.array([content]), columns)
     schema = TableSchema((Column("k", "string"),), (Column("a", kind),))
     batch = pa.record_batch([pa.array([b"j", b"k"]), pa.array([b"{}", content])], ["key", "value"])
     with pytest.raises(CorruptError, match="table t, key b'k'"):

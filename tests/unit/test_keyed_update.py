@@ -14,16 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import BadRecordError, FunctionError, StoreUnavailableError
-from tidegate.key_groups import key_group
-from tidegate.spark import made_rows
-from tidegate.spark.deadline import Deadline, Overdue
-from tidegate.spark.key_rows import ROWS
-from tidegate.spark.keyed_update import UpdateWork, run_function
-from tidegate.spark.made_rows import MARK, REFUSED, unmarked
-from tidegate.values import values_of
-from tidegate.wal.bad_rows import StageSpec
-from tidegate.wal.quarantine import ROWS_MAX
+from tidegate.keys.groups import key_group
+from tidegate.spark.state import output_rows
+from tidegate.spark.state.call_deadline import Deadline, Overdue
+from tidegate.spark.state.key_rows import ROWS
+from tidegate.spark.state.output_rows import MARK, unmarked
+from tidegate.spark.state.update import UpdateWork, run_function
+from tidegate.values.decode import values_of
 from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.quarantine import ROWS_MAX
+from tidegate.wal.value_flags import REFUSED
 
 KEY_GROUPS = 8
 KEY = (Column("k", "string"),)
@@ -300,8 +301,8 @@ def test_an_emit_after_the_function_returned_is_refused():
 
 
 def test_one_call_that_makes_more_than_a_task_can_hold_is_refused_i11(monkeypatch):
-    monkeypatch.setattr(made_rows, "CALL_BYTES_MAX", 10_000)
-    monkeypatch.setattr(made_rows, "BATCH_ROWS", 100)
+    monkeypatch.setattr(output_rows, "CALL_BYTES_MAX", 10_000)
+    monkeypatch.setattr(output_rows, "BATCH_ROWS", 100)
 
     def fn(key, rows, state, emit):
         for n in range(int(key)):
@@ -360,8 +361,8 @@ def test_rows_without_a_key_pass_by_the_function():
 @pytest.mark.parametrize("quarantine, most", [(None, 1), (0, ROWS_MAX + 1)])
 def test_a_batch_of_nothing_but_null_keys_is_not_gathered_in_memory_i11(monkeypatch, quarantine, most):
     """It ended as a FunctionError, of a call that had emitted too much, and Spark tried it four times."""
-    monkeypatch.setattr(made_rows, "CALL_BYTES_MAX", 1_000_000)
-    monkeypatch.setattr(made_rows, "BATCH_BYTES", 100_000)
+    monkeypatch.setattr(output_rows, "CALL_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(output_rows, "BATCH_BYTES", 100_000)
     rows, value = 5_000, b"{" + b" " * 80 + b"}"
     columns = [[1] * rows, [None] * rows, [value] * rows]
     bad = pa.record_batch([pa.array(*of) for of in zip(columns, ROWS.types, strict=True)], ROWS)

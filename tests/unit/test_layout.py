@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import CorruptError
-from tidegate.sinks.layout import FLAGS, Stored, pack, payload, payloads, unpack
+from tidegate.sinks.rules.layout import Stored, pack, payload, payloads, unpack
+from tidegate.wal.value_flags import STORED
 
 VECTORS = [
     (b"+", Stored(b"")),
@@ -62,7 +63,7 @@ def test_what_we_never_write_is_refused(content):
 @given(stored_values)
 def test_round_trip(stored):
     assert unpack(pack(stored)) == stored
-    assert pack(stored)[0] in FLAGS
+    assert pack(stored)[:1] in STORED
 
 
 @given(st.binary(max_size=40))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest import mock
 
-from tidegate.spark import legacy_dates
+from tidegate.spark.calls import legacy_dates
 from tidegate.spark.loads import DataFrame
 
 

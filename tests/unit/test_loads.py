@@ -66,5 +66,5 @@ def test_an_import_without_a_token_is_named_by_its_digest(tmp_path, monkeypatch,
     monkeypatch.setattr(loads, "read_manifest", lambda *_: (frames, "its-digest"))
     monkeypatch.setattr(loads, "check_files", lambda *_: None)
     monkeypatch.setattr(loads, "frame_of", lambda *_: None)
-    monkeypatch.setattr(VersionedSink, "_once", lambda _self, _rows, origin, *_: origin.digest)
+    monkeypatch.setattr(VersionedSink, "_write_once", lambda _self, once: once.origin.digest)
     assert sink.import_folder(mock.Mock(), "/exported", **named) == "its-digest"

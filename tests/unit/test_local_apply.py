@@ -17,13 +17,14 @@ import psutil
 import pytest
 
 from polling import wait_until
-from tidegate import failpoints
-from tidegate.committers import apply, local_apply, local_worker
+from tidegate.base import failpoints
+from tidegate.committers.apply import apply, processes
+from tidegate.committers.apply import worker as local_worker
+from tidegate.committers.apply.processes import JOBS_DEFAULT_MAX, PIECE, jobs_here, shares
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.local_apply import JOBS_DEFAULT_MAX, PIECE, jobs_here, shares
-from tidegate.committers.open import open_namespace
-from tidegate.committers.verify import verify
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.verify import verify
 from tidegate.errors import (
     BY_NAME,
     ConfigError,
@@ -43,8 +44,8 @@ DEADLINE_S = 60.0
 PARENT = """
 import signal, sys
 import msgspec
-from tidegate.committers.apply import ApplyWork
-from tidegate.committers.local_apply import local_apply
+from tidegate.committers.apply.apply import ApplyWork
+from tidegate.committers.apply.processes import local_apply
 from tidegate.options import Endpoints
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -67,7 +68,7 @@ def place(tmp_path):
                 commit(driver, ArrowBarrier(driver.log, {TABLE: rows}, batch("query", 0), KEY_GROUPS))
         finally:
             failpoints.arm(None)
-        (fact,) = driver.fold_on().recent
+        (fact,) = driver.catch_up_log().recent
         works = apply.plan(apply.read_manifest(driver.log, fact), fact, 2)
     return types.SimpleNamespace(where=where, works=works, folder=tmp_path)
 
@@ -77,7 +78,7 @@ def driver_of(where, **options):
     log = open_log(where.wal, where.namespace)
     store = open_store(where.store, where.namespace)
     with contextlib.closing(log), contextlib.closing(store):
-        yield Driver(where, log, store, Options(**options))
+        yield Coordinator(where, log, store, Options(**options))
 
 
 def command(place, *more, armed=""):
@@ -157,7 +158,7 @@ def test_recover_applies_a_large_version(place, jobs):
 
 def test_the_parent_leaves_the_works_to_the_processes(place, monkeypatch):
     monkeypatch.setattr(apply, "do", None)
-    run = local_apply.local_apply(place.where, 2, DEADLINE_S)
+    run = processes.local_apply(place.where, 2, DEADLINE_S)
     for _ in range(2):  # repeatable
         run(place.works)
     assert not workers_of(os.getpid())
@@ -167,7 +168,7 @@ def test_the_parent_leaves_the_works_to_the_processes(place, monkeypatch):
 
 
 def test_processes_that_were_started_ahead_do_it_or_end_with_the_command(place):
-    run = local_apply.local_apply(place.where, 3, DEADLINE_S)
+    run = processes.local_apply(place.where, 3, DEADLINE_S)
     with contextlib.closing(run):
         run.start()
         run.start()
@@ -184,7 +185,7 @@ def test_processes_that_were_started_ahead_do_it_or_end_with_the_command(place):
 
 
 def test_what_is_sent_to_a_process_that_has_ended_is_not_waited_for(place):
-    worker = local_apply._Worker(place.where)
+    worker = processes._Worker(place.where)
     try:
         worker.kill()
         worker._process.wait(DEADLINE_S)
@@ -198,10 +199,10 @@ def test_what_is_sent_to_a_process_that_has_ended_is_not_waited_for(place):
 def test_a_share_may_be_larger_than_a_pipe(place):
     works = 3 * tuple(place.works)
     assert len(msgspec.json.encode(works)) > 2 * PIECE
-    worker = local_apply._Worker(place.where)
+    worker = processes._Worker(place.where)
     try:
         worker.give(works)
-        local_apply._attend([worker], DEADLINE_S)
+        processes._attend([worker], DEADLINE_S)
     finally:
         worker.kill()
         worker.reap()
@@ -211,7 +212,7 @@ def test_a_share_may_be_larger_than_a_pipe(place):
 def test_a_small_version_stays_in_the_process(tmp_path):
     where = Endpoints(NAMESPACE, f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
     with driver_of(where, key_groups=KEY_GROUPS) as driver:
-        driver.apply_on_executors = local_apply.local_apply(where, 2, DEADLINE_S)
+        driver.apply_on_executors = processes.local_apply(where, 2, DEADLINE_S)
         open_namespace(driver, "query")
         before = workers_of(os.getpid())
         commit(driver, ArrowBarrier(driver.log, {TABLE: {b"k": b"v"}}, batch("query", 0), KEY_GROUPS))
@@ -244,39 +245,39 @@ def test_a_process_that_is_killed_is_a_retryable_error(place, monkeypatch):
     with pytest.raises(
         StoreUnavailableError, match=r"version 1 to key groups [04] to [37] was ended by signal 9"
     ):
-        local_apply.local_apply(place.where, 2, DEADLINE_S)(place.works)
+        processes.local_apply(place.where, 2, DEADLINE_S)(place.works)
     assert not workers_of(os.getpid())
 
 
 def test_a_process_that_makes_no_progress_is_ended(place, monkeypatch):
     monkeypatch.setenv(failpoints.ENVIRONMENT_VARIABLE, "apply.after_chunk=stop")
     with pytest.raises(StoreUnavailableError, match=r"made no progress for 2\.0 s"):
-        local_apply.local_apply(place.where, 2, 2.0)(place.works)
+        processes.local_apply(place.where, 2, 2.0)(place.works)
     assert not workers_of(os.getpid())
 
 
 def test_a_process_that_cannot_be_started_is_a_retryable_error(place, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(StoreUnavailableError, match="cannot be started"):
-        local_apply.local_apply(place.where, 2, DEADLINE_S)(place.works)
+        processes.local_apply(place.where, 2, DEADLINE_S)(place.works)
 
 
 def test_a_process_that_closed_its_output_and_stays_is_a_retryable_error(place, monkeypatch):
     """How it ended cannot be told, since it did not: nothing is proven."""
-    monkeypatch.setattr(local_apply, "PROGRAM", "import os, signal; os.close(1); signal.pause()")
-    monkeypatch.setattr(local_apply, "ENDS_S", 0.2)
+    monkeypatch.setattr(processes, "PROGRAM", "import os, signal; os.close(1); signal.pause()")
+    monkeypatch.setattr(processes, "ENDS_S", 0.2)
     with pytest.raises(StoreUnavailableError, match=r"made no progress for 0\.2 s"):
-        local_apply.local_apply(place.where, 2, DEADLINE_S)(place.works)
+        processes.local_apply(place.where, 2, DEADLINE_S)(place.works)
     assert not workers_of(os.getpid())
 
 
 def test_a_process_that_outlives_its_kill_is_told_of_and_loses_its_pipes(place, monkeypatch, caplog):
     """One in the middle of an I/O that the system does not end: nobody waits for it for ever."""
-    applying = local_apply.local_apply(place.where, 2, DEADLINE_S)
+    applying = processes.local_apply(place.where, 2, DEADLINE_S)
     applying.start()
     started = list(applying._workers)
-    monkeypatch.setattr(local_apply._Worker, "kill", lambda _: None)
-    monkeypatch.setattr(local_apply, "ENDS_S", 0.0)
+    monkeypatch.setattr(processes._Worker, "kill", lambda _: None)
+    monkeypatch.setattr(processes, "ENDS_S", 0.0)
     applying.close()
     assert caplog.text.count("was killed and is still there after") == len(started)
     for worker in started:
@@ -310,9 +311,9 @@ def test_any_other_error_of_a_process_is_a_defect_with_its_traceback(place):
 
 
 def test_a_process_that_ends_without_a_word_is_a_defect(place, monkeypatch):
-    monkeypatch.setattr(local_apply, "PROGRAM", "raise SystemExit(7)")
+    monkeypatch.setattr(processes, "PROGRAM", "raise SystemExit(7)")
     with pytest.raises(TidegateError, match="ended with exit code 7") as caught:
-        local_apply.local_apply(place.where, 2, DEADLINE_S)(place.works)
+        processes.local_apply(place.where, 2, DEADLINE_S)(place.works)
     assert type(caught.value) is TidegateError  # not one that is tried again
 
 
@@ -321,7 +322,7 @@ def test_each_error_travels_as_itself(place, name):
     told = local_worker.Failed(local_worker._known_name(BY_NAME[name]("why")), "why")
     worker = types.SimpleNamespace(_what="the process", done=False)
     with pytest.raises(TidegateError, match="why") as caught:
-        local_apply._Worker._hear(worker, told)
+        processes._Worker._hear(worker, told)
     assert type(caught.value) is BY_NAME[name]
 
 
@@ -336,7 +337,7 @@ def test_a_warning_of_a_process_is_one_of_the_parent(caplog):
     sent = []
     record = logging.LogRecord("tidegate.kafka", logging.WARNING, "", 1, "%s replicas", (1,), None)
     local_worker._Forwarder(sent.append).emit(record)
-    local_apply._Worker._hear(types.SimpleNamespace(), *sent)
+    processes._Worker._hear(types.SimpleNamespace(), *sent)
     assert caplog.record_tuples == [("tidegate.kafka", logging.WARNING, "1 replicas")]
 
 
@@ -392,7 +393,7 @@ def holds_a_shard(worker):
     ],
 )
 def test_what_stays_in_one_process(wal, store, jobs):
-    assert local_apply.local_apply(Endpoints(NAMESPACE, wal, store), jobs, 1.0) is None
+    assert processes.local_apply(Endpoints(NAMESPACE, wal, store), jobs, 1.0) is None
 
 
 @pytest.mark.parametrize("value", [b"bytes", ("a", "tuple"), print, object()])
@@ -401,7 +402,7 @@ def test_an_option_that_cannot_travel_is_refused_without_its_value(value):
     with pytest.raises(
         ConfigError, match=rf"sasl.password is a {type(value).__name__}, which cannot"
     ) as refused:
-        local_apply.local_apply(where, 2, 1.0)
+        processes.local_apply(where, 2, 1.0)
     assert "tuple'" not in str(refused.value)
 
 
@@ -409,7 +410,7 @@ def test_an_option_that_cannot_travel_is_refused_without_its_value(value):
     "module,not_needed",
     [
         ("tidegate.cli", {"rich", "confluent_kafka", "redis", "pyspark"}),
-        ("tidegate.committers.local_worker", {"typer", "rich", "confluent_kafka", "redis", "pyspark"}),
+        ("tidegate.committers.apply.worker", {"typer", "rich", "confluent_kafka", "redis", "pyspark"}),
     ],
 )
 def test_who_starts_quickly_imports_no_more_than_it_needs(module, not_needed):

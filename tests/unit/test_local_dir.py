@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from tidegate.base.local_dir import RETRY_S, STALE_S, LocalDir, check_local_dir, local_dirs
 from tidegate.errors import CorruptError
-from tidegate.local_dir import RETRY_S, STALE_S, LocalDir, check_local_dir, local_dirs
 
 UUID, OTHER = "a" * 32, "b" * 32
 HOLDER = """
     import sys
-    from tidegate.local_dir import LocalDir
+    from tidegate.base.local_dir import LocalDir
 
     local = LocalDir(sys.argv[1], sys.argv[2], sys.argv[3])
     (local.shared("cache") / "kept").write_text("kept")
@@ -116,7 +116,7 @@ def test_where_no_temporary_folder_can_be_written_to_it_is_one_warning():
     script = """
         import resource
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-        from tidegate.local_dir import check_local_dir, local_dirs
+        from tidegate.base.local_dir import check_local_dir, local_dirs
         local = local_dirs(None, "flights", "u1")[0]
         print(check_local_dir(None), local.shared("cache"), local.shared("cache"))
     """
@@ -163,7 +163,7 @@ def test_what_a_killed_process_had_for_itself_is_removed(tmp_path, opened, holde
 
 def test_a_process_that_ends_removes_what_it_had_for_itself(tmp_path):
     code = f"""
-        from tidegate.local_dir import local_dirs
+        from tidegate.base.local_dir import local_dirs
         [local] = local_dirs({str(tmp_path)!r}, "flights", {UUID!r})
         print(local.own("spill"))
     """
@@ -245,7 +245,7 @@ def test_many_processes_open_and_clean_at_once(tmp_path):
     """One opens while another cleans: each ends with a folder that is really there."""
     code = f"""
         import sys
-        from tidegate.local_dir import LocalDir
+        from tidegate.base.local_dir import LocalDir
         for round in range(30):
             local = LocalDir({str(tmp_path)!r}, "flights", "ab"[(int(sys.argv[1]) + round) % 2] * 32)
             (local.own("spill") / "x").write_text("x")

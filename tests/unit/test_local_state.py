@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidegate.base.names import LOCAL
 from tidegate.errors import BadRecordError, ConfigError, CorruptError, FunctionError
-from tidegate.names import LOCAL
 from tidegate.options import Options
-from tidegate.spark import local_state
-from tidegate.spark.deadline import Deadline
-from tidegate.spark.local_state import (
+from tidegate.spark.state import local_state
+from tidegate.spark.state.call_deadline import Deadline
+from tidegate.spark.state.local_state import (
     ITEMS_MAX,
     LocalWork,
     instance_key,
@@ -22,10 +22,11 @@ from tidegate.spark.local_state import (
     run_local,
     table_of,
 )
-from tidegate.spark.made_rows import MARK, REFUSED, MadeRows
-from tidegate.spark.user_calls import UserCalls
-from tidegate.wal.bad_rows import StageSpec
+from tidegate.spark.state.output_rows import MARK, OutputRows
+from tidegate.spark.state.user_calls import UdfRunner
 from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.value_flags import REFUSED
 
 NAME = "seen"
 TABLE = table_of(NAME)
@@ -84,7 +85,7 @@ def changes(rows, index, parallelism, fn, redistribute="split"):
         spec, 0, NAME, redistribute, ITEMS, ROWS, {}, rows.version, starts, "batch 7", 60.0, parallelism
     )
     with Deadline(work.deadline_s) as deadline:
-        calls = UserCalls(spec, {}, MadeRows(index), deadline, lambda: None)
+        calls = UdfRunner(spec, {}, OutputRows(index), deadline, lambda: None)
         return list(run_instance(work, fn, rows, index, iter(()), calls))
 
 

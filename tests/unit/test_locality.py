@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.spark import locality
-from tidegate.spark.assignment import RanAt
-from tidegate.spark.locality import (
+from tidegate.spark.placement import locality
+from tidegate.spark.placement.assignment import RanAt
+from tidegate.spark.placement.locality import (
     LOCATION_VARIABLE,
     EnvironmentLocation,
     FileMetadataStore,
@@ -146,7 +146,10 @@ def test_a_store_that_does_not_answer_is_one_warning(caplog, error):
 
 # -- who am I -------------------------------------------------------------------------------------
 
-ASK = "from tidegate.spark.locality import *; print(*executor_here(), HostLocation().location_id(), sep='|')"
+ASK = (
+    "from tidegate.spark.placement.locality import *;"
+    " print(*executor_here(), HostLocation().location_id(), sep='|')"
+)
 AS_EXECUTOR = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
 
 

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.committers.recover import recover
-from tidegate.committers.repair import repair
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.opening.recover import recover
+from tidegate.committers.repair.repair import repair
 from tidegate.errors import IncompleteError, StoreNotVerifiedError
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.memory_store import MemoryStore
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.memory_log import MemoryLog
 
@@ -83,7 +83,9 @@ def place():
 def driver_at(place, **options):
     options = {"key_groups": 4, "apply_deadline_s": 20.0} | options
     log, store = MemoryLog(place, "n"), Restarting(place, "n")
-    return Driver(Endpoints("n", f"memory://{place}", f"memory://{place}"), log, store, Options(**options))
+    return Coordinator(
+        Endpoints("n", f"memory://{place}", f"memory://{place}"), log, store, Options(**options)
+    )
 
 
 def reopened(place):

@@ -6,20 +6,20 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from tidegate import failpoints
+from crash.log_loss import trim
+from tidegate.base import failpoints
+from tidegate.base.failpoints import FailpointError
 from tidegate.cli import app
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError, CorruptError, FencedError, WalGapError
-from tidegate.failpoints import FailpointError
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.memory_store import MemoryStore
-from tidegate.sinks.sqlite_store import SqliteStore
+from tidegate.sinks.memory.store import MemoryStore
+from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.example import LINEAGE, Example
-from tidegate.testing.log_loss import trim
-from tidegate.wal.file_log import FileLog
+from tidegate.wal.file.log import FileLog
 from tidegate.wal.log import Appended
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import Open, Summary, decode_record, encode_record
@@ -33,7 +33,7 @@ def place():
 def driver_at(place, log=None, **options):
     where = Endpoints("n", f"memory://{place}", f"memory://{place}")
     options = Options(**{"key_groups": 4, "apply_deadline_s": 20.0} | options)
-    return Driver(where, log or MemoryLog(place, "n"), MemoryStore(place, "n"), options)
+    return Coordinator(where, log or MemoryLog(place, "n"), MemoryStore(place, "n"), options)
 
 
 def write(driver, batch_id):

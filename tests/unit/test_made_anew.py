@@ -12,12 +12,13 @@ import pytest
 
 import tidegate
 from tidegate.errors import ConfigError, StoreUnavailableError
-from tidegate.sinks import redis_space, sqlite_files
-from tidegate.sinks.cassandra_space import Made, Space
+from tidegate.sinks.cassandra.namespace import CassandraNamespace, Made
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.sqlite_files import META_FILE
-from tidegate.sinks.sqlite_store import SqliteStore
-from tidegate.sinks.store import Identity
+from tidegate.sinks.records import Identity
+from tidegate.sinks.redis import namespace
+from tidegate.sinks.sqlite import files
+from tidegate.sinks.sqlite.files import META_FILE
+from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.example import Example, write_flights
 
 
@@ -68,7 +69,7 @@ def test_a_shard_that_is_opened_late_is_no_loss_where_the_namespace_was_dropped(
 def test_in_cassandra_what_was_looked_at_is_what_is_read(monkeypatch):
     """With other key groups a scan of what another has made since would miss rows."""
     there = [Made(uuid.uuid4(), Identity(f"uuid-{groups}", "n", groups), None, 0, 0) for groups in (4, 8)]
-    space = Space("cassandra://host/keyspace", "n", {})
+    space = CassandraNamespace("cassandra://host/keyspace", "n", {})
     monkeypatch.setattr(space, "_find", lambda: there[0])
     monkeypatch.setattr(space, "_readable", lambda found: found)
     assert space.identity().key_groups == 4
@@ -100,7 +101,7 @@ def test_who_waited_for_a_folder_that_was_dropped_leaves_the_new_one_to_its_make
     for work in (drop, create):
         waits.clear()
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(sqlite_files, "time", times)
+            patched.setattr(files, "time", times)
             thread = threading.Thread(target=work)
             thread.start()
             assert waits.wait(30)
@@ -116,7 +117,7 @@ def test_who_waited_for_a_folder_that_was_dropped_leaves_the_new_one_to_its_make
 
 def test_a_late_drop_in_redis_leaves_one_alone_that_is_just_being_made(monkeypatch):
     """It has a uuid, and no identity yet. No server."""
-    space = redis_space.Space("redis://nowhere", "n", {})
+    space = namespace.RedisNamespace("redis://nowhere", "n", {})
     space._known = Identity("uuid-1", "n", 2)
     removed = []
 

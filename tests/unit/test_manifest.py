@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate import failpoints
+from tidegate.base import failpoints
 from tidegate.committers import commit as commit_module
-from tidegate.committers.apply import plan, read_manifest
+from tidegate.committers.apply.apply import plan, read_manifest
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError, CorruptError, TidegateError
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.memory_store import MemoryStore
-from tidegate.sinks.state_chain import links_at
+from tidegate.sinks.cache.links import links_at
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal import manifest as m
 from tidegate.wal.memory_log import MemoryLog
@@ -251,7 +251,7 @@ def test_a_manifest_that_lies_about_its_size_is_refused(body):
 
 def driver_at(place):
     endpoints = Endpoints("n", f"memory://{place}", f"memory://{place}")
-    return Driver(endpoints, MemoryLog(place, "n"), MemoryStore(place, "n"), Options(key_groups=8))
+    return Coordinator(endpoints, MemoryLog(place, "n"), MemoryStore(place, "n"), Options(key_groups=8))
 
 
 @pytest.mark.parametrize("name", BY_SENSE[:3])

@@ -7,17 +7,18 @@ import uuid
 import pytest
 
 import tidegate
-from tidegate import failpoints
-from tidegate.clock import Clock
-from tidegate.committers.background import Background
-from tidegate.committers.change_stores import add_store, remove_store
+from tidegate.base import failpoints
+from tidegate.base.clock import Clock
+from tidegate.base.failpoints import FailpointError
+from tidegate.committers.background.follower import followers_of
+from tidegate.committers.background.membership import add_store, remove_store
+from tidegate.committers.background.worker import Background
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.follower import followers_of
-from tidegate.committers.open import open_namespace
-from tidegate.committers.repair_base import Repaired
-from tidegate.committers.retire import retire_up_to
-from tidegate.committers.trim import Trimmer
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.repair.below_horizon import Repaired
+from tidegate.committers.steps.retire import retire_up_to
+from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import (
     BadRecordError,
     ConfigError,
@@ -26,14 +27,13 @@ from tidegate.errors import (
     StoreUnavailableError,
     WalGapError,
 )
-from tidegate.failpoints import FailpointError
-from tidegate.observing import At
-from tidegate.options import Endpoints, Options, StoreAt, store_at, stores_at
+from tidegate.observe.events import Labels
+from tidegate.options import Endpoints, Options, StoreRef, parse_store, parse_stores
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.store import CatalogEntry, Identity, Stamp
+from tidegate.sinks.records import CatalogEntry, Identity, Stamp
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.driver_process import expected_at, rows_of
 from tidegate.testing.faulty import FaultyStore
+from tidegate.testing.process.driver import expected_at, rows_of
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View
 from tidegate.wal.open_log import open_log
@@ -107,7 +107,7 @@ class Place:
 
     def at(self, name):
         url = f"memory://{self.name}-{name}" if self.kind == "memory" else f"sqlite://{self.folder}/{name}"
-        return StoreAt(name, url)
+        return StoreRef(name, url)
 
     def store(self, at):
         port = self.ports.setdefault(at.name, Port())
@@ -117,7 +117,7 @@ class Place:
         stores = [self.at(name) for name in names]
         where = Endpoints.of("n", self.wal, stores)
         log = open_log(self.wal, "n")
-        return Driver(where, log, self.store(stores[0]), self.options, self.clock)
+        return Coordinator(where, log, self.store(stores[0]), self.options, self.clock)
 
     def opened(self, *names):
         driver = self.driver(names)
@@ -147,7 +147,7 @@ class Place:
 
     def add(self, name, there=("a",)):
         driver = self.driver(there)
-        assert driver.fold_on() is not None
+        assert driver.catch_up_log() is not None
         follower = add_store(driver, self.at(name), self.store(self.at(name)))
         while not follower.step():
             pass
@@ -234,7 +234,7 @@ def test_a_secondary_that_was_down_catches_up_in_order(place, caplog):
         place.write(driver)
         with pytest.raises(StoreUnavailableError) as raised:
             follower.step()
-        follower.met(raised.value)
+        follower.retried(raised.value)
     assert place.check("a") == 4
     standing = follower.standing
     assert (standing.visible, standing.decided) == (1, 4)
@@ -256,7 +256,7 @@ def test_an_alarm_names_the_store_the_cause_and_what_to_do(in_memory, caplog):
     in_memory.ports["b"].down = True
     for _ in range(30):
         in_memory.clock.pass_by(100)
-        follower.met(StoreUnavailableError("the store is down"))
+        follower.retried(StoreUnavailableError("the store is down"))
     alarms = [record.getMessage() for record in caplog.records if "ALARM" in record.getMessage()]
     assert len(alarms) == 3  # 3,000 s, one for every 900 s
     assert "store b" in alarms[0]
@@ -298,11 +298,11 @@ def test_an_older_driver_is_fenced_in_each_store(place):
     new, (follower,) = place.opened("a", "b")
     follower.step()
     place.write(new)
-    old.fold_on()
+    old.catch_up_log()
     with pytest.raises(FencedError):
         behind.step()  # version 3 is decided, by the new one: it may not flip it
     assert place.check("b") == 2
-    behind.met(FencedError("fenced"))
+    behind.retried(FencedError("fenced"))
     assert isinstance(behind.failed, FencedError)
     late = place.followers(old)[0]
     before = place.ports["b"].calls[:]
@@ -323,9 +323,9 @@ def test_what_must_be_seen_is_raised_at_the_next_batch(in_memory, kind):
     )
     background.stop()
     background.check()
-    follower.met(StoreUnavailableError("down"))
+    follower.retried(StoreUnavailableError("down"))
     background.check()
-    follower.met(kind("seen"))
+    follower.retried(kind("seen"))
     with pytest.raises(kind, match="seen"):
         background.check()
 
@@ -336,7 +336,12 @@ def test_the_background_drives_the_followers(tmp_path):
     place.clock = Clock()
     driver, followers = place.opened("a", "b", "c")
     background = Background(
-        driver.log, driver.store, place.options, lambda: driver.epoch, followers=followers, at=At("n", "a")
+        driver.log,
+        driver.store,
+        place.options,
+        lambda: driver.epoch,
+        followers=followers,
+        at=Labels("n", "a"),
     )
     place.ports["b"].down = True
     try:
@@ -421,7 +426,7 @@ def test_a_second_store_of_a_namespace_that_has_versions_is_refused(in_memory):
     position = driver.view.position
     with pytest.raises(ConfigError, match="tidegate store add b=URL"):
         in_memory.opened("a", "b")
-    driver.fold_on()
+    driver.catch_up_log()
     assert driver.view.position == position  # nothing was appended
 
 
@@ -432,10 +437,10 @@ def test_a_namespace_without_versions_may_still_get_its_first_stores(in_memory):
 
 
 def test_stores_are_named_by_kind_never_by_host():
-    assert store_at("redis://user:secret@old-host:6379/0").name == "redis"
-    assert store_at("rediss+sentinel://h1,h2/main").name == "redis"
-    assert store_at("copy=redis://new-host/0?x=1") == StoreAt("copy", "redis://new-host/0?x=1")
-    assert "secret" not in repr(stores_at(["redis://user:secret@h/0"]))
+    assert parse_store("redis://user:secret@old-host:6379/0").name == "redis"
+    assert parse_store("rediss+sentinel://h1,h2/main").name == "redis"
+    assert parse_store("copy=redis://new-host/0?x=1") == StoreRef("copy", "redis://new-host/0?x=1")
+    assert "secret" not in repr(parse_stores(["redis://user:secret@h/0"]))
 
 
 @pytest.mark.parametrize(
@@ -453,7 +458,7 @@ def test_stores_are_named_by_kind_never_by_host():
 )
 def test_stores_that_cannot_be(stores, options, says):
     with pytest.raises(ConfigError, match=says):
-        stores_at(stores, options)
+        parse_stores(stores, options)
 
 
 # -- trimming ---------------------------------------------------------------------------------------
@@ -502,7 +507,7 @@ def test_removing_the_store_releases_the_log(in_memory):
     place.write(driver, 8)
     retired(driver, driver.store)
     remaining = place.driver(["a"])
-    remaining.fold_on()
+    remaining.catch_up_log()
     assert remove_store(remaining, "b")
     assert remaining.folded.stores == ("a",)
     assert not remove_store(remaining, "b")  # may be repeated
@@ -553,7 +558,7 @@ def test_versions_go_on_while_a_store_is_filled_and_readers_see_no_mix(place):
     driver, _ = place.opened("a")
     place.write(driver, 4)
     adding = place.driver(["a"])
-    adding.fold_on()
+    adding.catch_up_log()
     add_store(adding, place.at("b"), place.store(place.at("b")))
     driver, (follower,) = place.opened("a", "b")
     driver.store.keep_versions_default = 2
@@ -606,7 +611,7 @@ def test_an_addition_killed_between_its_records_is_repeated(in_memory, records):
     driver, _ = place.opened("a")
     place.write(driver, 3)
     adding = place.driver(["a"])
-    adding.fold_on()
+    adding.catch_up_log()
     appended, plain = [], adding.log.append_decision
 
     def append(content):
@@ -630,7 +635,7 @@ def test_what_an_older_filler_brings_late_is_not_written(place):
     driver, _ = place.opened("a")
     place.write(driver, 4)
     old = place.driver(["a"])
-    old.fold_on()
+    old.catch_up_log()
     zombie = add_store(old, place.at("b"), place.store(place.at("b")))
 
     def overtaken():
@@ -656,7 +661,7 @@ def test_a_fill_that_was_begun_anew_meanwhile_is_left_to_whoever_begins_it_again
     driver, _ = place.opened("a")
     place.write(driver, 4)
     adding = place.driver(["a"])
-    adding.fold_on()
+    adding.catch_up_log()
     follower = add_store(adding, place.at("b"), place.store(place.at("b")))
     direct = open_store(place.at("b").url, "n", None, place.clock)
 
@@ -799,7 +804,7 @@ def test_a_repair_leaves_a_store_that_is_being_filled_alone(place):
 def test_the_last_store_cannot_be_removed(in_memory):
     driver, _ = in_memory.opened("a", "b")
     in_memory.write(driver)
-    driver.fold_on()
+    driver.catch_up_log()
     with pytest.raises(ConfigError, match="another store has to remain"):
         remove_store(driver, "b")
 
@@ -811,7 +816,7 @@ def test_a_fill_whose_source_is_of_another_history_copies_nothing(in_memory):
     plain = place.store(place.at("a"))
     (entry,) = plain.catalog(2, 2)
     adding = place.driver(["a"])
-    adding.fold_on()
+    adding.catch_up_log()
     follower = add_store(adding, place.at("b"), place.store(place.at("b")))
     changed = {**{name: getattr(entry, name) for name in CatalogEntry.__struct_fields__}, "digest": "x"}
     adding.store.catalog = lambda *_: [CatalogEntry(**changed)]
@@ -823,5 +828,5 @@ def test_a_fill_whose_source_is_of_another_history_copies_nothing(in_memory):
 def test_what_is_met_is_logged_as_one_line(in_memory, caplog):
     caplog.set_level(logging.WARNING)
     _, (follower,) = in_memory.opened("a", "b")
-    follower.met(StoreUnavailableError("two\nlines"))
+    follower.retried(StoreUnavailableError("two\nlines"))
     assert "two lines" in caplog.text

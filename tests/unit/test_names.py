@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.base.names import ESCAPED_MAX, check_name, escape
 from tidegate.errors import ConfigError
-from tidegate.names import ESCAPED_MAX, check_name, escape
 
 ALPHABET = string.ascii_letters + string.digits + "_.-"
 NAMES = st.text(ALPHABET, min_size=1, max_size=64)

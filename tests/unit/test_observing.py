@@ -19,20 +19,20 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import tidegate
 from polling import wait_until
-from tidegate import metrics, observing
-from tidegate.committers.background import Background
+from tidegate.committers.background.worker import Background
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.committers.pipeline_thread import PipelineThread
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.pipeline import PipelineThread
 from tidegate.errors import BadRecordError, ConfigError, FencedError, StoreUnavailableError
-from tidegate.logs import JsonFormatter
-from tidegate.observing import At, Count, Level, Observer
+from tidegate.observe import events, metrics
+from tidegate.observe.events import Count, Gauge, Labels, Observer
+from tidegate.observe.logs import JsonFormatter
+from tidegate.observe.spans import Spans
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.memory_store import MemoryStore
-from tidegate.sinks.store import Lease
-from tidegate.spans import Spans
-from tidegate.spark.telling import Teller
+from tidegate.sinks.memory.store import MemoryStore
+from tidegate.sinks.rules.leases import Lease
+from tidegate.spark.reporting import SinkReporter
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.example import write_flights
 from tidegate.testing.faulty import Call, FaultyLog, FaultyStore
@@ -88,13 +88,13 @@ def observe():
     added = []
 
     def add(observer):
-        observing.add(observer)
+        events.add(observer)
         added.append(observer)
         return observer
 
     yield add
     for observer in added:
-        observing.remove(observer)
+        events.remove(observer)
 
 
 @pytest.fixture
@@ -112,8 +112,8 @@ def place():
         store = FaultyStore(MemoryStore(name, "flights"), port)
         where = Endpoints("flights", f"memory://{name}", f"memory://{name}", store_name="cache")
         settings = Options(key_groups=4, apply_deadline_s=DEADLINE_S, wal_retain_s=DEADLINE_S * 10, **options)
-        driver = Driver(where, log, store, settings)
-        teller = Teller(where, settings)
+        driver = Coordinator(where, log, store, settings)
+        teller = SinkReporter(where, settings)
         with teller.watching(driver, None):
             open_namespace(driver, "query-1")
         return driver, teller, port
@@ -153,8 +153,8 @@ def test_a_commit_is_told_with_its_phases_rows_and_bytes(place, told):
     assert done.retries == 0
     assert told.commits == [done]
     assert [name for _, name, _ in told.phases] == PHASES
-    assert told.levels[Level.VISIBLE, At("flights", "cache")] == 1
-    assert told.levels[Level.DECIDED, At("flights")] == 1
+    assert told.levels[Gauge.VISIBLE, Labels("flights", "cache")] == 1
+    assert told.levels[Gauge.DECIDED, Labels("flights")] == 1
 
 
 def test_every_try_that_is_made_again_is_counted_with_its_phase(place, told):
@@ -229,7 +229,7 @@ def test_a_stuck_commit_is_an_alarm_with_its_reason(place, told, caplog, monkeyp
     monkeypatch.setattr(MemoryLog, "stage", lambda *args: port.call(named("stage"), lambda: plain(*args)))
     worker = threading.Thread(target=committed, args=(driver, teller))
     worker.start()
-    stuck = Level.STUCK_S, At("flights")
+    stuck = Gauge.STUCK_S, Labels("flights")
     try:
         wait_until(lambda: "ALARM: version 1 of flights is stuck" in caplog.text, "an alarm")
         line = next(one.getMessage() for one in caplog.records if "ALARM" in one.getMessage())
@@ -237,7 +237,7 @@ def test_a_stuck_commit_is_an_alarm_with_its_reason(place, told, caplog, monkeyp
         assert reason in line
         assert "\n" not in line
         assert told.levels[stuck] > 0
-        assert (Count.ALARMS, At("flights", "cache"), 1, "stuck") in told.counts
+        assert (Count.ALARMS, Labels("flights", "cache"), 1, "stuck") in told.counts
     finally:
         port.held.pop(call).set()
         worker.join(DEADLINE_S)
@@ -366,7 +366,7 @@ def registry():
     metrics.register(made)
     metrics.register(made)
     yield made
-    observing.remove(metrics._registered.pop(id(made))[1])
+    events.remove(metrics._registered.pop(id(made))[1])
 
 
 def value(registry, name, **labels):
@@ -409,9 +409,13 @@ def test_lag_leases_layers_and_void_records_are_asked_for_beside_the_batches(pla
         committed(driver, teller, batch_id)
     driver.store.lease(Lease("reader", 2), 600.0)
     background = Background(
-        driver.log, driver.store, driver.options, lambda: driver.epoch, at=At("flights", "cache")
+        driver.log,
+        driver.store,
+        driver.options,
+        lambda: driver.epoch,
+        at=Labels("flights", "cache"),
+        decided=lambda: driver.last_decided + 1,
     )
-    background.decided = lambda: driver.last_decided + 1
     background.published()
     at = {"namespace": "flights", "store": "cache"}
     try:
@@ -473,11 +477,11 @@ def test_without_its_library_the_option_says_what_to_install(place, monkeypatch)
 
 def test_everything_that_is_told_has_a_metric_and_somebody_who_tells_it():
     assert set(metrics.COUNTS) == set(Count)
-    assert set(metrics.LEVELS) == set(Level)
+    assert set(metrics.LEVELS) == set(Gauge)
     code = "".join(
-        path.read_text() for folder in ("committers", "spark") for path in (ROOT / folder).glob("*.py")
+        path.read_text() for folder in ("committers", "spark") for path in (ROOT / folder).rglob("*.py")
     )
-    for member in (*Count, *Level):
+    for member in (*Count, *Gauge):
         assert re.search(rf"\b{type(member).__name__}\.{member.name}\b", code), member
     assert len({metric.name for metric in metrics.ALL}) == len(metrics.ALL)
     labels = {label for metric in metrics.ALL for label in metric.labels}

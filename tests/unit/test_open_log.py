@@ -8,7 +8,7 @@ import pytest
 
 from tidegate.errors import ConfigError
 from tidegate.wal import open_log as module
-from tidegate.wal.file_log import FileLog
+from tidegate.wal.file.log import FileLog
 from tidegate.wal.memory_log import MemoryLog, forget
 from tidegate.wal.open_log import open_log, shared_log
 
@@ -88,7 +88,7 @@ def test_a_password_is_not_shown():
 def test_a_backend_is_imported_when_it_is_asked_for():
     script = (
         "import sys, tidegate.wal.open_log\n"
-        "backends = {'tidegate.wal.file_log', 'tidegate.wal.memory_log', 'confluent_kafka'}\n"
+        "backends = {'tidegate.wal.file.log', 'tidegate.wal.memory_log', 'confluent_kafka'}\n"
         "assert not backends & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

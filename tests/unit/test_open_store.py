@@ -7,10 +7,10 @@ import pytest
 
 from tidegate.errors import ConfigError
 from tidegate.sinks import open_store as module
-from tidegate.sinks.memory_store import MemoryStore, forget
+from tidegate.sinks.memory.store import MemoryStore, forget
 from tidegate.sinks.open_store import open_store, shared_store
-from tidegate.sinks.sqlite_store import SqliteStore
-from tidegate.sinks.store import Identity
+from tidegate.sinks.records import Identity
+from tidegate.sinks.sqlite.store import SqliteStore
 
 
 def test_memory_is_shared_by_name():

@@ -7,10 +7,10 @@ import inspect
 import re
 from pathlib import Path
 
-from tidegate.key_groups import KEY_GROUPS_DEFAULT
+from tidegate.keys.groups import KEY_GROUPS_DEFAULT
 from tidegate.options import Options
-from tidegate.sinks.sqlite_store import SqliteStore
-from tidegate.wal.file_log import FileLog
+from tidegate.sinks.sqlite.store import SqliteStore
+from tidegate.wal.file.log import FileLog
 
 WHOLE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 PAGE = WHOLE.partition("## URLs")[0]

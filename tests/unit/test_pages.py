@@ -20,11 +20,12 @@ from pathlib import Path
 import pytest
 
 import tidegate
-from tidegate import aio, snapshot
-from tidegate.cli.commands import COMMANDS, command
+from tidegate import aio
+from tidegate.cli.core.app import COMMANDS, command
 from tidegate.options import Options
+from tidegate.reader import snapshot
 from tidegate.testing.example import BATCHES, Example
-from tidegate.torture.history import Recorder
+from tidegate.torture.history.files import Recorder
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tidegate import observing
-from tidegate.committers.phases import Phases
 from tidegate.committers.states import State
-from tidegate.observing import At, Count, Level, Observer
+from tidegate.committers.steps.phases import Phases
+from tidegate.observe import events
+from tidegate.observe.events import Count, Gauge, Labels, Observer
 
 
 class GoesOn(Observer):
@@ -15,10 +15,10 @@ class GoesOn(Observer):
         self.phases, self.levels, self.counts = phases, [], []
 
     def level(self, what, at, value):
-        if what is Level.STUCK_S:
+        if what is Gauge.STUCK_S:
             self.levels.append(value)
             if value:
-                self.phases(State.DECIDED)
+                self.phases.entered(State.DECIDED)
 
     def count(self, what, at, amount, kind):
         self.counts.append(what)
@@ -26,7 +26,7 @@ class GoesOn(Observer):
 
 @pytest.fixture
 def phases():
-    phases = Phases(At("n"), 1)
+    phases = Phases(Labels("n"), 1)
     phases.begin(State.DECIDING)
     phases.stuck_after_s = 0.0  # only now: nobody but the test looks
     yield phases
@@ -36,11 +36,11 @@ def phases():
 def test_a_commit_that_goes_on_while_it_is_looked_at_raises_no_alarm(phases, caplog):
     """And does not stay at the level that says it is stuck."""
     told = GoesOn(phases)
-    observing.add(told)
+    events.add(told)
     try:
         phases.look()
     finally:
-        observing.remove(told)
+        events.remove(told)
     assert phases.phase == "apply"
     assert told.levels[0] > 0
     assert told.levels[-1] == 0
@@ -49,6 +49,6 @@ def test_a_commit_that_goes_on_while_it_is_looked_at_raises_no_alarm(phases, cap
 
 
 def test_a_commit_that_has_ended_is_not_stuck(phases, caplog):
-    phases(State.VISIBLE)
+    phases.entered(State.VISIBLE)
     phases.look()
     assert "ALARM" not in caplog.text

@@ -6,9 +6,9 @@ import pytest
 
 from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.options import Options
-from tidegate.sinks.sqlite_store import SqliteStore
-from tidegate.spark.pinned import pin
-from tidegate.spark.source_options import SourceOptions
+from tidegate.sinks.sqlite.store import SqliteStore
+from tidegate.spark.source.options import SourceOptions
+from tidegate.spark.source.pinned import pin
 from tidegate.testing.example import Example
 
 UA = {"carrier": "UA", "flights": 1}

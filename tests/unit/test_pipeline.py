@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 
 from polling import wait_until
-from tidegate import failpoints
+from tidegate.base import failpoints
 from tidegate.committers.commit import until_decided
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.committers.phases import Phases
-from tidegate.committers.pipeline import Pipeline
-from tidegate.committers.pipeline_thread import PipelineThread
-from tidegate.committers.recover import recover
-from tidegate.committers.retire import BEHIND_LEAST
-from tidegate.committers.trim import keep_from_us
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.opening.recover import recover
+from tidegate.committers.pipeline import Pipeline, PipelineThread
+from tidegate.committers.steps.phases import Phases
+from tidegate.committers.steps.retire import BEHIND_LEAST
+from tidegate.committers.steps.trim import keep_from_us
 from tidegate.errors import (
     CorruptError,
     FencedError,
@@ -29,7 +28,7 @@ from tidegate.errors import (
     WalUnavailableError,
 )
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.memory_store import MemoryStore
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import BYTES_SCHEMA, ArrowBarrier, batch
 from tidegate.testing.faulty import FaultyLog, FaultyStore
 from tidegate.wal.memory_log import MemoryLog
@@ -84,7 +83,7 @@ def gates():
 def driver_at(place, port, **options):
     log, store = FaultyLog(MemoryLog(place, "n"), port), FaultyStore(MemoryStore(place, "n"), port)
     options = Options(key_groups=4, **{"apply_deadline_s": DEADLINE_S, **options})
-    return Driver(Endpoints("n", f"memory://{place}", f"memory://{place}"), log, store, options)
+    return Coordinator(Endpoints("n", f"memory://{place}", f"memory://{place}"), log, store, options)
 
 
 @pytest.fixture
@@ -209,8 +208,8 @@ def test_schemas_of_what_is_in_flight_are_known_before_the_store_has_them(place,
 def test_schemas_of_a_version_that_another_attempt_won_are_known_once_it_is_visible(place, make):
     """Its manifest is another's, so they are the store's: asking waits until that has them, once."""
     driver, pipeline = make()
-    on_its_way = until_decided(driver, barrier_of(driver, 0))
-    pipeline._put(on_its_way._replace(manifest=None))
+    in_flight_version = until_decided(driver, barrier_of(driver, 0))
+    pipeline._put(in_flight_version._replace(manifest=None))
     pipeline._start()
     assert BYTES_SCHEMA.schema_id not in pipeline.schemas()
     assert visible(place) == 1
@@ -226,10 +225,10 @@ def test_phases_are_those_of_each_version_by_itself(gates, make, place):
         driver.watch = Phases()
         pipeline.commit(barrier_of(driver, batch_id))
     assert pipeline.close() is None
-    assert [on_its_way.fact.version for on_its_way in told] == [1, 2]
-    for on_its_way in told:
+    assert [in_flight_version.fact.version for in_flight_version in told] == [1, 2]
+    for in_flight_version in told:
         named = ["staging", "staged", "deciding", "folding", "decided", "sealed"]
-        assert list(on_its_way.machine.watch.seconds) == named
+        assert list(in_flight_version.machine.watch.seconds) == named
 
 
 def test_summaries_are_made_of_the_decided_state_and_found_valid(place, gates, make):
@@ -237,7 +236,7 @@ def test_summaries_are_made_of_the_decided_state_and_found_valid(place, gates, m
     gates.close("seal")
     pipeline.commit(barrier_of(driver, 0))
     pipeline.commit(barrier_of(driver, 1))
-    driver.fold_on()
+    driver.catch_up_log()
     assert [at.version for at in driver.view.summaries] == [1, 2]
     assert driver.view.void == 0
     assert keep_from_us(driver.folded, driver.clock.now_us(), 0.0) == driver.folded.decided_at_us
@@ -288,7 +287,7 @@ def test_what_fails_while_older_versions_are_retired_lets_nothing_more_be_decide
     gates.close("publish")
     pipeline.commit(barrier_of(driver, 0))
     waits, raised = threading.Event(), []
-    monkeypatch.setattr(type(driver), "waits_for", lambda *_: waits.set())
+    monkeypatch.setattr(type(driver), "waiting_for", lambda *_: waits.set())
 
     def second():
         try:
@@ -296,9 +295,9 @@ def test_what_fails_while_older_versions_are_retired_lets_nothing_more_be_decide
         except CorruptError as error:
             raised.append(error)
 
-    with driver.way.retiring():
+    with driver.priority.retiring():
         for _ in range(BEHIND_LEAST):
-            driver.way.published()
+            driver.priority.published()
         running = threading.Thread(target=second)
         running.start()
         assert waits.wait(DEADLINE_S)
@@ -482,9 +481,9 @@ def test_nothing_is_completed_on_a_pipeline_that_nobody_runs(place, gates):
 AT_EXIT = """
 import sys, threading
 sys.argv = [{folder!r}]
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.committers.pipeline_thread import PipelineThread
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.pipeline import PipelineThread
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
@@ -492,7 +491,7 @@ from tidegate.wal.open_log import open_log
 
 wal, store = "file://{folder}/wal", "sqlite://{folder}/store"
 kept = open_store(store, "n")
-driver = Driver(Endpoints("n", wal, store), open_log(wal, "n"), kept, Options(key_groups=4))
+driver = Coordinator(Endpoints("n", wal, store), open_log(wal, "n"), kept, Options(key_groups=4))
 open_namespace(driver, "q")
 pipeline = PipelineThread(driver)
 main = threading.main_thread()

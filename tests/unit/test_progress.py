@@ -8,18 +8,18 @@ import textwrap
 
 import pytest
 
-from tidegate import observing, progress
-from tidegate.observing import Commit
+from tidegate.observe import events, progress
+from tidegate.observe.events import Commit
 
 COMMITS = """
-    from tidegate import observing, progress
-    from tidegate.observing import Commit
+    from tidegate.observe import events, progress
+    from tidegate.observe.events import Commit
 
     def commit(version):
         phases = {"stage": 0.25, "decide": 0.002, "apply": 0.1, "publish": 0.001}
         rows = {"legs": 1_200}
         made = Commit("flights", version, version - 1, seconds=0.353, phases=phases, rows=rows)
-        observing.tell(lambda observer: observer.committed(made))
+        events.tell(lambda observer: observer.committed(made))
 """
 
 
@@ -101,7 +101,7 @@ def test_in_a_notebook_one_display_is_replaced():
 
 
 def test_who_was_shown_is_told_no_more(monkeypatch):
-    monkeypatch.setattr(observing, "_observers", ())
+    monkeypatch.setattr(events, "_observers", ())
     with pytest.raises(ZeroDivisionError), progress.shown():
-        1 // int(not observing.observed())
-    assert not observing.observed()
+        1 // int(not events.observed())
+    assert not events.observed()

@@ -5,14 +5,14 @@ import uuid
 import msgspec
 import pytest
 
-from tidegate.committers.change_stores import add_store
+from tidegate.committers.background.membership import add_store
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.committers.restore import restore
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.restore import restore
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError, WalGapError
-from tidegate.options import Endpoints, Options, StoreAt
-from tidegate.sinks.memory_store import MemoryStore
+from tidegate.options import Endpoints, Options, StoreRef
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import LoadOrigin
@@ -20,8 +20,8 @@ from tidegate.wal.record import LoadOrigin
 
 def driver_at(place, namespace="n", **options):
     log, store = MemoryLog(place, namespace), MemoryStore(place, namespace)
-    where = Endpoints.of(namespace, f"memory://{place}", [StoreAt("a", f"memory://{place}")])
-    return Driver(where, log, store, Options(**{"key_groups": 4, "apply_deadline_s": 20.0} | options))
+    where = Endpoints.of(namespace, f"memory://{place}", [StoreRef("a", f"memory://{place}")])
+    return Coordinator(where, log, store, Options(**{"key_groups": 4, "apply_deadline_s": 20.0} | options))
 
 
 def write(driver, origin):
@@ -112,7 +112,7 @@ def test_a_driver_without_a_log_says_how_to_make_one():
 
 
 def test_a_store_that_is_there_already_is_not_added(driver):
-    again = StoreAt("a", "memory://elsewhere")
+    again = StoreRef("a", "memory://elsewhere")
     store = MemoryStore("elsewhere", "n")
     appended_nothing(driver, lambda: add_store(driver, again, store), ConfigError, "given twice")
 
@@ -120,7 +120,7 @@ def test_a_store_that_is_there_already_is_not_added(driver):
 def test_a_store_of_another_namespace_is_not_added(driver):
     other = driver_at(uuid.uuid4().hex)
     open_namespace(other, "q")
-    at = StoreAt("b", other.endpoints.wal)
+    at = StoreRef("b", other.endpoints.wal)
     words = "the log is of namespace .*, the store of namespace"
     appended_nothing(driver, lambda: add_store(driver, at, other.store), WalGapError, words)
 
@@ -129,7 +129,7 @@ def test_a_store_that_cannot_be_filled_is_not_added_behind_a_log_that_was_cut(dr
     class Unfillable(MemoryStore):
         can_be_filled = False
 
-    at = StoreAt("b", f"memory://{uuid.uuid4().hex}")
+    at = StoreRef("b", f"memory://{uuid.uuid4().hex}")
     store = Unfillable(at.url.removeprefix("memory://"), "n")
     driver.log.trim_blobs([], driver.clock.now_us() + 3_600_000_000)
     words = "cannot be filled from another one, and .* does not reach back to version 1"

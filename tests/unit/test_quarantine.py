@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import BadRecordError
-from tidegate.key_groups import key_group
-from tidegate.wal import quarantine
-from tidegate.wal.bad_rows import CHANGES, StageSpec, bad_rows
-from tidegate.wal.changelog import Merge, stage_task
-from tidegate.wal.quarantine_ids import id_in
-from tidegate.wal.settle import last_per_key
+from tidegate.keys.groups import key_group
+from tidegate.wal.staging import quarantine
+from tidegate.wal.staging.bad_rows import CHANGES, StageSpec, bad_rows
+from tidegate.wal.staging.changelog import Merge, stage_task
+from tidegate.wal.staging.last_per_key import last_per_key
+from tidegate.wal.staging.quarantine import id_in
 
 SPEC = StageSpec(
     namespace="u1",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.key_groups import KEY_GROUPS_MAX
+from tidegate.keys.groups import KEY_GROUPS_MAX
 from tidegate.wal import record as r
 
 TEXT = st.text(max_size=12)

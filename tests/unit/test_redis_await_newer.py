@@ -7,9 +7,9 @@ import re
 import pytest
 from redis import exceptions
 
-from tidegate.sinks.redis_answers import Then, answer_of
-from tidegate.sinks.redis_reads import BLOCK_S, newer_call
-from tidegate.sinks.redis_store import RedisStore
+from tidegate.sinks.redis.client.replies import NextAction, answer_of
+from tidegate.sinks.redis.reads import BLOCK_S, newer_call
+from tidegate.sinks.redis.store import RedisStore
 
 
 @pytest.mark.parametrize(
@@ -34,4 +34,4 @@ def test_who_sleeps_on_a_server_that_becomes_a_replica_looks_again_where_the_pri
     said = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
     call = newer_call("n", 7, 60.0)
     answer = answer_of(exceptions.ResponseError(said), call, "store", "host:6379")
-    assert answer is Then.LOOK_AGAIN
+    assert answer is NextAction.LOOK_AGAIN

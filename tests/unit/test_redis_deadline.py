@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import redis
 
-from tidegate import deadline
-from tidegate.deadline import one_call
+from tidegate.base import deadline
+from tidegate.base.deadline import one_call
+from tidegate.base.urls import Address
 from tidegate.errors import StoreUnavailableError
-from tidegate.sinks.redis_answers import plain
-from tidegate.sinks.redis_calls import Calls
-from tidegate.sinks.redis_servers import Servers
-from tidegate.sinks.redis_settings import settings_of
-from tidegate.urls import Address
+from tidegate.sinks.redis.client.calls import Calls
+from tidegate.sinks.redis.client.replies import plain
+from tidegate.sinks.redis.client.servers import Servers
+from tidegate.sinks.redis.client.settings import settings_of
 
 SERVERS, TIMEOUT_S = 6, 10.0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tidegate.errors import StoreNotVerifiedError
-from tidegate.sinks import redis_upkeep
-from tidegate.sinks.redis_store import LOOKS, RedisStore
-from tidegate.sinks.store import CatalogEntry, Identity, Pointer, Stamp, Vacuumed
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer, Stamp, Vacuumed
+from tidegate.sinks.redis.store import LOOKS, RedisStore
+from tidegate.sinks.redis.upkeep import merge as redis_upkeep
 from tidegate.wal.record import LoadOrigin, TableAt
 
 EMPTIED = 5
@@ -55,7 +55,9 @@ def merges(monkeypatch):
     monkeypatch.setattr(redis_upkeep, "merge_all", merge_all)
     monkeypatch.setattr(redis_upkeep, "sweep", lambda *_, **__: 0)
     answers = {"leftovers": 0, "leases": [b"1", b"0", 0, 0], "announce": [0, b"0", 0]}
-    monkeypatch.setattr("tidegate.sinks.redis_space.Space.ask", lambda _, name, *__: answers.get(name, 0))
+    monkeypatch.setattr(
+        "tidegate.sinks.redis.namespace.RedisNamespace.ask", lambda _, name, *__: answers.get(name, 0)
+    )
     return found
 
 

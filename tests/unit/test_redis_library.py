@@ -4,9 +4,9 @@ import pytest
 from redis import exceptions
 
 from tidegate.errors import ConfigError
-from tidegate.sinks import redis_functions
-from tidegate.sinks.redis_functions import library, library_name
-from tidegate.sinks.redis_library import loading
+from tidegate.sinks.redis.client import functions
+from tidegate.sinks.redis.client.functions import library, library_name
+from tidegate.sinks.redis.client.library import loading
 
 MISSING = exceptions.ResponseError("Function not found")
 NO_LOAD = exceptions.NoPermissionError("User x has no permissions to run the 'function|load' command")
@@ -31,9 +31,9 @@ def answered(*replies):
 
 def test_another_text_has_another_name(monkeypatch):
     cached = (library, library_name)
-    name, text, source = library_name(), library(), redis_functions.source()
+    name, text, source = library_name(), library(), functions.source()
     with monkeypatch.context() as changed:
-        changed.setattr(redis_functions, "source", lambda: f"{source}\n-- another release")
+        changed.setattr(functions, "source", lambda: f"{source}\n-- another release")
         for one in cached:
             one.cache_clear()
         assert (library_name() == name, library() == text) == (False, False)
@@ -42,7 +42,7 @@ def test_another_text_has_another_name(monkeypatch):
 
 
 def test_every_function_is_called_by_the_librarys_name():
-    for name in redis_functions.names():
+    for name in functions.names():
         assert f"'{library_name()}_{name}'".encode() in library()
 
 

@@ -6,7 +6,7 @@ import pytest
 from redis import exceptions
 
 from tidegate.errors import ConfigError, StoreUnavailableError
-from tidegate.sinks.redis_answers import Call, answer_of, takes_no_functions
+from tidegate.sinks.redis.client.replies import Call, answer_of, takes_no_functions
 
 CALL = Call(b"tg:{n}:meta", "publish", (b"uuid",))
 SNAPSHOT = (

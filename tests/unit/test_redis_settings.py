@@ -4,9 +4,9 @@ import pytest
 
 pytest.importorskip("redis")
 
+from tidegate.base.urls import Address
 from tidegate.errors import ConfigError
-from tidegate.sinks.redis_settings import settings_of
-from tidegate.urls import Address
+from tidegate.sinks.redis.client.settings import settings_of
 
 
 @pytest.mark.parametrize(

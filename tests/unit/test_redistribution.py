@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.spark.redistribution import Run, all_items, even_share, relatives
+from tidegate.spark.state.redistribution import Run, all_items, even_share, relatives
 
 COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=12)
 PARALLELISM = st.integers(1, 40)

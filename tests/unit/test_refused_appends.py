@@ -4,13 +4,13 @@ import uuid
 
 import pytest
 
-from tidegate.committers.adopt import adopt
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.adopt import adopt
 from tidegate.errors import ConfigError, ConflictError, OutcomeUnknownError, WalUnavailableError
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.memory_store import MemoryStore
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.memory_log import MemoryLog
 
@@ -68,7 +68,7 @@ def driver():
     name = uuid.uuid4().hex
     log, where = Guarded(name, "n"), f"memory://{name}"
     options = Options(key_groups=4, decide_deadline_s=LONG_S)
-    return Driver(Endpoints("n", where, where), log, MemoryStore(name, "n"), options)
+    return Coordinator(Endpoints("n", where, where), log, MemoryStore(name, "n"), options)
 
 
 def opened(driver):

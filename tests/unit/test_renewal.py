@@ -10,11 +10,11 @@ import pytest
 
 import tidegate
 from polling import wait_until
-from tidegate.clock import Clock
-from tidegate.committers.retire import retire_up_to
+from tidegate.base.clock import Clock
+from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError
 from tidegate.options import Options
-from tidegate.sinks.sqlite_files import META_FILE
+from tidegate.sinks.sqlite.files import META_FILE
 from tidegate.testing.example import Example
 
 
@@ -294,7 +294,7 @@ def test_a_release_that_a_renewal_overtakes_is_sent_again(writer, gate, clock, m
 
 
 def test_a_long_snapshot_holds_no_lock_of_the_database(writer, gate, clock):
-    """A writer commits, retires and vacuums beside it, with no patience for locks at all."""
+    """A writer commits, retires and vacuums beside it, with no backoff for locks at all."""
     files = sorted((p for p in gate._reader.store._files.folder.glob("*.sqlite")), key=str)
     with gate.snapshot(lease_s=600) as snapshot:
         scan = snapshot.table("airports").scan()

@@ -5,15 +5,15 @@ import uuid
 import pytest
 
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.committers.repair_base import repair_all
-from tidegate.committers.retire import retire_up_to
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.repair.below_horizon import repair_all
+from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import IncompleteError, StoreNotVerifiedError
-from tidegate.key_groups import key_group
+from tidegate.keys.groups import key_group
 from tidegate.options import Endpoints, Options
-from tidegate.sinks import memory_store
-from tidegate.sinks.memory_store import MemoryStore
+from tidegate.sinks.memory import store
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal import memory_log
 from tidegate.wal.memory_log import MemoryLog
@@ -25,7 +25,7 @@ OPTIONS = Options(key_groups=2, keep_versions=1)
 def driver():
     """Three versions of one key each; the last is visible, and the horizon."""
     name = uuid.uuid4().hex
-    driver = Driver(
+    driver = Coordinator(
         Endpoints("n", f"memory://{name}", f"memory://{name}"),
         MemoryLog(name, "n"),
         MemoryStore(name, "n"),
@@ -36,7 +36,7 @@ def driver():
         write(driver, number)
     retire_up_to(driver.log, driver.store, driver.folded, OPTIONS, lambda: False)
     yield driver
-    memory_store.forget(name)
+    store.forget(name)
     memory_log.forget(name)
 
 
@@ -81,7 +81,7 @@ def test_a_horizon_that_moves_on_meanwhile_is_to_be_repeated(driver, monkeypatch
 
 
 def test_keys_are_compared_in_several_passes_where_they_are_many(driver, monkeypatch):
-    monkeypatch.setattr("tidegate.committers.verify_rows.KEYS_PER_PASS", 1)
+    monkeypatch.setattr("tidegate.committers.repair.compare_rows.KEYS_PER_PASS", 1)
     lose(driver)
     assert [one.version for one in repair_all(driver).put_back] == [1, 2, 3]
     assert got(driver) == [b"v0", b"v1", b"v2"]

@@ -12,8 +12,8 @@ import pytest
 
 import tidegate
 import tidegate.aio
+from tidegate.base.urls import hide_forms
 from tidegate.errors import TidegateError
-from tidegate.urls import hide_forms
 
 PASSWORDS = ["s3cr3t-" + "q" * 200, "s3c'r3t-\"x", "s3crät-ß∂", "s3c\\r3t\\zz", "s3cr3t%zz%41"]
 ANSWERS = {

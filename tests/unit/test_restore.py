@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 
 import tidegate
 from tidegate.cli import app
-from tidegate.committers import restore as restoring
-from tidegate.committers.driver import Driver
-from tidegate.committers.restore import restore
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.operations import restore as restoring
+from tidegate.committers.operations.restore import restore
 from tidegate.errors import ConfigError, FencedError, LineageError, SnapshotExpiredError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
@@ -40,7 +40,7 @@ class Place:
 
     def driver(self):
         log, store = open_log(self.wal, "flights"), open_store(self.store, "flights")
-        return Driver(Endpoints("flights", self.wal, self.store), log, store)
+        return Coordinator(Endpoints("flights", self.wal, self.store), log, store)
 
     def restore(self, version, **how):
         driver = self.driver()
@@ -51,7 +51,7 @@ class Place:
 
     def folded(self):
         driver = self.driver()
-        driver.fold_on()
+        driver.catch_up_log()
         return driver.folded
 
     def content(self, version=None):
@@ -164,19 +164,19 @@ def test_a_restore_that_another_writer_overtakes_is_told_so(place, monkeypatch):
     """I6: the other one published behind the restore's open, and before it looked at what is visible."""
     place.write({"aircraft": {"N1": plane(1)}}, {"aircraft": {"N1": plane(2)}})
 
-    class Slow(restoring.HeldVersion):
+    class Slow(restoring.VersionPin):
         def __init__(self, *given):
             super().__init__(*given)
             place.write({"aircraft": {"N1": plane(3)}})
 
-    monkeypatch.setattr(restoring, "HeldVersion", Slow)
+    monkeypatch.setattr(restoring, "VersionPin", Slow)
     with pytest.raises(FencedError):
         place.restore(1)
     assert place.content()["aircraft"]["N1"] == plane(3)
 
 
 def test_a_restore_that_was_cut_short_before_its_second_record_is_repeated(place, monkeypatch):
-    monkeypatch.setattr("tidegate.committers.restore._rewind", lambda *_: None)
+    monkeypatch.setattr("tidegate.committers.operations.restore._rewind", lambda *_: None)
     place.restore(1, reprocess=True)
     monkeypatch.undo()
     assert place.folded().generation == 0

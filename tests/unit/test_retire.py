@@ -6,16 +6,17 @@ import uuid
 import pytest
 
 from polling import wait_until
-from tidegate import failpoints
-from tidegate.committers.background import Background
-from tidegate.committers.facts import known_facts
-from tidegate.committers.retire import kept_by, retire_up_to
+from tidegate.base import failpoints
+from tidegate.committers.background.worker import Background
+from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.steps.retire import kept_by, retire_up_to
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
 from tidegate.options import Options
-from tidegate.sinks import memory_store, sqlite_store
-from tidegate.sinks.store import Lease
+from tidegate.sinks.memory import store as memory_store
+from tidegate.sinks.rules.leases import Lease
+from tidegate.sinks.sqlite import store as sqlite_store
 from tidegate.testing.example import Example
-from tidegate.testing.store_harness import ManualClock, retire_version
+from tidegate.testing.store.harness import ManualClock, retire_version
 from tidegate.wal import fold, memory_log
 from tidegate.wal.fold import View, fold_all
 
@@ -268,7 +269,7 @@ def test_t1_a_zombies_announce_and_retire_land_late_and_change_nothing(writer):
 
 def retire_calls(log, store, state):
     """What a driver that retires up to ``state`` would send."""
-    from tidegate.committers import apply
+    from tidegate.committers.apply import apply
 
     calls = []
     for fact in state.recent:

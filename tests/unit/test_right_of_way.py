@@ -6,11 +6,11 @@ import uuid
 import pytest
 
 from polling import wait_until
-from tidegate.committers import apply, right_of_way
-from tidegate.committers.background import Background
-from tidegate.committers.driver import Driver
-from tidegate.committers.retire import BEHIND_LEAST, behind_most
-from tidegate.committers.right_of_way import GIVES_WAY, RightOfWay
+from tidegate.committers import coordinator as right_of_way
+from tidegate.committers.apply import apply
+from tidegate.committers.background.worker import Background
+from tidegate.committers.coordinator import YIELD_VERSIONS, ApplyPriority, Coordinator
+from tidegate.committers.steps.retire import BEHIND_LEAST, behind_most
 from tidegate.options import Options
 from tidegate.testing.example import Example
 
@@ -28,14 +28,14 @@ def writer(tmp_path):
 @pytest.fixture
 def steps(monkeypatch):
     """Retirement has come to a place between two steps; it gives way there without an end."""
-    came, plain = threading.Event(), RightOfWay.give_way
+    came, plain = threading.Event(), ApplyPriority.yield_to_apply
 
-    def give_way(way):
+    def yield_to_apply(way):
         came.set()
         plain(way)
 
-    monkeypatch.setattr(right_of_way, "GIVES_WAY_S", DEADLINE_S)
-    monkeypatch.setattr(RightOfWay, "give_way", give_way)
+    monkeypatch.setattr(right_of_way, "YIELD_S", DEADLINE_S)
+    monkeypatch.setattr(ApplyPriority, "yield_to_apply", yield_to_apply)
     return came
 
 
@@ -43,7 +43,7 @@ def steps(monkeypatch):
 def background(writer):
     driver = writer.driver
     made = Background(driver.log, driver.store, KEEP_ONE, lambda: driver.epoch)
-    made.way = driver.way
+    made.priority = driver.priority
     yield made
     made.stop()
 
@@ -60,7 +60,7 @@ def horizon(writer):
 
 def test_retirement_gives_way_to_a_version_that_is_applied(writer, background, steps):
     write(writer, 3)
-    with writer.driver.way.applying():
+    with writer.driver.priority.applying():
         background.published()
         assert steps.wait(DEADLINE_S)
         assert horizon(writer) == 0
@@ -69,18 +69,18 @@ def test_retirement_gives_way_to_a_version_that_is_applied(writer, background, s
 
 def test_it_goes_on_beside_it_when_more_have_become_visible(writer, background, steps):
     write(writer, 3)
-    with writer.driver.way.applying():
+    with writer.driver.priority.applying():
         background.published()
         assert steps.wait(DEADLINE_S)
-        for _ in range(GIVES_WAY):
+        for _ in range(YIELD_VERSIONS):
             background.published()
         wait_until(lambda: horizon(writer) == 3)
 
 
 def test_it_goes_on_step_by_step_beside_one_that_takes_without_end(writer, background, monkeypatch):
-    monkeypatch.setattr(right_of_way, "GIVES_WAY_S", 0.01)
+    monkeypatch.setattr(right_of_way, "YIELD_S", 0.01)
     write(writer, 3)
-    with writer.driver.way.applying():
+    with writer.driver.priority.applying():
         background.published()
         wait_until(lambda: horizon(writer) == 3)
 
@@ -92,7 +92,7 @@ def test_a_stop_ends_a_retirement_that_gives_way(writer, background, monkeypatch
         came.set()
         assert background._ending.wait(DEADLINE_S)
 
-    monkeypatch.setattr(RightOfWay, "give_way", gives_way)
+    monkeypatch.setattr(ApplyPriority, "yield_to_apply", gives_way)
     write(writer, 3)
     background.published()
     assert came.wait(DEADLINE_S)
@@ -101,7 +101,7 @@ def test_a_stop_ends_a_retirement_that_gives_way(writer, background, monkeypatch
 
 
 def test_a_version_is_applied_with_the_right_of_way(writer, monkeypatch):
-    way, seen, plain = writer.driver.way, [], apply.do
+    way, seen, plain = writer.driver.priority, [], apply.do
 
     def do(*arguments, **named):
         seen.append(way._applying)
@@ -122,9 +122,9 @@ def pile_up(way, versions=BEHIND_LEAST):
 
 
 def test_nothing_more_is_decided_while_many_wait_to_be_retired(writer, monkeypatch):
-    waits, way = threading.Event(), writer.driver.way
+    waits, way = threading.Event(), writer.driver.priority
     said = []
-    monkeypatch.setattr(Driver, "waits_for", lambda _, reason: (said.append(reason), waits.set()))
+    monkeypatch.setattr(Coordinator, "waiting_for", lambda _, reason: (said.append(reason), waits.set()))
     thread = threading.Thread(target=write, args=(writer,))
     with way.retiring():
         pile_up(way, BEHIND_LEAST - 1)
@@ -146,10 +146,10 @@ def test_nobody_waits_while_a_long_retirement_drops_two_for_each_that_becomes_vi
 
     def between_steps():
         if horizon(writer) > 2 * BEHIND_LEAST + 2 and not rooms:
-            pile_up(writer.driver.way)
-            rooms.append(writer.driver.way.wait_for_room(BEHIND_LEAST, 0))
-            pile_up(writer.driver.way)
-            rooms.append(writer.driver.way.wait_for_room(BEHIND_LEAST, 0))
+            pile_up(writer.driver.priority)
+            rooms.append(writer.driver.priority.wait_for_backlog(BEHIND_LEAST, 0))
+            pile_up(writer.driver.priority)
+            rooms.append(writer.driver.priority.wait_for_backlog(BEHIND_LEAST, 0))
         return plain()
 
     background._between_steps = between_steps
@@ -159,9 +159,9 @@ def test_nobody_waits_while_a_long_retirement_drops_two_for_each_that_becomes_vi
 
 
 def test_after_a_deadline_it_is_decided_with_a_warning(writer, monkeypatch, caplog):
-    monkeypatch.setattr(RightOfWay, "wait_for_room", lambda *_: False)
-    with writer.driver.way.retiring():
-        pile_up(writer.driver.way)
+    monkeypatch.setattr(ApplyPriority, "wait_for_backlog", lambda *_: False)
+    with writer.driver.priority.retiring():
+        pile_up(writer.driver.priority)
         write(writer)
     assert writer.driver.store.pointer().visible == 1
     assert f"more than {KEEP_ONE.apply_deadline_s} s while {BEHIND_LEAST} became visible" in caplog.text

@@ -22,13 +22,13 @@ import tidegate
 import tidegate.aio
 from secret_urls import URLS, pieces, secret_in, shapes, told_of
 from tidegate.cli import app
-from tidegate.cli.commands import COMMANDS, command
+from tidegate.cli.core.app import COMMANDS, command
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.options import Endpoints, StoreAt, store_at, stores_at
-from tidegate.sinks import cassandra_settings, redis_settings
-from tidegate.sinks.async_store import open_async_store
-from tidegate.sinks.open_store import open_store
-from tidegate.spark.source_options import SourceOptions
+from tidegate.options import Endpoints, StoreRef, parse_store, parse_stores
+from tidegate.sinks.cassandra.client import settings as cassandra_settings
+from tidegate.sinks.open_store import open_async_store, open_store
+from tidegate.sinks.redis.client import settings as redis_settings
+from tidegate.spark.source.options import SourceOptions
 from tidegate.wal.open_log import open_log
 
 SEED = os.environ.get("TIDEGATE_SECRETS", "")
@@ -135,10 +135,10 @@ def opened_async(url):
 
 
 OF_A_URL = {
-    "store_at": store_at,
-    "stores_at": stores_at,
-    "two stores": lambda url: stores_at([url, f"copy={url}"]),
-    "StoreAt": lambda url: StoreAt("x", url),
+    "parse_store": parse_store,
+    "parse_stores": parse_stores,
+    "two stores": lambda url: parse_stores([url, f"copy={url}"]),
+    "StoreRef": lambda url: StoreRef("x", url),
     "Endpoints": lambda url: Endpoints.of("n", url, url),
     "Endpoints of three": lambda url: Endpoints.of("n", url, [url, f"copy={url}", url]),
     "open_store": lambda url: open_store(url, "n"),
@@ -156,9 +156,9 @@ OF_A_URL = {
     "sink by its stores": lambda url: a_sink({"store": ["memory://s", f"copy={url}"]}),
     "bytes as a log": lambda url: Endpoints.of("n", url.encode(), url),
     "bytes as a store": lambda url: Endpoints.of("n", "memory://w", url.encode()),
-    "a set": lambda url: stores_at({url}),
-    "a list in a list": lambda url: stores_at([[url]]),
-    "a path": lambda url: stores_at(Path(url)),
+    "a set": lambda url: parse_stores({url}),
+    "a list in a list": lambda url: parse_stores([[url]]),
+    "a path": lambda url: parse_stores(Path(url)),
     "not UTF-8": lambda url: open_store(url.replace("@", "\udc80@"), "n"),
 }
 
@@ -182,7 +182,7 @@ def test_the_settings_of_clients_show_no_login_t48():
     user, password = pieces(rng), pieces(rng)
     login = f"{quote(user, safe='')}:{quote(password, safe='')}@"
     for settings in (redis_settings.settings_of, cassandra_settings.settings_of):
-        scheme = settings.__module__.rpartition(".")[2].partition("_")[0]
+        scheme = settings.__module__.split(".")[2]
         url = next(url for url in URLS if url.startswith(f"{scheme}://")).format(login=login)
         found = settings(url, {"password": password, "username": user})
         assert not secret_in(f"{found} {found!r}", user, password)

@@ -7,21 +7,21 @@ import uuid
 import pytest
 
 from polling import wait_until
-from tidegate import observing
-from tidegate.committers import apply, background
-from tidegate.committers.background import Background
-from tidegate.committers.change_stores import add_store
+from tidegate.committers.apply import apply
+from tidegate.committers.background import worker
+from tidegate.committers.background.follower import Standing
+from tidegate.committers.background.gauges import report_gauges
+from tidegate.committers.background.membership import add_store
+from tidegate.committers.background.worker import Background
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.finish import Finished, finish_decided
-from tidegate.committers.follower import Standing
-from tidegate.committers.import_rows import read_whole
-from tidegate.committers.levels import look_around
-from tidegate.committers.open import open_namespace
-from tidegate.committers.retire import LOOK_AT_ONCE, _drop_expired
-from tidegate.committers.store_list import add_to_list
-from tidegate.committers.trim import Trimmer
-from tidegate.committers.verify import verify
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.opening.store_list import add_to_list
+from tidegate.committers.operations.finish import Finished, finish_decided
+from tidegate.committers.operations.verify import verify
+from tidegate.committers.steps.retire import LOOK_AT_ONCE, _drop_expired
+from tidegate.committers.steps.trim import Trimmer
+from tidegate.committers.transfer.import_rows import read_whole
 from tidegate.errors import (
     BadRecordError,
     ConfigError,
@@ -32,9 +32,10 @@ from tidegate.errors import (
     WalGapError,
     WalUnavailableError,
 )
-from tidegate.observing import At, Level, Observer
-from tidegate.options import Endpoints, Options, StoreAt
-from tidegate.sinks.memory_store import MemoryStore
+from tidegate.observe import events
+from tidegate.observe.events import Gauge, Labels, Observer
+from tidegate.options import Endpoints, Options, StoreRef
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.memory_log import MemoryLog
 
@@ -48,8 +49,8 @@ def place():
 
 def driver_at(place, **options):
     log, store = MemoryLog(place, "n"), MemoryStore(place, "n")
-    where = Endpoints.of("n", f"memory://{place}", [StoreAt("a", f"memory://{place}")])
-    return Driver(where, log, store, Options(**{"key_groups": 4, "apply_deadline_s": 20.0} | options))
+    where = Endpoints.of("n", f"memory://{place}", [StoreRef("a", f"memory://{place}")])
+    return Coordinator(where, log, store, Options(**{"key_groups": 4, "apply_deadline_s": 20.0} | options))
 
 
 def write(driver, batch_id=0):
@@ -140,7 +141,7 @@ class Unfillable(MemoryStore):
 def test_a_store_that_cannot_be_filled_is_added_while_the_log_has_every_version(place):
     driver = opened(place, 2)
     store = Unfillable(uuid.uuid4().hex, "n")
-    follower = add_store(driver, StoreAt("b", store.where), store)
+    follower = add_store(driver, StoreRef("b", store.where), store)
     while not follower.step():
         pass
     assert store.pointer().visible == 2
@@ -150,13 +151,13 @@ def test_a_store_that_cannot_be_filled_is_not_added_behind_a_log_whose_decisions
     driver = opened(place, 3, summary_every=2)
     driver.log.trim_decisions(driver.view.summaries[-1].position)
     driver.view = driver.view._replace(state=None, position=0, summaries=())
-    driver.fold_on()
+    driver.catch_up_log()
     state = driver.folded
     assert state.recent
     driver.log.trim_blobs([], driver.clock.now_us() + 3_600_000_000)
     store = Unfillable(uuid.uuid4().hex, "n")
     with pytest.raises(ConfigError, match="does not reach back to version 1"):
-        add_store(driver, StoreAt("b", store.where), store)
+        add_store(driver, StoreRef("b", store.where), store)
     assert store.identity() is None
 
 
@@ -237,7 +238,7 @@ def test_an_error_that_nobody_foresaw_does_not_end_retirement(place, monkeypatch
         well.set()
         return 0
 
-    monkeypatch.setattr(background, "retire_up_to", retire)
+    monkeypatch.setattr(worker, "retire_up_to", retire)
     work = Background(driver.log, driver.store, driver.options, lambda: driver.epoch)
     try:
         work.published()
@@ -257,20 +258,20 @@ def test_how_far_each_store_is_behind_is_told_while_somebody_observes(place):
             levels[what, at] = value
 
     told = Told()
-    observing.add(told)
+    events.add(told)
     try:
-        look_around(At("n", "a"), driver.store, [Standing("b", "there", 1, 2, 3.0)], 2)
+        report_gauges(Labels("n", "a"), driver.store, [Standing("b", "there", 1, 2, 3.0)], 2)
     finally:
-        observing.remove(told)
-    assert levels[Level.LAG, At("n", "a")] == 0
-    assert levels[Level.LAG, At("n", "b")] == 1
-    assert levels[Level.BEHIND_S, At("n", "b")] == 3.0
+        events.remove(told)
+    assert levels[Gauge.LAG, Labels("n", "a")] == 0
+    assert levels[Gauge.LAG, Labels("n", "b")] == 1
+    assert levels[Gauge.BEHIND_S, Labels("n", "b")] == 3.0
 
 
 def test_a_store_is_asked_how_it_stands_only_while_somebody_observes(place, monkeypatch):
-    monkeypatch.setattr(observing, "_observers", ())  # metrics that another test exported go on observing
+    monkeypatch.setattr(events, "_observers", ())  # metrics that another test exported go on observing
     driver = driver_at(place)  # its store is not even made
-    look_around(At("n", "a"), driver.store, [], 2)
+    report_gauges(Labels("n", "a"), driver.store, [], 2)
 
 
 def test_an_open_that_the_log_did_not_take_is_appended_again(place):

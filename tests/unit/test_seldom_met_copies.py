@@ -7,26 +7,25 @@ import uuid
 import msgspec
 import pytest
 
-from tidegate.committers import verify_rows
-from tidegate.committers.change_stores import _reaches_back
+from tidegate.committers.background.fill import _entry, _fact, _not_ours
+from tidegate.committers.background.follower import FollowerThread, follower_for
+from tidegate.committers.background.membership import _reaches_back
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.export import export
-from tidegate.committers.facts import known_facts
-from tidegate.committers.fill import _entry, _fact, _not_ours
-from tidegate.committers.follower import FollowerThread, follower_for
-from tidegate.committers.import_rows import import_rows, read_whole
-from tidegate.committers.open import open_namespace
-from tidegate.committers.phases import Phases
-from tidegate.committers.pipeline import Pipeline
-from tidegate.committers.pipeline_thread import PipelineThread
-from tidegate.committers.store_list import add_to_list
-from tidegate.committers.trim import Trimmer
-from tidegate.committers.verify import verify
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.opening.store_list import add_to_list
+from tidegate.committers.operations.verify import verify
+from tidegate.committers.pipeline import Pipeline, PipelineThread
+from tidegate.committers.repair import compare_rows
+from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.steps.phases import Phases
+from tidegate.committers.steps.trim import Trimmer
+from tidegate.committers.transfer.export import export
+from tidegate.committers.transfer.import_rows import import_rows, read_whole
 from tidegate.errors import CorruptError, FencedError, SnapshotExpiredError, WalGapError
-from tidegate.observing import At
-from tidegate.options import Endpoints, Options, StoreAt
-from tidegate.sinks.memory_store import MemoryStore
+from tidegate.observe.events import Labels
+from tidegate.options import Endpoints, Options, StoreRef
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal import fold
 from tidegate.wal.memory_log import MemoryLog
@@ -41,9 +40,9 @@ def place():
 
 
 def driver_at(place, **options):
-    where = Endpoints.of("n", f"memory://{place}", [StoreAt("a", f"memory://{place}")])
+    where = Endpoints.of("n", f"memory://{place}", [StoreRef("a", f"memory://{place}")])
     options = Options(**{"key_groups": 4, "apply_deadline_s": 20.0} | options)
-    return Driver(where, MemoryLog(place, "n"), MemoryStore(place, "n"), options)
+    return Coordinator(where, MemoryLog(place, "n"), MemoryStore(place, "n"), options)
 
 
 def barrier_of(driver, batch_id, rows=None):
@@ -71,7 +70,7 @@ def fails(error):
 
 def to_fill(driver):
     store = MemoryStore(uuid.uuid4().hex, "n")
-    at = StoreAt("b", store.where)
+    at = StoreRef("b", store.where)
     follower = follower_for(driver, at, store, fill_first=True)
     commit(driver, ArrowBarrier(driver.log, {"t": {}}, LoadOrigin("listed"), 4))
     add_to_list(driver, "a")
@@ -131,7 +130,7 @@ def test_a_version_that_is_retired_as_it_is_copied_is_tried_anew(place, monkeypa
 
 def test_a_follower_that_is_not_level_yet_stays_behind(place):
     driver = opened(place, 1)
-    follower = follower_for(driver, StoreAt("b", "memory://b"), MemoryStore(uuid.uuid4().hex, "n"))
+    follower = follower_for(driver, StoreRef("b", "memory://b"), MemoryStore(uuid.uuid4().hex, "n"))
     since = follower._level_at
     follower.went_well(level=False)
     assert follower._level_at == since
@@ -153,7 +152,7 @@ def test_an_idle_follower_gives_signs_of_life(place, monkeypatch):
         assert enough.wait(DEADLINE_S)
     finally:
         thread.stop()
-    assert set(beats) == {follower._driver.epoch}
+    assert set(beats) == {follower._coordinator.epoch}
 
 
 def test_a_follower_may_be_stopped_by_its_own_thread():
@@ -255,7 +254,7 @@ def test_a_long_log_tells_how_far_its_check_is(place):
 
 
 def test_keys_are_compared_in_several_passes_where_they_are_many(place, monkeypatch):
-    monkeypatch.setattr(verify_rows, "KEYS_PER_PASS", 5)
+    monkeypatch.setattr(compare_rows, "KEYS_PER_PASS", 5)
     driver = opened(place, 3)
     driver.store.announce(3, max_lease_s=0.0, max_layers=10)
     steps = []
@@ -269,7 +268,7 @@ def test_keys_are_compared_in_several_passes_where_they_are_many(place, monkeypa
 def test_a_version_that_stops_the_line_is_watched_no_more(place, monkeypatch):
     driver = driver_at(place)
     open_namespace(driver, "q")
-    phases = driver.watch = Phases(At("n"))
+    phases = driver.watch = Phases(Labels("n"))
     pipeline = Pipeline(driver)
     pipeline.commit(barrier_of(driver, 0))
     monkeypatch.setattr(driver.store, "begin", fails(CorruptError("damaged")))

@@ -9,18 +9,18 @@ import msgspec
 import pytest
 
 from polling import wait_until
-from tidegate.committers.background import Background
+from tidegate.committers.apply.processes import _Worker
+from tidegate.committers.background.follower import follower_for, followers_of
+from tidegate.committers.background.worker import Background
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.facts import known_facts
-from tidegate.committers.follower import follower_for, followers_of
-from tidegate.committers.local_apply import _Worker
-from tidegate.committers.open import open_namespace
-from tidegate.committers.pipeline_thread import PipelineThread
-from tidegate.committers.retire import retire_up_to
-from tidegate.committers.store_list import remove_from_list
-from tidegate.committers.verify import verify
-from tidegate.committers.verify_rows import KEYS_NAMED
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.opening.store_list import remove_from_list
+from tidegate.committers.operations.verify import verify
+from tidegate.committers.pipeline import PipelineThread
+from tidegate.committers.repair.compare_rows import KEYS_NAMED
+from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import (
     CorruptError,
     SnapshotExpiredError,
@@ -28,11 +28,11 @@ from tidegate.errors import (
     StoreUnavailableError,
     WalGapError,
 )
-from tidegate.options import Endpoints, Options, StoreAt
-from tidegate.sinks.memory_store import MemoryStore
-from tidegate.sinks.sealing_store import SealingStore
+from tidegate.options import Endpoints, Options, StoreRef
+from tidegate.sinks.capabilities import SupportsApplyAndSeal
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.store_harness import ManualClock
+from tidegate.testing.store.harness import ManualClock
 from tidegate.wal.memory_log import MemoryLog
 
 DEADLINE_S = 60.0
@@ -45,11 +45,11 @@ def place():
 
 def driver_at(place, kind=MemoryStore, names=("a",), **options):
     stores = [
-        StoreAt(name, f"memory://{place}{'-' + name if number else ''}") for number, name in enumerate(names)
+        StoreRef(name, f"memory://{place}{'-' + name if number else ''}") for number, name in enumerate(names)
     ]
     where = Endpoints.of("n", f"memory://{place}", stores)
     options = Options(**{"key_groups": 4, "apply_deadline_s": 20.0} | options)
-    return Driver(where, MemoryLog(place, "n"), kind(place, "n"), options, ManualClock())
+    return Coordinator(where, MemoryLog(place, "n"), kind(place, "n"), options, ManualClock())
 
 
 def barrier_of(driver, batch_id):
@@ -119,7 +119,7 @@ def test_what_a_store_refuses_because_it_was_retired_is_no_finding(place, monkey
 # -- apply, seal, retire --------------------------------------------------------------------------------
 
 
-class Sealing(MemoryStore, SealingStore):
+class Sealing(MemoryStore, SupportsApplyAndSeal):
     """Takes the last chunks and the seal in one call."""
 
     def apply_and_seal(self, stamp, counts, *chunks, sets=None):
@@ -249,8 +249,8 @@ def test_a_follower_whose_store_can_wait_for_copies_keeps_the_options(place, mon
     driver = opened(place, wait_replicas=0)
     store = MemoryStore(uuid.uuid4().hex, "n")
     monkeypatch.setattr(store, "checks_of_confirm", lambda **_: [])
-    own = follower_for(driver, StoreAt("b", store.where), store)
-    assert own._driver.options.wait_replicas == driver.options.wait_replicas
+    own = follower_for(driver, StoreRef("b", store.where), store)
+    assert own._coordinator.options.wait_replicas == driver.options.wait_replicas
 
 
 # -- a process that applies -------------------------------------------------------------------------------

@@ -9,20 +9,32 @@ from types import SimpleNamespace
 
 import pytest
 
+from tidegate.committers.background.follower import FollowerThread
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.follower import FollowerThread
-from tidegate.committers.open import open_namespace
-from tidegate.committers.right_of_way import RightOfWay
+from tidegate.committers.coordinator import ApplyPriority, Coordinator
+from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import CorruptError
-from tidegate.options import Endpoints, Options, StoreAt
-from tidegate.sinks.memory_store import MemoryStore
+from tidegate.options import Endpoints, Options, StoreRef
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.spark import batch as context
 from tidegate.spark.sink import VersionedSink
+from tidegate.spark.writer import OpenWriter
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.memory_log import MemoryLog
 
 WAIT_S = 30.0
+
+
+def writer_on(sink, driver, alive=lambda: True, followers=()):
+    """The open writer of a sink, on a driver that is not Spark's."""
+    connections = SimpleNamespace(
+        coordinator=driver,
+        followers=list(followers),
+        setting=sink._setting(),
+        placement=None,
+        close=lambda: None,
+    )
+    return OpenWriter(connections, alive)
 
 
 class Slow:
@@ -62,12 +74,11 @@ def test_a_follower_that_catches_up_gets_no_second_thread_when_a_query_comes_aga
     sink = VersionedSink(namespace="flights", **where, heartbeat_s=0.01)
     slow, closed = Slow(), SimpleNamespace(close=lambda: None)
     slow.store = closed
-    sink._followers = [slow]
-    sink._driver = SimpleNamespace(log=closed, store=closed, epoch=0, last_decided=0, way=RightOfWay())
+    driver = SimpleNamespace(log=closed, store=closed, epoch=0, last_decided=0, priority=ApplyPriority())
     running = threading.Event()
     running.set()
-    sink._keep_alive(running.is_set)
-    first = sink._background
+    writer = writer_on(sink, driver, running.is_set, [slow])
+    first = writer.background
     assert slow.began.wait(WAIT_S)
     running.clear()
     for thread in first._threads:
@@ -76,14 +87,14 @@ def test_a_follower_that_catches_up_gets_no_second_thread_when_a_query_comes_aga
     slow.began.clear()
     if not answers:
         slow.answered.clear()
-    sink._keep_alive(lambda: True)
-    assert sink._background is not first
+    writer.keep_alive(lambda: True)
+    assert writer.background is not first
     if not answers:
         assert slow.at_once == 1, "nobody has waited for it"
         assert not slow.began.wait(0.1)
         slow.answered.set()
     assert slow.began.wait(WAIT_S)
-    sink._release()
+    writer.close()
     assert (slow.most, slow.at_once) == (1, 0)
 
 
@@ -105,7 +116,7 @@ def test_a_follower_that_meets_an_error_is_told_and_tries_again():
         driven_by=None,
         step=step,
         beat=lambda: True,
-        met=met.append,
+        retried=met.append,
         went_well=lambda **_: well.set(),
     )
     thread = FollowerThread(follower, lambda: False)
@@ -178,25 +189,27 @@ def test_a_query_of_a_jvm_that_is_gone_does_not_run():
 # -- schemas that a server lost ------------------------------------------------------------------------------
 
 
-def sink_and_driver(place):
-    where = Endpoints.of("n", f"memory://{place}", [StoreAt("a", f"memory://{place}")])
-    driver = Driver(where, MemoryLog(place, "n"), MemoryStore(place, "n"), Options(key_groups=4))
+def writer_and_driver(place):
+    where = Endpoints.of("n", f"memory://{place}", [StoreRef("a", f"memory://{place}")])
+    driver = Coordinator(where, MemoryLog(place, "n"), MemoryStore(place, "n"), Options(key_groups=4))
     open_namespace(driver, "q")
     commit(driver, ArrowBarrier(driver.log, {"t": {b"k": b"v"}}, batch("q", 0), 4))
-    return VersionedSink(namespace="n", wal=where.wal, store=f"memory://{place}"), driver
+    sink = VersionedSink(namespace="n", wal=where.wal, store=f"memory://{place}")
+    return contextlib.closing(writer_on(sink, driver, lambda: False)), driver
 
 
 def test_schemas_that_a_server_lost_are_put_back_before_the_next_batch_asks_for_them(monkeypatch):
-    sink, driver = sink_and_driver(uuid.uuid4().hex)
-    known = sink._known(driver)
-    driver.store._space.schemas.clear()
-    monkeypatch.setattr(driver.store, "unverified", lambda: True)
-    monkeypatch.setattr(driver.store, "comparing", lambda _: contextlib.nullcontext(1))
-    assert sink._known(driver) == known
+    opened, driver = writer_and_driver(uuid.uuid4().hex)
+    with opened as writer:
+        known = writer.schemas()
+        driver.store._space.schemas.clear()
+        monkeypatch.setattr(driver.store, "unverified", lambda: True)
+        monkeypatch.setattr(driver.store, "comparing", lambda _: contextlib.nullcontext(1))
+        assert writer.schemas() == known
 
 
 def test_schemas_that_are_missing_where_nothing_was_lost_are_named(monkeypatch):
-    sink, driver = sink_and_driver(uuid.uuid4().hex)
+    opened, driver = writer_and_driver(uuid.uuid4().hex)
     driver.store._space.schemas.clear()
-    with pytest.raises(CorruptError, match="of table t at version 1 is missing"):
-        sink._known(driver)
+    with opened as writer, pytest.raises(CorruptError, match="of table t at version 1 is missing"):
+        writer.schemas()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from tidegate.spark.small_batches import SPREAD, WAIT_MAX, SmallBatches
+from tidegate.spark.staging.small_batches import SPREAD, WAIT_MAX, SmallBatchPredictor
 
 
-def collects(small: SmallBatches, sizes: list[int], limit: int) -> list[str]:
+def collects(small: SmallBatchPredictor, sizes: list[int], limit: int) -> list[str]:
     """What becomes of batches of so many rows: collected, cut and then the job's, or the job's."""
     ways = []
     for rows in sizes:
@@ -23,17 +23,22 @@ def collects(small: SmallBatches, sizes: list[int], limit: int) -> list[str]:
 
 
 def test_the_first_batch_may_be_a_backlog() -> None:
-    assert collects(SmallBatches(10, 1_000), [1, 1, 10, 1], 10) == ["job", "driver", "driver", "driver"]
+    assert collects(SmallBatchPredictor(10, 1_000), [1, 1, 10, 1], 10) == [
+        "job",
+        "driver",
+        "driver",
+        "driver",
+    ]
 
 
 def test_none_is_collected_when_it_is_off_or_rows_are_many_or_long() -> None:
-    assert collects(SmallBatches(0, 1_000), [0] * 3, 10) == ["job"] * 3
-    assert collects(SmallBatches(10, 1_000), [11] * 3, 10) == ["job"] * 3
-    assert collects(SmallBatches(10, 99), [10] * 3, 10) == ["job"] * 3
+    assert collects(SmallBatchPredictor(0, 1_000), [0] * 3, 10) == ["job"] * 3
+    assert collects(SmallBatchPredictor(10, 1_000), [11] * 3, 10) == ["job"] * 3
+    assert collects(SmallBatchPredictor(10, 99), [10] * 3, 10) == ["job"] * 3
 
 
 def test_a_cut_batch_is_remembered_and_waited_for_longer_each_time() -> None:
-    small = SmallBatches(10, 1_000)
+    small = SmallBatchPredictor(10, 1_000)
     assert collects(small, [1, 1, 99], 10) == ["job", "driver", "cut"]
     assert collects(small, [99, 1, 1], 10) == ["job", "job", "driver"]
     assert collects(small, [99, 1, 1, 1], 10) == ["cut", "job", "job", "driver"]
@@ -41,7 +46,7 @@ def test_a_cut_batch_is_remembered_and_waited_for_longer_each_time() -> None:
 
 
 def test_a_batch_that_was_cut_for_a_long_cell_does_not_count_towards_its_own_wait() -> None:
-    small = SmallBatches(10, 1_000)
+    small = SmallBatchPredictor(10, 1_000)
     small.staged(1, 1)
     for waited in (1, 2, 4):
         assert small.expected
@@ -53,12 +58,12 @@ def test_a_batch_that_was_cut_for_a_long_cell_does_not_count_towards_its_own_wai
 
 
 def test_every_second_batch_is_large_and_hardly_any_is_cut() -> None:
-    ways = collects(SmallBatches(10, 1_000), [1, 99] * 1_000, 10)
+    ways = collects(SmallBatchPredictor(10, 1_000), [1, 99] * 1_000, 10)
     assert ways.count("cut") < 6 + 1_000 / WAIT_MAX + 1
 
 
 def test_after_many_that_went_well_it_is_forgotten() -> None:
-    small = SmallBatches(10, 1_000)
+    small = SmallBatchPredictor(10, 1_000)
     collects(small, [1, *[99, *[1] * 100] * 3], 10)
     assert collects(small, [1] * WAIT_MAX, 10) == ["driver"] * WAIT_MAX
     assert collects(small, [99, 1, 1], 10) == ["cut", "job", "driver"]
@@ -68,7 +73,7 @@ def test_all_partitions_together_give_a_bounded_number_of_rows() -> None:
     chance = random.Random(1)
     for _ in range(200):
         limit, partitions = chance.choice([1, 10, 5_000]), chance.choice([1, 2, 3, 16, 200, 5_000])
-        small = SmallBatches(limit, 1_000)
+        small = SmallBatchPredictor(limit, 1_000)
         fits = small.fits(partitions)
         assert fits is (partitions <= SPREAD)
         assert small.fits(partitions)

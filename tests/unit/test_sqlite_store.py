@@ -16,10 +16,11 @@ from tidegate.errors import (
     StoreUnavailableError,
     VersionRegressedError,
 )
-from tidegate.sinks import sqlite_rows
-from tidegate.sinks.sqlite_store import SqliteStore
-from tidegate.sinks.store import Identity, Lease
-from tidegate.testing.store_harness import (
+from tidegate.sinks.records import Identity
+from tidegate.sinks.rules.leases import Lease
+from tidegate.sinks.sqlite import rows as sqlite_rows
+from tidegate.sinks.sqlite.store import SqliteStore
+from tidegate.testing.store.harness import (
     chunks_of,
     counts_of,
     entry,
@@ -307,8 +308,8 @@ def test_a_full_disk_is_unavailable_and_ends(store):
 
 WRITER = """
 import sys
-from tidegate.sinks.sqlite_store import SqliteStore
-from tidegate.testing.store_harness import chunks_of, counts_of, stamp
+from tidegate.sinks.sqlite.store import SqliteStore
+from tidegate.testing.store.harness import chunks_of, counts_of, stamp
 
 store = SqliteStore(sys.argv[1], "n", timeout_s=20)
 version = int(sys.argv[2])
@@ -499,8 +500,8 @@ def test_who_made_it_makes_another_after_others_dropped_it(store, root):
 FORKING = """
 import os, sys, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on, when Arrow's threads run
-from tidegate.sinks.sqlite_store import SqliteStore
-from tidegate.testing.store_harness import put, get
+from tidegate.sinks.sqlite.store import SqliteStore
+from tidegate.testing.store.harness import put, get
 
 store = SqliteStore(sys.argv[1], "n", timeout_s=20)
 put(store, 1, {"t": {b"k": b"parent"}})

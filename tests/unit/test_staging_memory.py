@@ -9,14 +9,13 @@ import tracemalloc
 import pyarrow as pa
 import pytest
 
-from tidegate.key_groups import encode_key
-from tidegate.spark import state_read
-from tidegate.spark.key_rows import ROWS, KeyRows
-from tidegate.spark.keyed_merge import merge_with
-from tidegate.spark.keyed_patch import PatchedTable
-from tidegate.wal.bad_rows import CHANGES, StageSpec
-from tidegate.wal.changelog import stage_task
-from tidegate.wal.file_log import FileLog
+from tidegate.keys.groups import encode_key
+from tidegate.spark.state import read as state_read
+from tidegate.spark.state.key_rows import ROWS, KeyRows
+from tidegate.spark.state.merge import PatchedTable, merge_with
+from tidegate.wal.file.log import FileLog
+from tidegate.wal.staging.bad_rows import CHANGES, StageSpec
+from tidegate.wal.staging.changelog import stage_task
 
 BATCH_ROWS, VALUE_BYTES, FRAME_BYTES = 1_000, 200, 100_000
 

@@ -19,24 +19,27 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.key_groups import groups_of, key_group
-from tidegate.local_dir import LocalDir
-from tidegate.sinks import state_cache, state_chain, state_run
-from tidegate.sinks.layout import payloads
-from tidegate.sinks.state_cache import CacheSpec
-from tidegate.sinks.state_chain import links_at
-from tidegate.sinks.state_lookup import hashes_of
-from tidegate.sinks.state_pieces import Pieces
-from tidegate.spark import cached_state
-from tidegate.spark.cached_state import CachedState, CachePlace
+from tidegate.base.local_dir import LocalDir
+from tidegate.keys.groups import groups_of, key_group
+from tidegate.sinks.cache import cache as state_cache
+from tidegate.sinks.cache import links as state_chain
+from tidegate.sinks.cache import runs
+from tidegate.sinks.cache.buffer.buffer import Buffer
+from tidegate.sinks.cache.buffer.limits import BufferLimits
+from tidegate.sinks.cache.cache import CacheSpec
+from tidegate.sinks.cache.links import links_at
+from tidegate.sinks.cache.lookup import hashes_of
+from tidegate.sinks.cache.pieces import Pieces
+from tidegate.sinks.rules.layout import payloads
+from tidegate.spark.state import cache as cached_state
+from tidegate.spark.state.cache import CachedState, CachePlace
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal import memory_log
-from tidegate.wal.bad_rows import StageSpec
-from tidegate.wal.buffer import Buffer, BufferLimits
-from tidegate.wal.changelog import stage_task
 from tidegate.wal.manifest import Component, Manifest
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import TableAt
+from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.changelog import stage_task
 
 UUID = "0123456789abcdef" * 2
 TABLES = ("airports", "sums")
@@ -329,7 +332,7 @@ def test_nor_with_little_memory(world, memory_bytes):
 
 
 def test_nor_when_many_keys_have_one_hash(world, monkeypatch):
-    monkeypatch.setattr(state_run, "hashes_of", few_hashes)
+    monkeypatch.setattr(runs, "hashes_of", few_hashes)
     counts = run(world, range(200, 204))
     assert counts["hits"] > counts["misses"] / 2
 

@@ -5,12 +5,12 @@ import uuid
 import pytest
 
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.committers.state_links import LOOK_BACK, StateLinks
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import WalUnavailableError
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.memory_store import MemoryStore
+from tidegate.sinks.memory.store import MemoryStore
+from tidegate.spark.state.links import LOOK_BACK, StateLinks
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.memory_log import MemoryLog
 
@@ -24,7 +24,7 @@ def driver():
 def opened(place):
     log, store = MemoryLog(place, "n"), MemoryStore(place, "n")
     where = Endpoints("n", f"memory://{place}", f"memory://{place}")
-    driver = Driver(where, log, store, Options(key_groups=4))
+    driver = Coordinator(where, log, store, Options(key_groups=4))
     open_namespace(driver, "q")
     return driver
 

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tidegate.base.local_dir import LocalDir
 from tidegate.errors import CorruptError
-from tidegate.local_dir import LocalDir
-from tidegate.sinks.state_pieces import Pieces
-from tidegate.sinks.state_run import PieceRef, places_of, rows_of
-from tidegate.wal.buffer import Buffer, BufferLimits
+from tidegate.sinks.cache.buffer.buffer import Buffer
+from tidegate.sinks.cache.buffer.limits import BufferLimits
+from tidegate.sinks.cache.pieces import Pieces
+from tidegate.sinks.cache.runs import PieceRef, places_of, rows_of
 
 ROWS = 40
 PIECE = 10_000
@@ -26,7 +27,7 @@ SCRIPT = """
     sys.path.insert(0, sys.argv[2])
     from pathlib import Path
     from test_state_pieces import opened, rows
-    from tidegate.sinks.state_pieces import Pieces
+    from tidegate.sinks.cache.pieces import Pieces
     pieces = Pieces(lambda: opened(Path(sys.argv[1]), int(sys.argv[3])))
     for number in range(6):
         ref = pieces.write(f"7-{number}", rows(number), 7, range(8))

@@ -7,15 +7,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tidegate.base.local_dir import LocalDir
 from tidegate.errors import CorruptError
-from tidegate.key_groups import groups_of, key_group
-from tidegate.local_dir import LocalDir
-from tidegate.sinks import state_run
-from tidegate.sinks.state_lookup import find, hashes_of
-from tidegate.sinks.state_merge import evict, merge, merge_from, newest
-from tidegate.sinks.state_pieces import Pieces
-from tidegate.sinks.state_run import Answers, PieceRef, Run, place_of, places_of, rows_of
-from tidegate.wal.buffer import Buffer, BufferLimits
+from tidegate.keys.groups import groups_of, key_group
+from tidegate.sinks.cache import runs as state_run
+from tidegate.sinks.cache.buffer.buffer import Buffer
+from tidegate.sinks.cache.buffer.limits import BufferLimits
+from tidegate.sinks.cache.compaction import evict, merge, merge_from, newest
+from tidegate.sinks.cache.lookup import find, hashes_of
+from tidegate.sinks.cache.pieces import Pieces
+from tidegate.sinks.cache.runs import Answers, PieceRef, Run, place_of, places_of, rows_of
 
 KEY_GROUPS = 8
 

@@ -17,7 +17,7 @@ from tidegate.committers.states import (
     State,
     after_read_back,
 )
-from tidegate.sinks.store import Pointer
+from tidegate.sinks.records import Pointer
 from tidegate.wal.record import Folded, LoadOrigin, VersionFact
 
 ROOT = Path(__file__).parents[2]

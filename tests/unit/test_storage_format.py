@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.key_groups import encode_key, key_group
-from tidegate.names import escape
+from tidegate.base.names import escape
+from tidegate.keys.groups import encode_key, key_group
 
 PAGE = (Path(__file__).parents[2] / "docs" / "storage-format.md").read_text()
 

@@ -10,30 +10,30 @@ import pytest
 from typer.testing import CliRunner
 
 import tidegate
+from tampering import stores
 from tidegate.cli import app
-from tidegate.committers.verify import verify
+from tidegate.committers.operations.verify import verify
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.options import Options, store_at
+from tidegate.options import Options, parse_store
 from tidegate.sinks.open_store import open_store
-from tidegate.testing import tampering
 from tidegate.testing.example import BATCHES, Example
 from tidegate.ui.facts import Facts
 from tidegate.wal.fold import fact_of
 from tidegate.wal.open_log import open_log
 
 CASES = int(os.environ.get("TIDEGATE_TAMPER", "150"))
-"""So many changes at random; for longer: python -m tidegate.testing.tampering."""
+"""So many changes at random; for longer: python -m tampering.stores."""
 
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
-    return tampering.SqliteCases(tmp_path_factory.mktemp("tampered"))
+    return stores.SqliteCases(tmp_path_factory.mktemp("tampered"))
 
 
 @pytest.mark.parametrize("part", range(3))
 def test_a_store_with_any_value_changed_gives_what_was_there_or_says_where(cases, part):
     told = []
-    assert tampering.run(cases, CASES // 3, 1 + part * (CASES // 3), told.append) == 0, told
+    assert stores.run(cases, CASES // 3, 1 + part * (CASES // 3), told.append) == 0, told
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_a_schema_that_is_missing_is_told_with_its_place(store, tmp_path, words)
 
 def test_a_schema_that_is_missing_is_told_on_the_page(store, tmp_path):
     url = store("meta.sqlite", "DELETE FROM schemas")
-    facts = Facts("flights", (store_at(url),), f"file://{tmp_path}/wal")
+    facts = Facts("flights", (parse_store(url),), f"file://{tmp_path}/wal")
     with pytest.raises(CorruptError, match="of table aircraft at version 3 is missing"):
         facts.key("aircraft", ["N14228"])
 
@@ -143,12 +143,12 @@ OBJECTS += [b'+{"departures":1,"delay":"12.5"}', b"+{"]
 
 @pytest.mark.parametrize("value", OBJECTS)
 def test_a_value_that_is_none_of_its_columns_is_none_for_spark_either(store, value, monkeypatch):
-    monkeypatch.setattr(tampering, "KEY_GROUPS", 1)
+    monkeypatch.setattr(stores, "KEY_GROUPS", 1)
     url = store("shard-00.sqlite", f"UPDATE {AIRPORTS} SET value = ? WHERE key = ?", value, b"EWR")
     with pytest.raises(CorruptError, match="key b'EWR'"):
         scan(url)
     with pytest.raises(CorruptError, match="table airports, key b'EWR'"):
-        tampering._as_spark(url, {})
+        stores._as_spark(url, {})
 
 
 def test_an_entry_that_is_no_text_is_told_with_its_place(store):
@@ -167,7 +167,7 @@ def test_verify_looks_for_no_version_above_the_logs_last_one(store, tmp_path, co
         assert len(asked) < 1_000, "it looks for all of them"
         return fact_of(state, version)
 
-    monkeypatch.setattr("tidegate.committers.verify.fact_of", counted)
+    monkeypatch.setattr("tidegate.committers.operations.verify.fact_of", counted)
     url = store("meta.sqlite", f"UPDATE pointer SET {column} = ?", 2**53)
     with contextlib.closing(open_store(url, "flights")) as opened:
         found = verify(open_log(f"file://{tmp_path}/wal", "flights"), opened).findings

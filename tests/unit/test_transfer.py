@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 import tidegate
 from tidegate.cli import app
-from tidegate.committers.driver import Driver
-from tidegate.committers.export import export
-from tidegate.committers.export_format import MANIFEST, checksum_of, place_of
-from tidegate.committers.import_rows import import_rows, read_whole
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.transfer.export import export
+from tidegate.committers.transfer.export_format import MANIFEST, checksum_of, place_of
+from tidegate.committers.transfer.import_rows import import_rows, read_whole
 from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
@@ -77,7 +77,7 @@ def test_rows_are_dealt_into_buckets_and_files(place, tmp_path):
     manifest = export(store, store.identity(), 1, tmp_path / "x", file_bytes=1_000_000)
     assert len(manifest.tables["aircraft"].files) > 1
     example.close()
-    driver = Driver(
+    driver = Coordinator(
         Endpoints("copy", wal, url), open_log(wal, "copy"), open_store(url, "copy"), Options(key_groups=5)
     )
     assert import_rows(driver, tmp_path / "x", *read_whole(tmp_path / "x"), bucket_bytes=1_000).version == 1
@@ -146,7 +146,8 @@ def test_tables_that_a_file_system_does_not_tell_apart_are_not_exported_over_eac
     example.write({"LEGS": {("EWR", 1): {"dest": "IAH"}}})
     example.close()
     monkeypatch.setattr(
-        "tidegate.committers.export.place_of", lambda folder, table, at: place_of(folder, table.lower(), at)
+        "tidegate.committers.transfer.export.place_of",
+        lambda folder, table, at: place_of(folder, table.lower(), at),
     )
     told = run(place, "export", place / "exported", wal=False, code=2)
     assert "does not tell legs from a name that differs in upper and lower case" in " ".join(told.split())

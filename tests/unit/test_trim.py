@@ -6,16 +6,17 @@ import uuid
 import msgspec
 import pytest
 
-from tidegate import failpoints
-from tidegate.clock import Clock
-from tidegate.committers.apply import chunks_of, plan, read_manifest
-from tidegate.committers.background import Background
+from tidegate.base import failpoints
+from tidegate.base.clock import Clock
+from tidegate.base.failpoints import FailpointError
+from tidegate.committers.apply.apply import chunks_of, plan, read_manifest
+from tidegate.committers.background.worker import Background
 from tidegate.committers.commit import commit, until_decided
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.committers.recover import facts_from
-from tidegate.committers.retire import retire_up_to
-from tidegate.committers.trim import Trimmer, cut_place, keep_from_us
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.opening.recover import facts_from
+from tidegate.committers.steps.retire import retire_up_to
+from tidegate.committers.steps.trim import Trimmer, cut_place, keep_from_us
 from tidegate.errors import (
     CorruptError,
     FencedError,
@@ -24,10 +25,9 @@ from tidegate.errors import (
     WalGapError,
     WalUnavailableError,
 )
-from tidegate.failpoints import FailpointError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.store import Pointer
+from tidegate.sinks.records import Pointer
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import RECENT_MAX, SummaryPlace, View, fold_all, replay_of
@@ -70,7 +70,7 @@ class Namespace:
     def driver(self):
         endpoints = Endpoints("n", f"memory://{self.name}", f"memory://{self.name}")
         store = open_store(endpoints.store, "n", None, self.clock)
-        return Driver(endpoints, self.log(), store, self.options, self.clock)
+        return Coordinator(endpoints, self.log(), store, self.options, self.clock)
 
     def opened(self):
         driver = self.driver()

@@ -8,23 +8,23 @@ import pyarrow as pa
 import pytest
 
 import tidegate.aio
-from tidegate import failpoints
-from tidegate.committers.fill import fill
-from tidegate.committers.open import open_namespace
-from tidegate.committers.retire import retire_up_to
-from tidegate.committers.verify import verify
-from tidegate.durations import duration_us
+from tidegate.base import failpoints
+from tidegate.base.durations import duration_us
+from tidegate.base.failpoints import FailpointError
+from tidegate.committers.background.fill import fill
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.verify import verify
+from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import ConfigError
-from tidegate.failpoints import FailpointError
 from tidegate.options import Options
-from tidegate.sinks import memory_store
-from tidegate.sinks.layout import unpack
+from tidegate.sinks.memory import store as memory_store
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.rules.layout import unpack
 from tidegate.testing.example import Example
-from tidegate.testing.store_harness import ManualClock
+from tidegate.testing.store.harness import ManualClock
 from tidegate.wal import memory_log
-from tidegate.wal.bad_rows import CHANGES, StageSpec
-from tidegate.wal.expiring import expiring
+from tidegate.wal.staging.bad_rows import CHANGES, StageSpec
+from tidegate.wal.staging.expiry import expiring
 
 DAY_S = 86_400
 WEEK = Options(key_groups=2, keep_versions=2, ttl={"airports": "7 days"})

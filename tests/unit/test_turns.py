@@ -5,12 +5,12 @@ import threading
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.spark import turns
-from tidegate.spark.turns import Turns
+from tidegate.spark import lock
+from tidegate.spark.lock import SinkLock
 
 
 def test_who_asks_again_is_refused_at_once():
-    held = Turns()
+    held = SinkLock()
     with held, pytest.raises(ConfigError, match="in the middle of a batch or a load"), held:
         pass
     with held:
@@ -19,9 +19,9 @@ def test_who_asks_again_is_refused_at_once():
 
 def test_a_thread_that_the_one_before_waits_for_is_told_of_and_refused(monkeypatch, caplog):
     """As in a function of sink.each that asks a pool of threads for a load, and waits for it."""
-    monkeypatch.setattr(turns, "TOLD_S", 0.01)
-    monkeypatch.setattr(turns, "TURN_S", 0.03)
-    held, refused = Turns(), []
+    monkeypatch.setattr(lock, "TOLD_S", 0.01)
+    monkeypatch.setattr(lock, "TURN_S", 0.03)
+    held, refused = SinkLock(), []
 
     def load():
         with pytest.raises(ConfigError, match="outside of it") as raised, held:
@@ -37,8 +37,8 @@ def test_a_thread_that_the_one_before_waits_for_is_told_of_and_refused(monkeypat
 
 
 def test_who_waits_a_while_comes_in(monkeypatch):
-    monkeypatch.setattr(turns, "TOLD_S", 0.01)
-    held, came = Turns(), threading.Event()
+    monkeypatch.setattr(lock, "TOLD_S", 0.01)
+    held, came = SinkLock(), threading.Event()
 
     def load():
         with held:

@@ -21,9 +21,9 @@ from importlib import resources
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.options import Options, StoreAt, store_at
+from tidegate.options import Options, StoreRef, parse_store
 from tidegate.testing.example import BATCHES, Example
-from tidegate.testing.store_harness import ManualClock
+from tidegate.testing.store.harness import ManualClock
 from tidegate.ui.facts import Facts
 from tidegate.ui.server import Server
 
@@ -50,7 +50,7 @@ def served():
     def serve(wal, *stores, metrics_url=None):
         soon = {"timeout_s": 1}
         ats = tuple(
-            StoreAt(f"s{number}", url, soon if url.startswith("redis:") else {})
+            StoreRef(f"s{number}", url, soon if url.startswith("redis:") else {})
             for number, url in enumerate(stores)
         )
         facts = Facts("flights", ats, wal, None, metrics_url)
@@ -146,7 +146,7 @@ def test_a_value_that_is_no_number_does_not_change_by_itself_and_large_ones_are_
     for departures, delay in ((2**63 - 1, "NaN"), (2**63 - 1, "NaN"), (1, 0.0), (1, -0.0)):
         writer.write({"airports": {"EWR": {"departures": departures, "delay": delay}}})
     writer.close()
-    with contextlib.closing(Facts("flights", (store_at(store),), wal)) as facts:
+    with contextlib.closing(Facts("flights", (parse_store(store),), wal)) as facts:
         found = [(one["version"], one["shown"]) for one in facts.key("airports", ["EWR"])["values"]]
     assert found == [
         (4, '{"departures": 1, "delay": -0.0}'),
@@ -180,7 +180,7 @@ def seen_after(tmp_path):
             writer.write(rows, starts=frozenset(starts))
             clock.advance(seconds)
         writer.close()
-        with contextlib.closing(Facts("flights", (store_at(store),), wal)) as facts:
+        with contextlib.closing(Facts("flights", (parse_store(store),), wal)) as facts:
             return [(one["version"], one["value"]) for one in facts.key("aircraft", ["N1"])["values"]]
 
     return history

@@ -7,15 +7,15 @@ import uuid
 
 import pytest
 
-from tidegate.clock import Clock
+from tidegate.base.clock import Clock
+from tidegate.base.names import check_token
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.given_rows import GivenRows
-from tidegate.committers.open import open_namespace
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError
-from tidegate.names import check_token
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.memory_store import MemoryStore
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import Column, LoadOrigin, TableSchema, decode_record
 
@@ -23,7 +23,7 @@ SCHEMA = TableSchema((Column("k", "string"),), (Column("v", "int"),))
 
 
 def opened(name):
-    driver = Driver(
+    driver = Coordinator(
         Endpoints("flights", f"memory://{name}", f"memory://{name}"),
         MemoryLog(name, "flights"),
         MemoryStore(name, "flights"),
@@ -34,7 +34,7 @@ def opened(name):
 
 
 def load(driver, token):
-    rows = GivenRows(driver.log, LoadOrigin(token), ("t",), {"t": SCHEMA}, lambda: iter(()), Clock())
+    rows = StoredRowsBarrier(driver.log, LoadOrigin(token), ("t",), {"t": SCHEMA}, lambda: iter(()), Clock())
     return commit(driver, rows).version
 
 

@@ -5,12 +5,12 @@ import uuid
 
 import pytest
 
-from tidegate.checks import Check
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
+from tidegate.base.checks import Check
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.memory_store import MemoryStore
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.wal.memory_log import MemoryLog
 
 FAILED = Check("replication", "fail", "1 copy; give it 3", "durable before acknowledged (I3)")
@@ -29,7 +29,7 @@ def driver_on(*found, options=None):
     name = uuid.uuid4().hex
     log = CheckedLog(name, "n")
     log.found = found
-    return Driver(
+    return Coordinator(
         Endpoints("n", f"memory://{name}", f"memory://{name}"),
         log,
         MemoryStore(name, "n"),

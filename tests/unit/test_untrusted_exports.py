@@ -13,20 +13,20 @@ import pytest
 from pyarrow import parquet
 
 import tidegate
-from tidegate.committers import parquet_pages
-from tidegate.committers.driver import Driver
-from tidegate.committers.export_format import MANIFEST, place_of
-from tidegate.committers.export_rows import ROWS
-from tidegate.committers.import_rows import import_rows, read_whole
+from tampering.made_export import MadeTable, make_export, placed, stamp
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.transfer import parquet_pages
+from tidegate.committers.transfer.export_format import MANIFEST, place_of
+from tidegate.committers.transfer.export_rows import ROWS
+from tidegate.committers.transfer.import_rows import import_rows, read_whole
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import Example
-from tidegate.testing.made_export import MadeTable, make_export, placed, stamp
-from tidegate.wal import quarantine
 from tidegate.wal.open_log import open_log
-from tidegate.wal.own_tables import INSTANCES_SCHEMA
 from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.staging import quarantine
+from tidegate.wal.staging.own_tables import INSTANCES_SCHEMA
 
 PEOPLE = TableSchema((Column("name", "string"),), (Column("age", "int"), Column("born", "date")))
 FIT = b'+{"age":7,"born":"2019-01-31"}'
@@ -35,7 +35,7 @@ FIT = b'+{"age":7,"born":"2019-01-31"}'
 def imported(folder, namespace="made"):
     """The version that an import makes; the store and the log are in the folder above."""
     wal, store = f"file://{folder.parent}/wal", f"sqlite://{folder.parent}/store"
-    driver = Driver(
+    driver = Coordinator(
         Endpoints(namespace, wal, store),
         open_log(wal, namespace),
         open_store(store, namespace),
@@ -324,7 +324,7 @@ IN_LITTLE_MEMORY = """
     import resource, sys
     import pyarrow, pyarrow.compute, pyarrow.parquet
     from pathlib import Path
-    from tidegate.committers.export_format import batches_of, read_manifest
+    from tidegate.committers.transfer.export_format import batches_of, read_manifest
     from tidegate.errors import CorruptError
 
     pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -5,7 +5,16 @@ import random
 import pytest
 
 from secret_urls import URLS, pieces, secret_in, shapes
-from tidegate.urls import Address, addresses, hide, parts_of, path_of, redact, scheme_of, user_and_password
+from tidegate.base.urls import (
+    Address,
+    addresses,
+    hide,
+    parts_of,
+    path_of,
+    redact,
+    scheme_of,
+    user_and_password,
+)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import BadRecordError
-from tidegate.value_encoding import encoder_of
-from tidegate.values import values_of
+from tidegate.values.decode import values_of
+from tidegate.values.encode import encoder_of
 from tidegate.wal.record import Column, TableSchema
 
 D, UTC = decimal.Decimal, datetime.timezone.utc

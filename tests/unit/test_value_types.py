@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.spark.encoding import check_value_type, types
+from tidegate.spark.calls.columns import check_value_type, types
 
 INT = types.IntegerType()
 STRUCT = types.StructType

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate import values
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.sinks.reads import BATCH
-from tidegate.spark.arrow_rows import columns_of
-from tidegate.values import kind_of, values_of
+from tidegate.sinks.rules.reads import BATCH
+from tidegate.spark.source.arrow_rows import columns_of
+from tidegate.values import decode as values
+from tidegate.values.decode import kind_of, values_of
 from tidegate.wal.record import Column, TableSchema
 
 D = decimal.Decimal

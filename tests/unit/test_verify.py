@@ -8,16 +8,16 @@ import uuid
 import msgspec
 import pytest
 
-from tidegate.committers import apply
-from tidegate.committers.retire import retire_up_to
-from tidegate.committers.verify import Progress, verify
+from tidegate.committers.apply import apply
+from tidegate.committers.operations.verify import Progress, verify
+from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import ConfigError
 from tidegate.options import Options
-from tidegate.sinks import memory_store
+from tidegate.sinks.memory import store as memory_store
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import BATCHES, Example
 from tidegate.wal import memory_log
-from tidegate.wal.file_format import frame_prefix
+from tidegate.wal.file.format import frame_prefix
 from tidegate.wal.open_log import open_log
 
 OPTIONS = Options(key_groups=4, keep_versions=2, frame_bytes=60)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import tidegate.aio
-from tidegate.committers.driver import Driver
-from tidegate.committers.restore import restore
+from tidegate.base.source_offsets import checked_offsets, offsets_in, passed
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.operations.restore import restore
 from tidegate.errors import ConfigError, WaitTimeoutError
 from tidegate.options import Endpoints
-from tidegate.reading import have_passed
+from tidegate.reader.rules import have_passed
 from tidegate.sinks.open_store import open_store
-from tidegate.source_offsets import checked_offsets, offsets_in, passed
 from tidegate.testing.example import Example
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import RestoreOrigin
@@ -55,7 +55,7 @@ def test_a_record_is_visible_once_a_visible_batch_has_read_past_it(place):
 
 def restored(place, version):
     log, store = open_log(place["wal"], "flights"), open_store(place["store"], "flights")
-    driver = Driver(Endpoints("flights", **place), log, store)
+    driver = Coordinator(Endpoints("flights", **place), log, store)
     restore(driver, version)
     driver.store.close()
     driver.log.close()

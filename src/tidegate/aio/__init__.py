@@ -16,8 +16,9 @@ share a few connections. Other stores are read in threads.
 ['EWR', 'LGA']
 """
 
-from tidegate.aio.gate import Gate, connect
+from tidegate.aio.gate import Gate
+from tidegate.aio.open_gate import connect
 from tidegate.aio.snapshot import Scan, Snapshot, SnapshotContext, Table
-from tidegate.reading import VersionInfo
+from tidegate.reader.rules import VersionInfo
 
 __all__ = ["Gate", "Scan", "Snapshot", "SnapshotContext", "Table", "VersionInfo", "connect"]

@@ -1,4 +1,4 @@
-"""A gate by an alias, for asyncio: the rules are those of ``tidegate.alias_gate``."""
+"""A gate by an alias, for asyncio: the rules are those of ``tidegate.reader.alias_gate``."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
-from tidegate import reading
 from tidegate.aio.gate import Gate, to_the_end
-from tidegate.aio.snapshot import Held, Result, Snapshot, SnapshotContext
-from tidegate.alias_gate import LOOK_S
-from tidegate.alias_spaces import Opened, let_go
-from tidegate.deadline import one_call, outside
+from tidegate.aio.snapshot import Result, Snapshot, SnapshotContext, TableReader
+from tidegate.base.deadline import one_call, outside
+from tidegate.base.source_offsets import Offsets
 from tidegate.errors import ConfigError, SnapshotExpiredError, WaitTimeoutError
-from tidegate.reading import LEASE_S, TRIES, VersionInfo
+from tidegate.reader import rules
+from tidegate.reader.alias_gate import LOOK_S
+from tidegate.reader.alias_spaces import Opened, let_go
+from tidegate.reader.rules import LEASE_S, TRIES, VersionInfo
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.async_store import AsyncStore
-from tidegate.source_offsets import Offsets
 
 logger = logging.getLogger("tidegate")
 
@@ -60,10 +60,10 @@ class AliasGate(Gate):
 
     async def _named(self) -> Target:
         if self._closed:
-            raise reading.gate_closed(self._store.where)
+            raise rules.gate_closed(self._store.where)
         with one_call():
             found = await self._store.alias(self.alias)
-        return reading.checked_alias(found, self._store.where, self.alias)
+        return rules.checked_alias(found, self._store.where, self.alias)
 
     async def _call(self, ask: Callable[[Gate], Awaitable[Answer]]) -> Answer:
         """An answer of the namespace that the alias names; asked anew where the alias flips meanwhile, and
@@ -121,7 +121,7 @@ class AliasGate(Gate):
             gate = await self._open_gate(target)
         if self._closed:
             await gate.close()
-            raise reading.gate_closed(self._store.where)
+            raise rules.gate_closed(self._store.where)
         gate.remember(space.seen)
         space.gate = gate
 
@@ -138,7 +138,7 @@ class AliasGate(Gate):
         """How many key groups the namespace that was read last was made with."""
         gate = self._spaces[self._now].gate if self._now is not None else None
         if gate is None:
-            raise reading.gate_closed(self._store.where)
+            raise rules.gate_closed(self._store.where)
         return gate.key_groups
 
     async def version(self) -> int:
@@ -169,7 +169,7 @@ class AliasGate(Gate):
         """As ``Gate.wait_for``. A version is one of the namespace that the alias names when the wait begins;
         offsets are waited for wherever it points, and visible there on return.
         """
-        wanted = reading.awaited(version, offsets, timeout)
+        wanted = rules.awaited(version, offsets, timeout)
         if offsets is None:
             return await self._call(functools.partial(Gate.wait_for, version=version, timeout=timeout))
         clock = (await self._gate()).clock
@@ -182,7 +182,7 @@ class AliasGate(Gate):
                 if await self._named() == target:
                     return visible
             if left <= 0:
-                raise reading.waited(wanted, timeout, await self.version(), self.namespace)
+                raise rules.waited(wanted, timeout, await self.version(), self.namespace)
 
     async def _gate(self) -> Gate:
         async def itself(gate: Gate) -> Gate:
@@ -194,9 +194,9 @@ class AliasGate(Gate):
         """The visible versions of the namespace that can still be read, oldest first."""
         return await self._call(functools.partial(Gate.history, limit=limit))
 
-    async def ask(self, table: str, question: Callable[[Held], Awaitable[Result]]) -> Result:
+    async def read(self, table: str, fn: Callable[[TableReader], Awaitable[Result]]) -> Result:
         """For ``Table``: the answer of one read at the newest version."""
-        return await self._call(lambda gate: gate.ask(table, question))
+        return await self._call(lambda gate: gate.read(table, fn))
 
     async def close(self) -> None:
         """Release the connections; its tables and snapshots end with it. May be repeated."""

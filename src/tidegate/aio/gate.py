@@ -1,62 +1,27 @@
-"""``connect`` and the gate it gives, for asyncio. The rules are ``reading.py``'s, as for ``client.py``."""
+"""The gate for asyncio. Its rules are those of ``reader/rules.py``, as for threads."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import datetime
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tidegate import observing, reading
-from tidegate.aio.snapshot import Held, Reader, Result, Snapshot, SnapshotContext, Table
-from tidegate.clock import Clock
-from tidegate.deadline import one_call
+from tidegate.aio.snapshot import Reader, Result, Snapshot, SnapshotContext, Table, TableReader
+from tidegate.base.clock import Clock
+from tidegate.base.deadline import one_call
+from tidegate.base.source_offsets import Offsets
 from tidegate.errors import BadRecordError, ConfigError, SnapshotExpiredError
-from tidegate.reading import LEASE_S, TRIES, Ahead, VersionInfo
-from tidegate.sinks.aliases import Target
-from tidegate.sinks.async_store import AsyncLookingStore, open_async_store
-from tidegate.sinks.store import CatalogEntry, Pointer
-from tidegate.source_offsets import Offsets
+from tidegate.observe import events
+from tidegate.reader import rules
+from tidegate.reader.rules import LEASE_S, TRIES, OptimisticRead, VersionInfo
+from tidegate.sinks.async_store import AsyncSupportsReadWithPointer
+from tidegate.sinks.records import CatalogEntry, Pointer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-
-async def connect(
-    url: str, namespace: str, options: Mapping[str, Any] | None = None, *, clock: Clock | None = None
-) -> Gate:
-    """A gate to one namespace in the store at ``url``, for the running event loop.
-
-    ``options`` are the store client's own, ``namespace`` may be an alias. Nothing is written. Errors as
-    ``tidegate.connect``.
-    """
-    reading.check_url(url)
-    clock = clock or Clock()
-    store = open_async_store(url, namespace, options, clock)
-    try:
-        with one_call():
-            found = await store.identity()
-            if found is None and await store.alias(namespace) is not None:
-                from tidegate.aio.alias_gate import by_alias
-
-                return await by_alias(namespace, store, lambda target: gate_of(url, target, options, clock))
-            identity = reading.checked_identity(found, store.where, url, namespace)
-        return Gate(Reader(store, identity, clock))
-    except BaseException:
-        await store.close()
-        raise
-
-
-async def gate_of(url: str, target: Target, options: Mapping[str, Any] | None, clock: Clock) -> Gate:
-    """For ``AliasGate``: a gate to what an alias names. Errors as ``client.gate_of``."""
-    store = open_async_store(url, target.namespace, options, clock)
-    try:
-        return Gate(Reader(store, reading.checked_target(await store.identity(), store.where, target), clock))
-    except BaseException:
-        await store.close()
-        raise
 
 
 async def to_the_end(closing: Coroutine[Any, Any, None]) -> None:
@@ -138,7 +103,7 @@ class Gate:
         store had no answer within its ``timeout_s``. ConfigError: give one of the two, and a
         ``timeout`` that ends.
         """
-        wanted = reading.awaited(version, offsets, timeout)
+        wanted = rules.awaited(version, offsets, timeout)
         clock = self._reader.clock
         end, pause = clock.monotonic() + float(timeout), 0.0
         while True:
@@ -148,31 +113,31 @@ class Gate:
             asked_at = clock.monotonic()
             left = end - asked_at
             if left <= 0:
-                raise reading.waited(wanted, timeout, visible, self.namespace)
+                raise rules.waited(wanted, timeout, visible, self.namespace)
             told = await self._reader.store.await_newer(visible, left)
-            pause = reading.pause_of(pause, clock.monotonic() - asked_at, told=told)
+            pause = rules.pause_of(pause, clock.monotonic() - asked_at, told=told)
             if pause:
                 await asyncio.sleep(min(pause, left))
 
-    async def _come(self, wanted: reading.Awaited) -> tuple[int, bool]:
+    async def _come(self, wanted: rules.Awaited) -> tuple[int, bool]:
         with one_call():
             visible = await self.version()
             return visible, await self._has_come(visible, wanted)
 
-    async def _has_come(self, visible: int, wanted: reading.Awaited) -> bool:
+    async def _has_come(self, visible: int, wanted: rules.Awaited) -> bool:
         if isinstance(wanted, int):
             return visible >= wanted
-        entries = await self._reader.store.catalog(*reading.offsets_stand_in(visible))
-        return reading.have_passed(entries, wanted)
+        entries = await self._reader.store.catalog(*rules.offsets_stand_in(visible))
+        return rules.have_passed(entries, wanted)
 
     async def history(self, limit: int | None = None) -> list[VersionInfo]:
         """The visible versions that can still be read, oldest first; the newest ``limit`` of them."""
         if limit is not None:
-            reading.check_whole_number("limit", limit)
+            rules.check_whole_number("limit", limit)
         with one_call():
             visible = (await self._look()).visible
-            entries = await self._reader.store.catalog(reading.oldest_of(limit, visible), visible)
-        return [reading.info_of(entry) for entry in entries]
+            entries = await self._reader.store.catalog(rules.oldest_of(limit, visible), visible)
+        return [rules.info_of(entry) for entry in entries]
 
     @property
     def clock(self) -> Clock:
@@ -213,37 +178,43 @@ class Gate:
 
     # -- for tables: reads at the newest version ---------------------------------------------------
 
-    async def ask(self, table: str, question: Callable[[Held], Awaitable[Result]]) -> Result:
+    async def read(self, table: str, fn: Callable[[TableReader], Awaitable[Result]]) -> Result:
         """For ``Table``: the answer of one read at the newest version."""
 
         async def once() -> Result:
             pointer = await self._look()
             if not pointer.visible:
-                raise reading.no_version_yet(self.namespace)
+                raise rules.no_version_yet(self.namespace)
             entry = await self._entry_of(pointer)
-            return await question(await self._reader.held(entry, table, self._reader.check_open))
+            return await fn(await self._reader.held(entry, table, self._reader.check_open))
 
-        with observing.reading(self.namespace, table), one_call():
-            answer = await self._ahead(table, question)
+        with events.reading(self.namespace, table), one_call():
+            answer = await self._read_optimistically(table, fn)
             return await self._again(once) if answer is None else answer[0]
 
-    async def _ahead(self, table: str, question: Callable[[Held], Awaitable[Result]]) -> tuple[Result] | None:
+    async def _read_optimistically(
+        self, table: str, fn: Callable[[TableReader], Awaitable[Result]]
+    ) -> tuple[Result] | None:
         """The answer at the version that was the newest at the last look, with a look in the same round trip;
-        None where there is a newer one by now, or the question needed no rows, or the store cannot.
+        None where there is a newer one by now, or the fn needed no rows, or the store cannot.
         """
         entry, before, store = self._entry, self._seen, self._reader.store
-        if entry is None or not reading.is_of(entry, before) or not isinstance(store, AsyncLookingStore):
+        if (
+            entry is None
+            or not rules.is_of(entry, before)
+            or not isinstance(store, AsyncSupportsReadWithPointer)
+        ):
             return None
-        ahead = Ahead(store)
+        ahead = OptimisticRead(store)
         # What is wrong at that version may be right at the newest: a table that is new, for one.
         with contextlib.suppress(SnapshotExpiredError, ConfigError, BadRecordError):
-            answer = await question(await self._reader.held(entry, table, self._reader.check_open, ahead))
-            if ahead.pointer is not None and reading.is_of(entry, self._seen_now(before, ahead.pointer)):
+            answer = await fn(await self._reader.held(entry, table, self._reader.check_open, ahead))
+            if ahead.pointer is not None and rules.is_of(entry, self._seen_now(before, ahead.pointer)):
                 return (answer,)
         return None
 
     @contextlib.asynccontextmanager
-    async def hold(self, table: str) -> AsyncIterator[Held]:
+    async def hold(self, table: str) -> AsyncIterator[TableReader]:
         """For ``Scan``: the table at the newest version, under a lease of its own."""
         async with self.snapshot() as snapshot, snapshot.hold(table) as held:
             yield held
@@ -267,17 +238,17 @@ class Gate:
 
     def _seen_now(self, before: Pointer, pointer: Pointer) -> Pointer:
         """The pointer; remembered if it is newer than what was seen."""
-        reading.check_seen(self._reader.store.where, before, pointer)
+        rules.check_seen(self._reader.store.where, before, pointer)
         if pointer.visible > self._seen.visible:
             self._seen = pointer
-            observing.seen(self.namespace, pointer.visible)
+            events.seen(self.namespace, pointer.visible)
         return pointer
 
     async def _entry_of(self, pointer: Pointer) -> CatalogEntry:
         known = self._entry
-        if known is None or not reading.is_of(known, pointer):
+        if known is None or not rules.is_of(known, pointer):
             known = await self._reader.entry(pointer.visible)
-            reading.check_entry(self._reader.store.where, known, pointer)
+            rules.check_entry(self._reader.store.where, known, pointer)
             self._entry = known
         return known
 
@@ -286,16 +257,16 @@ class Gate:
             return await self._take(version, as_of, lease_s)
 
     async def _take(self, version: int | None, as_of: datetime.datetime | None, lease_s: float) -> Snapshot:
-        reading.check_snapshot(version, as_of, lease_s)
+        rules.check_snapshot(version, as_of, lease_s)
         if as_of is not None:
             entries = await self._reader.store.catalog(0, (await self._look()).visible)
-            version = reading.version_as_of(entries, as_of, self.namespace)
+            version = rules.version_as_of(entries, as_of, self.namespace)
         if version is not None:
-            reading.check_is_visible(version, (await self._look()).visible, self.namespace)
+            rules.check_is_visible(version, (await self._look()).visible, self.namespace)
             return await self._pin(version, lease_s)
 
         async def newest() -> Snapshot:
-            return await self._pin(reading.newest_of(await self._look(), self.namespace), lease_s)
+            return await self._pin(rules.newest_of(await self._look(), self.namespace), lease_s)
 
         return await self._again(newest)
 
@@ -306,7 +277,7 @@ class Gate:
         reader = self._reader
         held = await reader.renewals.take(version, lease_s)
         try:
-            reading.check_kept(reader.store.where, version, (await self._look()).horizon)
+            rules.check_kept(reader.store.where, version, (await self._look()).horizon)
             return Snapshot(reader, await reader.entry(version) if version else None, held)
         except BaseException:
             await reader.renewals.give_back(held)

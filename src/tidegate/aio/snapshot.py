@@ -10,16 +10,17 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from tidegate import observing, reading
-from tidegate.aio.renewal import AsyncRenewals
-from tidegate.clock import Clock
-from tidegate.deadline import one_call
+from tidegate.aio.leases import AsyncRenewals
+from tidegate.base.clock import Clock
+from tidegate.base.deadline import one_call
 from tidegate.errors import ConfigError
-from tidegate.reading import Ahead, TableView, hashable, moment, view_of
-from tidegate.renewal import HeldLease
-from tidegate.sinks.async_store import AsyncLookingStore, AsyncStore
-from tidegate.sinks.store import CatalogEntry, Identity
-from tidegate.values import Value
+from tidegate.observe import events
+from tidegate.reader import rules
+from tidegate.reader.leases import ActiveLease
+from tidegate.reader.rules import OptimisticRead, TableView, hashable, moment, view_of
+from tidegate.sinks.async_store import AsyncStore, AsyncSupportsReadWithPointer
+from tidegate.sinks.records import CatalogEntry, Identity
+from tidegate.values.decode import Value
 from tidegate.wal.record import TableSchema
 
 if TYPE_CHECKING:
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class Held(NamedTuple):
+class TableReader(NamedTuple):
     """One table at one version, and where it is read. ``check`` raises when it may not read on."""
 
     store: AsyncStore
     view: TableView
     check: Callable[[], None]
-    ahead: Ahead[AsyncLookingStore] | None = None
+    ahead: OptimisticRead[AsyncSupportsReadWithPointer] | None = None
 
     async def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
         """Values by key; absent ones are left out."""
@@ -54,7 +55,7 @@ class Held(NamedTuple):
         view, ahead = self.view, self.ahead
         if ahead is None or ahead.pointer is not None:
             return await self.store.get_many(view.name, keys, view.version, view.start, view.at_us)
-        found, ahead.pointer = await ahead.store.get_many_and_look(
+        found, ahead.pointer = await ahead.store.get_many_with_pointer(
             view.name, keys, view.version, view.start, view.at_us
         )
         return found
@@ -88,7 +89,7 @@ class Reader:
     def check_open(self) -> None:
         """ConfigError when the gate was closed, or belongs to another event loop."""
         if self.closed:
-            raise reading.gate_closed(self.store.where)
+            raise rules.gate_closed(self.store.where)
         if asyncio.get_running_loop() is not self._loop:
             raise ConfigError(
                 f"this gate to {self.store.where} was connected in another event loop: connect in this one"
@@ -98,19 +99,19 @@ class Reader:
         """The catalog's entry of a visible version. SnapshotExpiredError: it was retired by now.
         VersionRegressedError: the store lost it by now.
         """
-        for _ in range(reading.LOOKS):
+        for _ in range(rules.LOOKS):
             for entry in await self.store.catalog(version, version):
                 return entry
-            reading.check_there(self.store.where, version, await self.store.pointer())
-        raise reading.no_entry(self.store.where, version)
+            rules.check_there(self.store.where, version, await self.store.pointer())
+        raise rules.no_entry(self.store.where, version)
 
     async def held(
         self,
         entry: CatalogEntry,
         table: str,
         check: Callable[[], None],
-        ahead: Ahead[AsyncLookingStore] | None = None,
-    ) -> Held:
+        ahead: OptimisticRead[AsyncSupportsReadWithPointer] | None = None,
+    ) -> TableReader:
         """A table at the entry's version. ConfigError: it is not there, and which tables are.
         VersionRegressedError: the store lost the version by now.
         """
@@ -120,19 +121,19 @@ class Reader:
             self._schemas = await self.store.schemas()
             view = view_of(where, self.identity, entry, table, self._schemas)
         if view is None:
-            reading.check_there(where, entry.version, await self.store.pointer())
-            raise reading.no_schema(where, entry.version, table, entry.tables[table].schema_id)
-        return Held(self.store, view, check, ahead)
+            rules.check_there(where, entry.version, await self.store.pointer())
+            raise rules.no_schema(where, entry.version, table, entry.tables[table].schema_id)
+        return TableReader(self.store, view, check, ahead)
 
 
 class Source(Protocol):
     """Where a table reads from: a gate (the newest version at each read) or a snapshot."""
 
-    async def ask(self, table: str, question: Callable[[Held], Awaitable[Result]]) -> Result:
+    async def read(self, table: str, fn: Callable[[TableReader], Awaitable[Result]]) -> Result:
         """The answer of one read."""
         ...
 
-    def hold(self, table: str) -> AbstractAsyncContextManager[Held]:
+    def hold(self, table: str) -> AbstractAsyncContextManager[TableReader]:
         """The table at one version, for as long as the context is open."""
         ...
 
@@ -144,14 +145,14 @@ class Scan(AsyncIterator[tuple[Any, Value]]):
     or until ``close``; it is an async context manager too. One task at a time.
     """
 
-    def __init__(self, hold: Callable[[], AbstractAsyncContextManager[Held]]) -> None:
+    def __init__(self, hold: Callable[[], AbstractAsyncContextManager[TableReader]]) -> None:
         self._hold = hold
         self._exit = contextlib.AsyncExitStack()
-        self._held: Held | None = None
+        self._held: TableReader | None = None
         self._pairs: AsyncGenerator[tuple[Any, Value], None] | None = None
         self._closed = False
 
-    async def _start(self) -> Held:
+    async def _start(self) -> TableReader:
         if self._held is None:
             with one_call():
                 self._held = await self._exit.enter_async_context(self._hold())
@@ -215,8 +216,8 @@ class Table:
         Errors as for ``get``; ConfigError also for one key instead of several. More than 100,000 keys are
         asked for in parts, each with a deadline of its own.
         """
-        wanted = reading.keys_of(keys)
-        return await self._source.ask(self.name, lambda held: held.get_many(wanted))
+        wanted = rules.keys_of(keys)
+        return await self._source.read(self.name, lambda held: held.get_many(wanted))
 
     def scan(self) -> Scan:
         """All rows, at one version: an async iterator of (key, value), also ``await ....to_arrow()``.
@@ -229,10 +230,10 @@ class Table:
     async def schema(self) -> TableSchema:
         """The names and Spark types of the key's and the value's columns at the version read."""
 
-        async def schema_of(held: Held) -> TableSchema:
+        async def schema_of(held: TableReader) -> TableSchema:
             return held.view.values.schema
 
-        return await self._source.ask(self.name, schema_of)
+        return await self._source.read(self.name, schema_of)
 
     def __repr__(self) -> str:
         return f"<Table {self.name} of {self._source!r}>"
@@ -248,7 +249,7 @@ class Snapshot:
     always does. Tasks may share it. Made by ``Gate.snapshot``.
     """
 
-    def __init__(self, reader: Reader, entry: CatalogEntry | None, held: HeldLease) -> None:
+    def __init__(self, reader: Reader, entry: CatalogEntry | None, held: ActiveLease) -> None:
         self.version = held.lease.version
         self._reader = reader
         self._entry = entry
@@ -280,29 +281,29 @@ class Snapshot:
         view_of(self._reader.store.where, self._reader.identity, self._entry_there(), name, {})
         return Table(self, name)
 
-    async def ask(self, table: str, question: Callable[[Held], Awaitable[Result]]) -> Result:
+    async def read(self, table: str, fn: Callable[[TableReader], Awaitable[Result]]) -> Result:
         """For ``Table``: the answer of one read at this version."""
-        with observing.reading(self._reader.identity.name, table), one_call():
-            return await question(await self._held(table))
+        with events.reading(self._reader.identity.name, table), one_call():
+            return await fn(await self._held(table))
 
     @contextlib.asynccontextmanager
-    async def hold(self, table: str) -> AsyncIterator[Held]:
+    async def hold(self, table: str) -> AsyncIterator[TableReader]:
         """For ``Scan``: the table at this version; the snapshot is not closed by it."""
         yield await self._held(table)
 
-    async def _held(self, table: str) -> Held:
+    async def _held(self, table: str) -> TableReader:
         self._check()
         return await self._reader.held(self._entry_there(), table, self._check)
 
     def _entry_there(self) -> CatalogEntry:
         if self._entry is None:
-            raise reading.no_version_yet(self._reader.identity.name)
+            raise rules.no_version_yet(self._reader.identity.name)
         return self._entry
 
     def _check(self) -> None:
         self._reader.check_open()
         if self._closed:
-            raise reading.snapshot_closed(self.version)
+            raise rules.snapshot_closed(self.version)
         self._lease.check(self._reader.clock)
 
     async def close(self) -> None:

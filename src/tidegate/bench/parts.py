@@ -11,16 +11,17 @@ from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidegate import client, failpoints
+from tidegate.base import failpoints
+from tidegate.bench.baselines.interface import KEY, Rivals
 from tidegate.bench.batches import sink_for, spark_rows, stream
 from tidegate.bench.plan import TABLE, Plan
 from tidegate.bench.report import Figure, compared
-from tidegate.bench.rivals import KEY, Rivals
-from tidegate.cli.common import driver_for
-from tidegate.committers.local_apply import LocalApply
-from tidegate.committers.open import open_namespace
+from tidegate.cli.core.options import driver_for
+from tidegate.committers.apply.processes import LocalApply
+from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import TidegateError
 from tidegate.options import Options
+from tidegate.reader.open_gate import connect
 
 OURS, COLLECT = "tidegate", "a sink that collects"
 MANY, EACH, WARM_UP = 1_000, 100, 5
@@ -119,7 +120,7 @@ def reads(spark: SparkSession, plan: Plan, rivals: Rivals) -> list[Figure]:
     keys = [KEY.format(chance.randrange(plan.distinct)) for _ in range(plan.reads)]
     many = list(dict.fromkeys(keys[:MANY]))
     where = plan.endpoints("reads")
-    with client.connect(where.store, where.namespace, where.store_options) as gate, gate.snapshot() as snap:
+    with connect(where.store, where.namespace, where.store_options) as gate, gate.snapshot() as snap:
         table = snap.table(TABLE)
 
         def get(key: str) -> int:
@@ -163,11 +164,11 @@ def recovery(spark: SparkSession, plan: Plan, _: Rivals) -> list[Figure]:
 
 def _recovered(plan: Plan) -> float:
     where, options = plan.endpoints("recovery"), Options(allow_unsafe=plan.allow_unsafe)
-    with driver_for(where, options, jobs=None) as driver:
-        if isinstance(driver.apply_on_executors, LocalApply):
-            driver.apply_on_executors.start()
+    with driver_for(where, options, jobs=None) as coordinator:
+        if isinstance(coordinator.apply_on_executors, LocalApply):
+            coordinator.apply_on_executors.start()
         started = time.perf_counter()
-        made = open_namespace(driver, None)
+        made = open_namespace(coordinator, None)
         seconds = time.perf_counter() - started
     if not made:
         raise TidegateError("the version that was left undone is finished already: somebody else did it")

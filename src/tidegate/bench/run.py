@@ -12,15 +12,15 @@ from collections.abc import Callable
 import pyspark
 
 import tidegate
+from tidegate.base.urls import redact
 from tidegate.bench import parts
+from tidegate.bench.baselines.interface import Rivals, rivals_for
 from tidegate.bench.batches import spark_for
 from tidegate.bench.plan import PARTS, Plan
 from tidegate.bench.report import Report
-from tidegate.bench.rivals import Rivals, rivals_for
-from tidegate.cli.common import driver_for
-from tidegate.committers.drop import drop_namespace
+from tidegate.cli.core.options import driver_for
+from tidegate.committers.operations.drop import drop_namespace
 from tidegate.errors import TidegateError
-from tidegate.urls import redact
 
 Progress = Callable[[str], None]
 NAMESPACES = {
@@ -40,10 +40,12 @@ def run(plan: Plan, progress: Progress | None = None) -> Report:
     tell = progress or (lambda _: None)
     started = time.monotonic()
     report = Report(made_at=_now(), settings=_settings(plan))
-    with driver_for(plan.endpoints("large")) as driver:  # what does not answer is told here, in plain words
-        driver.fold_on()
-        driver.store.prepare()
-        driver.store.identity()
+    with driver_for(
+        plan.endpoints("large")
+    ) as coordinator:  # what does not answer is told here, in plain words
+        coordinator.catch_up_log()
+        coordinator.store.prepare()
+        coordinator.store.identity()
     with contextlib.ExitStack() as ending:
         rivals = rivals_for(plan)
         ending.callback(_remove, rivals, report)
@@ -72,8 +74,8 @@ def _remove(rivals: Rivals, report: Report) -> None:
 def _removed(plan: Plan, named: str) -> list[str]:
     where = plan.endpoints(named)
     try:
-        with driver_for(where) as driver:
-            drop_namespace(driver)
+        with driver_for(where) as coordinator:
+            drop_namespace(coordinator)
     except TidegateError as error:
         return [f"namespace {where.namespace} is still there: {error}; remove it with `tidegate drop`"]
     return []

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.commands import COMMANDS, INTERRUPTED, NOBODY_READS, Commands
-from tidegate.cli.streams import made_ready
+from tidegate.cli.core.app import COMMANDS, INTERRUPTED, NOBODY_READS, Commands
+from tidegate.cli.core.streams import made_ready
 from tidegate.errors import BY_NAME, ConfigError, CorruptError, TidegateError
 
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.clock import Clock
-from tidegate.key_groups import groups_of, key_group
-from tidegate.wal.bad_rows import CHANGES, StageSpec
-from tidegate.wal.changelog import stage_task
+from tidegate.base.clock import Clock
+from tidegate.keys.groups import groups_of, key_group
 from tidegate.wal.log import Log
 from tidegate.wal.record import Ack, BatchOrigin, Column, Origin, TableSchema
+from tidegate.wal.staging.bad_rows import CHANGES, StageSpec
+from tidegate.wal.staging.changelog import stage_task
+from tidegate.wal.value_flags import DELETE, VALUE
 
 BYTES_SCHEMA = TableSchema((Column("key", "binary"),), (Column("value", "binary"),), "bytes")
 
@@ -88,7 +89,7 @@ class ArrowBarrier:
     @functools.cached_property
     def _sorted_changes(self) -> list[tuple[int, int, bytes, bytes]]:
         return sorted(
-            (key_group(key, self.key_groups), index, key, b"-" if value is None else b"+" + value)
+            (key_group(key, self.key_groups), index, key, DELETE if value is None else VALUE + value)
             for index, table in enumerate(self.tables)
             for key, value in self.rows[table].items()
         )

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from tidegate.clock import Clock
-from tidegate.committers.alias import checked_target, set_alias
+from tidegate.base.clock import Clock
 from tidegate.committers.commit import commit
-from tidegate.committers.driver import Driver
-from tidegate.committers.open import open_namespace
-from tidegate.key_groups import encode_key
-from tidegate.options import Endpoints, Options, store_at
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.alias import checked_target, set_alias
+from tidegate.keys.groups import encode_key
+from tidegate.options import Endpoints, Options, parse_store
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.open_log import open_log
@@ -68,7 +68,7 @@ class Example:
         clock: Clock | None = None,
     ) -> None:
         clock = clock or Clock()
-        self.driver = Driver(
+        self.driver = Coordinator(
             Endpoints(namespace, wal, store),
             open_log(wal, namespace),
             open_store(store, namespace, None, clock),
@@ -156,5 +156,5 @@ def write_flights(wal: str, store: str, namespace: str = "flights", *, alias: st
         example.write(rows)
     example.close()
     if alias:
-        at = store_at(store)
+        at = parse_store(store)
         set_alias(at, alias, checked_target(at, alias, namespace))

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from tidegate.checks import Check
+from tidegate.base.checks import Check
 from tidegate.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
@@ -19,20 +19,19 @@ from tidegate.errors import (
     WalUnavailableError,
 )
 from tidegate.sinks.aliases import Aliases
-from tidegate.sinks.store import (
+from tidegate.sinks.records import (
     CatalogEntry,
     Counts,
     Finding,
     Identity,
-    Lease,
-    LeaseInfo,
     Pointer,
     Stamp,
     Stopped,
-    Store,
     Vacuumed,
     never,
 )
+from tidegate.sinks.rules.leases import Lease, LeaseInfo
+from tidegate.sinks.store import Store
 from tidegate.wal.fold import Entry
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed

@@ -25,19 +25,20 @@ from typing import Any
 
 import msgspec
 
-from tidegate.decoders import json_decoder
+from tidegate.base.decoders import json_decoder
+from tidegate.base.urls import redact
 from tidegate.errors import ConfigError
 from tidegate.sinks.open_store import open_store
-from tidegate.testing import forked
-from tidegate.torture import schedule, works
-from tidegate.torture.cell import drop_namespace, is_left_behind, run_cell
-from tidegate.torture.driver import Where
-from tidegate.torture.faults import FAULTS, TOPOLOGY
+from tidegate.testing.process import forked
+from tidegate.torture import schedule
+from tidegate.torture.cell import jobs as works
+from tidegate.torture.cell.cell import drop_namespace, is_left_behind, run_cell
+from tidegate.torture.cell.setting import Setting, Stopped, Unanswered, namespace_of
+from tidegate.torture.driver.driver import Where
+from tidegate.torture.driver.faults import FAULTS, TOPOLOGY
+from tidegate.torture.driver.workloads import WORKLOADS, check_workloads
 from tidegate.torture.outcome import PROVEN, Outcome, Totals
 from tidegate.torture.schedule import Cell, Here, Skipped
-from tidegate.torture.setting import Setting, Stopped, Unanswered, namespace_of
-from tidegate.torture.workloads import WORKLOADS, check_workloads
-from tidegate.urls import redact
 from tidegate.wal.open_log import open_log
 
 CELL_S, DURATION_S = 60.0, 60.0
@@ -205,7 +206,7 @@ def _here(where: Where, asked: Asked, server_kill: str, *, topology: bool) -> He
     lacking: Mapping[str, str] = {}
     faults = {*asked.faults, *(schedule.cell_of(text).fault for text in asked.only)}
     if faults & {*TOPOLOGY} and "redis" in where.store.partition("+")[0].partition(":")[0]:
-        from tidegate.torture.redis_faults import lacking as found
+        from tidegate.torture.driver.redis_faults import lacking as found
 
         lacking = found(where, allowed=topology)
     return Here(where.store, server_kill, _logs_in(where.store_options), lacking)

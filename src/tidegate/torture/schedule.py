@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidegate import failpoints
+from tidegate.base import failpoints
 from tidegate.errors import ConfigError
-from tidegate.torture.besides import TIDIES, beside_at
-from tidegate.torture.faults import CLOCK_STEPS_S, FAULTS, OUTSIDE, TABLE, TOPOLOGY
-from tidegate.torture.full_disk import folder_of
-from tidegate.torture.tcp_proxy import server_of
+from tidegate.torture.driver.faults import CLOCK_STEPS_S, FAULTS, OUTSIDE, TABLE, TOPOLOGY
+from tidegate.torture.driver.full_disk import folder_of
+from tidegate.torture.driver.tcp_proxy import server_of
+from tidegate.torture.driver.upkeep import TIDIES, beside_at
 
 FINISHES = {
     "same": "the same driver goes on; where it is dead, the same query starts again",

@@ -19,21 +19,22 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidegate.cli import retention
-from tidegate.cli.fit import misfit
-from tidegate.cli.output import json_of
-from tidegate.cli.read import parse_key
-from tidegate.cli.rows import StoreRow, problems_of, with_log
-from tidegate.clock import Clock
+from tidegate.base.clock import Clock
+from tidegate.base.text import json_of
+from tidegate.base.urls import redact
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
-from tidegate.options import StoreAt
-from tidegate.reading import info_of, no_schema, view_of
+from tidegate.options import StoreRef
+from tidegate.reader.rules import info_of, no_schema, view_of
+from tidegate.reader.snapshot import TableReader
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.store import CatalogEntry, Identity, Pointer, Store
-from tidegate.snapshot import Held
-from tidegate.ui.asked import Asked, within
-from tidegate.urls import redact
-from tidegate.values import described
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.sinks.store import Store
+from tidegate.status import log_size
+from tidegate.status.fit import misfit
+from tidegate.status.stores import StoreRow, problems_of, with_log
+from tidegate.ui.polled import Poller, within
+from tidegate.values.decode import described
+from tidegate.values.key_text import parse_key
 from tidegate.wal.fold import View, fold_all, why_void
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
@@ -63,7 +64,7 @@ class InLog(NamedTuple):
 
     view: View
     events: list[dict[str, Any]]
-    kept: retention.LogFacts
+    kept: log_size.LogFacts
 
 
 class Facts:
@@ -78,7 +79,7 @@ class Facts:
     def __init__(
         self,
         namespace: str,
-        stores: tuple[StoreAt, ...],
+        stores: tuple[StoreRef, ...],
         wal: str | None = None,
         wal_options: dict[str, Any] | None = None,
         metrics_url: str | None = None,
@@ -90,21 +91,21 @@ class Facts:
         self._log: Log | None = None
         self._view = View()
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
-        self._slow: tuple[float, retention.LogFacts] | None = None
+        self._slow: tuple[float, log_size.LogFacts] | None = None
         self._known: tuple[float, dict[str, Any]] | None = None
         self._commits: dict[int, dict[str, Any]] = {}
         first, *others = (_Open(at, namespace) for at in stores)
-        self._in_store = Asked(lambda: _in_store(first.store()), first.close)
-        self._others = [Asked(partial(_stands, one), one.close, STORES_EVERY_S) for one in others]
-        self._in_log = Asked(self._read_log, self._forget_log)
-        self._metrics = Asked(self._read_commits, lambda: None)
+        self._in_store = Poller(lambda: _in_store(first.store()), first.close)
+        self._others = [Poller(partial(_stands, one), one.close, STORES_EVERY_S) for one in others]
+        self._in_log = Poller(self._read_log, self._forget_log)
+        self._metrics = Poller(self._read_commits, lambda: None)
         self._looked_up = _Open(stores[0], namespace)
         self._looking_up = threading.Lock()
 
     def close(self) -> None:
         """Release log and stores; what still waits for an answer is released when it comes."""
         end = time.monotonic() + LOOK_S
-        places: list[Asked[Any]] = [self._in_store, self._in_log, self._metrics, *self._others]
+        places: list[Poller[Any]] = [self._in_store, self._in_log, self._metrics, *self._others]
         for asked in places:
             asked.close(end)
         if self._looking_up.acquire(timeout=max(0.0, end - time.monotonic())):
@@ -123,7 +124,7 @@ class Facts:
             return self._known[1]
 
     def _look(self, end: float) -> dict[str, Any]:
-        asked: dict[str, Asked[Any]] = {"store": self._in_store}
+        asked: dict[str, Poller[Any]] = {"store": self._in_store}
         self._in_store.begin()
         for other in self._others:
             other.begin()
@@ -175,14 +176,14 @@ class Facts:
         state = in_log.view.state
         decided = state.last_version if state else 0
         visible = in_store.pointer.visible if in_store else decided
-        deadline = retention.deadline_of(in_log.kept, state, visible, self._clock.now_us())
+        deadline = log_size.deadline_of(in_log.kept, state, visible, self._clock.now_us())
         return {
             "decided": decided,
             "lag": max(0, decided - visible) if in_store else None,
             "lineage": state and state.lineage,
             "void_records": in_log.view.void,
             "events": in_log.events,
-            "log": dict(retention.as_pairs(in_log.kept, deadline)),
+            "log": dict(log_size.as_pairs(in_log.kept, deadline)),
         }
 
     def _read_log(self) -> InLog:
@@ -193,7 +194,7 @@ class Facts:
         self._fold_on(self._log)
         now = time.monotonic()
         if self._slow is None or now - self._slow[0] >= SLOW_EVERY_S:
-            self._slow = now, retention.look_at(self._log)
+            self._slow = now, log_size.look_at(self._log)
         return InLog(self._view, list(reversed(self._events)), self._slow[1])
 
     def _fold_on(self, log: Log) -> None:
@@ -272,7 +273,7 @@ class Facts:
 class _Open:
     """A store that stays open from one call to the next. For one thread at a time."""
 
-    def __init__(self, at: StoreAt, namespace: str) -> None:
+    def __init__(self, at: StoreRef, namespace: str) -> None:
         self.at, self._namespace = at, namespace
         self._store: Store | None = None
 
@@ -402,7 +403,7 @@ def _key_history(
         if view is None:
             continue
         with contextlib.suppress(TidegateError) if found else contextlib.nullcontext():
-            value = Held(store, view, lambda: None).get(key)
+            value = TableReader(store, view, lambda: None).get(key)
             shown = None if value is None else msgspec.json.format(json_of(value), indent=0).decode()
             if found and found[-1]["shown"] == shown:  # as text: NaN is itself there, and 0.0 is not -0.0
                 found.pop()  # it was so before, too

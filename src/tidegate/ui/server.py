@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tidegate.cli.output import json_of
+from tidegate.base.text import json_of
 from tidegate.errors import BadRecordError, ConfigError, TidegateError
 from tidegate.ui.facts import Facts
 

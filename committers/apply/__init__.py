@@ -1,0 +1,1 @@
+"""Applying a version: the parts of it, the processes that apply without Spark, and their worker."""

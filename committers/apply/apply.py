@@ -1,0 +1,140 @@
+"""Apply: the change-logs of a decided version into the store, by whoever is at hand.
+
+A version is cut into works by ranges of key groups. A work names everything it needs, so a
+task that never saw the batch, a new driver or the command line does it just as well; doing
+it again changes nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from tidegate.base import failpoints
+from tidegate.errors import CorruptError
+from tidegate.keys.groups import groups_of, task_of
+from tidegate.sinks.capabilities import SupportsApplyAndSeal
+from tidegate.sinks.records import Stamp
+from tidegate.sinks.rules.key_sets import KeySets
+from tidegate.sinks.store import Store
+from tidegate.wal.frame import Chunk, decode_frame
+from tidegate.wal.log import Blob, Log
+from tidegate.wal.manifest import Manifest, decode_manifest
+from tidegate.wal.record import MEND, FrameRef, VersionFact
+
+
+class ApplyWork(msgspec.Struct, frozen=True):
+    """One range of key groups of one version: frames to read, counts that the seal must find.
+
+    ``namespace`` is the uuid; ``frames`` are (ordinal in the version, frame).
+    """
+
+    namespace: str
+    attempt: str
+    stamp: Stamp
+    first_group: int
+    end_group: int
+    frames: tuple[tuple[int, FrameRef], ...]
+    counts: dict[int, dict[str, int]]
+
+
+def read_manifest(log: Log, fact: VersionFact) -> Manifest:
+    """The manifest a fact names. WalGapError: it was trimmed. CorruptError: it is another."""
+    for blob in log.read([fact.manifest_address]):
+        where = f"{log.where}, manifest of version {fact.version} at {fact.manifest_address}"
+        manifest = decode_manifest(blob.content, fact.manifest_digest, where)
+        if (manifest.version, manifest.attempt) != (fact.version, fact.attempt):
+            msg = f"{where}: it is of version {manifest.version}, attempt {manifest.attempt}; {MEND}"
+            raise CorruptError(msg)
+        return manifest
+    msg = f"{log.where}: the log returned nothing for {fact.manifest_address}"
+    raise CorruptError(msg)
+
+
+def stamp_of(fact: VersionFact) -> Stamp:
+    """The stamp of a decided version, with the attempt that won."""
+    return Stamp(fact.version, fact.decided_at_us, fact.attempt)
+
+
+def plan(manifest: Manifest, fact: VersionFact, tasks: int) -> list[ApplyWork]:
+    """The version as works over contiguous ranges of key groups, none empty. Each run is looked at once,
+    whatever the number of tasks.
+    """
+    counts: dict[int, dict[int, dict[str, int]]] = {}
+    for group, by_table in sorted(manifest.counts().items()):
+        counts.setdefault(task_of(group, tasks, manifest.key_groups), {})[group] = by_table
+    frames: dict[int, list[tuple[int, FrameRef]]] = {task: [] for task in counts}
+    for ordinal, ref in enumerate(manifest.frames()):
+        for task in dict.fromkeys(task_of(group, tasks, manifest.key_groups) for group in ref.groups):
+            frames[task].append((ordinal, ref))
+    of = manifest.namespace, fact.attempt, stamp_of(fact)
+    works = []
+    for task, of_task in counts.items():
+        groups = groups_of(task, tasks, manifest.key_groups)
+        works.append(ApplyWork(*of, groups.start, groups.stop, tuple(frames[task]), of_task))
+    return works
+
+
+NONE_HELD: Mapping[str, bytes] = {}
+
+
+def chunks_of(work: ApplyWork, log: Log, held: Mapping[str, bytes] = NONE_HELD) -> Iterator[Chunk]:
+    """The work's changes, a frame at a time, checked: from what is ``held``, else from the log by address."""
+    wanted = {ref.address: (ordinal, ref) for ordinal, ref in work.frames}
+    here = (Blob(address, held[address]) for address in wanted if address in held)
+    there = [address for address in wanted if address not in held]
+    for blob in itertools.chain(here, log.read(there) if there else ()):
+        ordinal, ref = wanted[blob.address]
+        where = f"{log.where}, version {work.stamp.version}, frame at {blob.address}"
+        runs = decode_frame(blob.content, ref, work.attempt, where)
+        yield Chunk(ordinal, [run for run in runs if run.group in work.counts])
+
+
+def gathered(chunks: Iterator[Chunk], at_once_bytes: int) -> Iterator[list[Chunk]]:
+    """Chunks in order, as many together as make up so many bytes; at least one."""
+    some: list[Chunk] = []
+    some_bytes = 0
+    for chunk in chunks:
+        some.append(chunk)
+        if at_once_bytes:
+            some_bytes += sum(run.keys.nbytes + run.values.nbytes for run in chunk.runs)
+        if some_bytes >= at_once_bytes:
+            yield some
+            some, some_bytes = [], 0
+    if some:
+        yield some
+
+
+def do(
+    work: ApplyWork,
+    log: Log,
+    store: Store,
+    went: Callable[[], None] = lambda: None,
+    held: Mapping[str, bytes] = NONE_HELD,
+) -> None:
+    """Apply and seal one work. On return its key groups are whole and durable; repeatable.
+
+    ``went`` is called whenever the store has taken chunks, and after the seal: a sign of progress, no
+    more. Frames that are ``held`` are durable in the log, too: they only need not be read back.
+    The store's and the log's errors pass through; IncompleteError: apply again.
+    """
+    sealed, left = False, len(work.frames)
+    sets = KeySets(work.counts) if isinstance(store, SupportsApplyAndSeal) else None
+    for chunks in gathered(chunks_of(work, log, held), store.apply_bytes):
+        left -= len(chunks)
+        if sets is not None:
+            sets.add(chunks)
+        failpoints.hit("apply.before_chunk")
+        if left == 0 and isinstance(store, SupportsApplyAndSeal):
+            store.apply_and_seal(work.stamp, work.counts, *chunks, sets=sets)
+            sealed = True
+        else:
+            store.apply(work.stamp, *chunks)
+        failpoints.hit("apply.after_chunk")
+        went()
+    if not sealed:
+        store.seal(work.stamp, work.counts)
+    failpoints.hit("seal.after")
+    went()

@@ -1,0 +1,181 @@
+"""Fill: a new store gets the state of another one at one version, then follows the log from there.
+
+The version is held in the source by a lease, and marked in the new store before anything is
+written there. Every row that is live at it is applied as that version's, and sealed; then that
+version is the first one visible. Who fills again, or as well, at the same version writes the same
+rows in the same chunks. docs/decisions/0015 says why an older filler can do no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.base import failpoints
+from tidegate.committers.apply.apply import stamp_of
+from tidegate.committers.background.pin import VersionPin
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.repair.repair import repair
+from tidegate.committers.states import Machine, State
+from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.steps.publish import publish
+from tidegate.errors import (
+    CorruptError,
+    FencedError,
+    SnapshotExpiredError,
+    StoreUnavailableError,
+    WalGapError,
+)
+from tidegate.sinks.records import CatalogEntry, Stamp
+from tidegate.sinks.rules.layout import payloads
+from tidegate.sinks.rules.reads import FILLED_FROM
+from tidegate.sinks.store import Store
+from tidegate.wal.frame import Chunk, Run
+from tidegate.wal.record import VersionFact
+
+logger = logging.getLogger("tidegate")
+
+CHUNK_ROWS = 1_000
+CHUNK_BYTES = 4 * 1024 * 1024
+"""Chunks are cut by rows and bytes alone, so that every source and every filler cuts the same ones."""
+
+
+def fill(coordinator: Coordinator, source: Store, stopped: Callable[[], bool] = lambda: False) -> bool:
+    """Fill the driver's store from ``source``; False: stopped half-way, call it again.
+
+    On return of True a version is visible there, durable and whole; readers never saw a part of
+    it. The epoch must be claimed. May be repeated and interrupted: it goes on at the version that
+    was begun while the source still has it, else at a newer one, from ``FILLED_FROM`` on.
+    StoreUnavailableError, SnapshotExpiredError: call it again. FencedError: a newer driver fills.
+    ConfigError: the store cannot be filled. WalGapError: the log does not know the source's version.
+    """
+    if coordinator.store.pointer().filling_at and coordinator.store.unverified():
+        repair(coordinator)  # puts nothing back: what they lost of the fill comes with it again
+    held = _hold(coordinator, source)
+    try:
+        fact = _fact(coordinator, held.version)
+        entry = _entry(source, fact)
+        stands = coordinator.store.begin_fill(entry, coordinator.epoch)
+        failpoints.hit("fill.after_begin")
+        if stands != held.version:
+            return _not_ours(coordinator, held.version, stands)
+        coordinator.store.put_schemas(source.schemas().values())
+        stamp = stamp_of(fact)
+        for group in range(coordinator.folded.key_groups):
+            if stopped():
+                return False
+            _fill_group(coordinator.store, source, stamp, entry, group, held)
+            failpoints.hit("fill.after_group")
+        publish(coordinator, Machine(State.SEALED, coordinator.watch), fact, entry, filled=True)
+        logger.info(
+            "%s was filled from %s, version %s is visible",
+            coordinator.store.where,
+            source.where,
+            fact.version,
+        )
+        return True
+    finally:
+        held.give_back()
+
+
+def _hold(coordinator: Coordinator, source: Store) -> VersionPin:
+    """The version that was begun, if the source still has it, else its newest."""
+    begun, newest = coordinator.store.pointer().filling_at, source.pointer().visible
+    wanted = max(begun, FILLED_FROM)
+    if newest < wanted:
+        msg = (
+            f"{coordinator.store.where} waits to be filled from {source.where}: version {wanted} is not"
+            f" visible there yet, version {newest} is"
+        )
+        raise StoreUnavailableError(msg)
+    if begun >= FILLED_FROM:
+        with contextlib.suppress(SnapshotExpiredError):
+            return VersionPin(source, begun, coordinator.clock)
+    return VersionPin(source, newest, coordinator.clock)
+
+
+def _not_ours(coordinator: Coordinator, version: int, stands: int) -> bool:
+    """Whether something is visible by now, though not by this fill."""
+    pointer = coordinator.store.pointer()
+    if pointer.epoch > coordinator.epoch:
+        msg = (
+            f"driver {pointer.writer} claimed epoch {pointer.epoch} in {coordinator.store.where}, above this"
+            f" driver's {coordinator.epoch}: that driver fills it; stop this one"
+        )
+        raise FencedError(msg)
+    if pointer.visible:
+        return True
+    msg = f"{coordinator.store.where} is being filled at version {stands}, not {version}: tried again"
+    raise StoreUnavailableError(msg)
+
+
+def _fact(coordinator: Coordinator, version: int) -> VersionFact:
+    coordinator.catch_up_log()  # what is visible in the source was decided before
+    fact = next(known_facts(coordinator.log, coordinator.folded, version), None)
+    if fact is None or fact.version != version:
+        msg = (
+            f"{coordinator.log.where} does not know version {version}: log and stores do not belong together"
+        )
+        raise WalGapError(msg)
+    return fact
+
+
+def _entry(source: Store, fact: VersionFact) -> CatalogEntry:
+    entries = source.catalog(fact.version, fact.version)
+    if not entries:
+        raise SnapshotExpiredError(f"{source.where}: version {fact.version} was retired meanwhile")
+    if entries[0].digest != fact.digest:
+        msg = (
+            f"{source.where}: version {fact.version} has digest {entries[0].digest} in the catalog,"
+            f" {fact.digest} in the log: they are of two histories; nothing was copied"
+        )
+        raise CorruptError(msg)
+    return entries[0]
+
+
+def _fill_group(
+    target: Store, source: Store, stamp: Stamp, entry: CatalogEntry, group: int, held: VersionPin
+) -> None:
+    counts: dict[str, int] = {}
+    ordinal = 0
+    for table, at in sorted(entry.tables.items()):
+        for run in _runs(source, table, group, stamp, at.start):
+            held.keep()
+            target.apply(stamp, Chunk(ordinal, [run]))
+            counts[table] = counts.get(table, 0) + len(run.keys)
+            ordinal += 1
+    held.keep()
+    if counts:
+        target.seal(stamp, {group: counts})
+
+
+def _runs(source: Store, table: str, group: int, stamp: Stamp, start: int) -> Iterator[Run]:
+    """The live rows of a table in a key group, in pieces that depend on the rows alone.
+
+    They are copied as they are stored, with their expiry; what has expired at the version is left out.
+    """
+    keys = values = pa.array([], pa.binary())
+    for batch in source.scan_stored(table, group, stamp.version, start):
+        live = batch.filter(payloads(batch["value"], stamp.decided_at_us).is_valid())
+        keys = pa.concat_arrays([keys, live["key"]])
+        values = pa.concat_arrays([values, live["value"]])
+        while cut := _first_cut(keys, values):
+            yield Run(group, table, keys[:cut], values[:cut])
+            keys, values = keys[cut:], values[cut:]
+    if len(keys):
+        yield Run(group, table, keys, values)
+
+
+def _first_cut(keys: Any, values: Any) -> int:
+    """Behind how many rows the first piece ends: at ``CHUNK_ROWS``, or where it reaches ``CHUNK_BYTES``;
+    0: it may go on. The flags byte of a value does not count.
+    """
+    lengths = pc.add(pc.binary_length(keys[:CHUNK_ROWS]), pc.binary_length(values[:CHUNK_ROWS]))
+    ends = pc.cumulative_sum(pc.cast(pc.subtract(lengths, 1), pa.int64())).to_numpy(zero_copy_only=False)
+    cut = int(ends.searchsorted(CHUNK_BYTES)) + 1
+    return cut if cut <= len(ends) else len(ends) if len(ends) == CHUNK_ROWS else 0

@@ -1,0 +1,396 @@
+"""A follower: a secondary store that follows the log by itself, behind the primary.
+
+It is a driver of its own for one store, under the epoch of the driver that owns the namespace: the
+same apply, seal and publish, one machine per version. It decides nothing, and no batch waits for
+it. What it meets, it keeps in its ``standing``; FencedError and CorruptError end it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Mapping
+
+from tidegate.base import failpoints
+from tidegate.committers.background.fill import fill
+from tidegate.committers.coordinator import ApplyOnExecutors, Coordinator
+from tidegate.committers.opening.lost_attempts import lost_of, settle_lost_attempts
+from tidegate.committers.opening.open import refuse_other_history, refuse_other_uuid
+from tidegate.committers.opening.preflight import refuse_unsafe_store
+from tidegate.committers.opening.recover import recover
+from tidegate.committers.repair.below_horizon import Repaired, repair_all
+from tidegate.committers.repair.rebuild import Source
+from tidegate.committers.steps.epoch import claim_epoch
+from tidegate.committers.steps.retire import retire_up_to
+from tidegate.errors import CorruptError, FencedError, TidegateError, WalGapError
+from tidegate.observe import events
+from tidegate.options import StoreRef
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import Identity, Stamp
+from tidegate.sinks.rules.reads import FILLED_FROM
+from tidegate.sinks.store import Store
+
+logger = logging.getLogger("tidegate")
+
+STEP_DEADLINE_S = 5.0
+"""A follower gives up one version after so long without success, and comes back to it."""
+PAUSE_FIRST_S, PAUSE_MOST_S = 0.5, 30.0
+COMMAND_TRIES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """How a store stands, as its follower last saw it.
+
+    ``visible`` is the last version that it saw there, ``decided`` the log's last; ``behind_s`` the time
+    since it was last at the log's end, 0 when it is; ``error`` what it met last, '' when nothing.
+    """
+
+    name: str
+    where: str
+    visible: int = 0
+    decided: int = 0
+    behind_s: float = 0.0
+    error: str = ""
+
+
+class Follower:
+    """One secondary of one driver. ``step`` is for one thread; ``standing`` and ``failed`` for any."""
+
+    def __init__(
+        self,
+        at: StoreRef,
+        coordinator: Coordinator,
+        source: Store,
+        epoch: Callable[[], int],
+        *,
+        fill_first: bool = False,
+    ) -> None:
+        self.name, self.failed = at.name, None
+        self._fill_first = fill_first and coordinator.store.can_be_filled
+        self._coordinator, self._source, self._epoch = coordinator, source, epoch
+        self._visible = self._dropped = 0
+        self._error = ""
+        self._level_at = self._alarmed_at = self._beat_at = coordinator.clock.monotonic()
+        self._level = False
+        self.heartbeat_s = coordinator.options.heartbeat_s
+
+    failed: TidegateError | None
+    """FencedError or CorruptError: it has stopped, and the next batch raises this (I10)."""
+    driven_by: FollowerThread | None = None
+
+    @property
+    def store(self) -> Store:
+        """Its store."""
+        return self._coordinator.store
+
+    @property
+    def discarded(self) -> list[Stamp]:
+        """What it removed from its store, because the log had lost its decision."""
+        return self._coordinator.discarded
+
+    @property
+    def namespace(self) -> str:
+        """The namespace's name."""
+        return self._coordinator.endpoints.namespace
+
+    @property
+    def standing(self) -> Standing:
+        """How it stands."""
+        state, now = self._coordinator.view.state, self._coordinator.clock.monotonic()
+        decided = state.last_version if state else 0
+        behind_s = 0.0 if self._level and not self._error else now - self._level_at
+        return Standing(self.name, self.store.where, self._visible, decided, behind_s, self._error)
+
+    def step(self, stopped: Callable[[], bool] = lambda: False) -> bool:
+        """Bring the store to the log's end as it is now; whether it is there.
+
+        False: stopped half-way, or the log does not list it (any more). May be repeated. Errors pass
+        through: nothing of a version that was not finished is visible.
+        """
+        coordinator, epoch = self._coordinator, self._epoch()
+        if not epoch or coordinator.catch_up_log() is None or self.name not in coordinator.folded.stores:
+            return False
+        self._level = False
+        if coordinator.epoch != epoch:
+            self._open(epoch)
+        if not self._begun(stopped):
+            return False
+        for_this_one = _either(stopped, self._went)
+        recover(coordinator, for_this_one)
+        self._visible = coordinator.store.pointer().visible
+        self._level = self._visible >= coordinator.folded.last_version
+        if self._visible:
+            self._dropped = retire_up_to(
+                coordinator.log,
+                coordinator.store,
+                coordinator.folded,
+                coordinator.options,
+                stopped,
+                self._dropped,
+            )
+        self._beat()
+        return self._level
+
+    def catch_up(self) -> Standing:
+        """For a command: bring the store to the log's end, in a few tries; how it stands then.
+
+        No error passes through: ``standing.error`` is the last one met, ``failed`` what ended it.
+        """
+        for tries_left in range(COMMAND_TRIES - 1, -1, -1):
+            try:
+                level = self.step()
+                self.went_well(level=level)
+            except TidegateError as error:
+                self.retried(error)
+                level = False
+            if level or self.failed is not None:
+                break
+            if tries_left:
+                self._coordinator.clock.sleep(PAUSE_FIRST_S)
+        return self.standing
+
+    def look(self) -> bool:
+        """Whether the store is behind the log, or lost something. Writes nothing."""
+        state, store = self._coordinator.catch_up_log(), self.store
+        if state is None or self.name not in state.stores:
+            return False
+        if store.identity() is None:
+            self._visible, begun = 0, []
+        else:
+            self._visible, begun = store.pointer().visible, store.begun()
+        self._level = self._visible >= state.last_version
+        return not self._level or store.unverified() or bool(lost_of(self._coordinator, begun))
+
+    def repair(self, source: Source | None = None) -> Repaired:
+        """Compare the store with the log, as far as it reaches, and put back what its servers lost; errors as
+        ``repair``.
+        """
+        self._coordinator.catch_up_log()
+        self._open(self._epoch())
+        return repair_all(self._coordinator, source)
+
+    def beat(self) -> bool:
+        """A sign of life while no version comes; whether there is something to do."""
+        if not self._coordinator.epoch:
+            return False
+        self._beat()
+        return self.store.unverified()
+
+    def _beat(self) -> None:
+        self._beat_at = self._coordinator.clock.monotonic()
+        self.store.heartbeat(self._coordinator.epoch)
+
+    def _open(self, epoch: int) -> None:
+        """The checks that a driver makes of its primary, then the claim, before anything is written (I6)."""
+        coordinator, state, store = self._coordinator, self._coordinator.folded, self._coordinator.store
+        refuse_unsafe_store(coordinator)
+        identity = store.identity()
+        if identity is None:
+            identity = store.create(Identity(state.namespace, state.name, state.key_groups))
+        refuse_other_uuid(coordinator, state, identity)
+        pointer = store.pointer()  # first: what is visible was decided before, so a log read later has it
+        coordinator.catch_up_log()
+        refuse_other_history(coordinator, coordinator.folded, pointer)
+        coordinator.epoch = coordinator.tried_epoch = epoch
+        try:
+            claim_epoch(coordinator)
+            settle_lost_attempts(coordinator)
+        except BaseException:
+            coordinator.epoch = 0  # claimed again before anything else is written
+            raise
+        failpoints.hit("follow.after_claim")
+
+    def _begun(self, stopped: Callable[[], bool]) -> bool:
+        """Whether something is visible, or the log has every version from the first on: else it is filled."""
+        coordinator = self._coordinator
+        pointer = coordinator.store.pointer()
+        if pointer.visible or not coordinator.folded.last_version:
+            return True
+        # Version 1 is never filled: the log has it, and an apply of it may have begun here.
+        fill_first = self._fill_first and self._source.pointer().visible >= FILLED_FROM
+        if not pointer.filling_at and not fill_first:
+            try:
+                recover(coordinator, _after_one(stopped))
+            except WalGapError:
+                logger.warning("store %s is empty: it is filled from %s", self.name, self._source.where)
+            else:
+                return True
+        filled = fill(coordinator, self._source, _either(stopped, self._went))
+        coordinator.catch_up_log()  # versions went on meanwhile
+        return filled
+
+    def _went(self) -> bool:
+        """Before each version, and each key group of a fill: signs of life, an alarm when it is due."""
+        if self._coordinator.clock.monotonic() - self._beat_at >= self.heartbeat_s:
+            self._beat()
+        self._alarm("it is catching up")
+        return False
+
+    # -- what it meets ---------------------------------------------------------------------------
+
+    def retried(self, error: Exception) -> None:
+        """Keep and log an error; an alarm when the store has been behind for long."""
+        text = f"{type(error).__name__}: {error}".replace("\n", " ")
+        if isinstance(error, WalGapError):
+            text += (
+                f" (or run `tidegate store remove {self.name}`, `tidegate drop --only-stores` for it, and"
+                f" `tidegate store add {self.name}=URL`, which fills it)"
+            )
+        if isinstance(error, FencedError | CorruptError):
+            self.failed = error
+            logger.error("store %s is not followed any more: %s", self.name, text)
+        elif not self._error:
+            logger.warning("store %s does not follow, tried again: %s", self.name, text)
+        self._error, self._level = text, False
+        self._alarm(text)
+
+    def went_well(self, *, level: bool) -> None:
+        """A step ended without an error."""
+        if self._error:
+            logger.warning("store %s follows again, version %s is visible there", self.name, self._visible)
+        self._error = ""
+        if level:
+            self._level_at = self._alarmed_at = self._coordinator.clock.monotonic()
+
+    def _alarm(self, why: str) -> None:
+        now, limit = self._coordinator.clock.monotonic(), self._coordinator.options.behind_alarm_s
+        if now - self._alarmed_at < limit:
+            return
+        self._alarmed_at = now
+        at = events.Labels(self.namespace, self.name)
+        events.count(events.Count.ALARMS, at, kind="behind")
+        logger.warning(
+            "ALARM: store %s has been behind the log for %.0f s (behind_alarm_s is %.0f): version %s is"
+            " visible there, %s is decided; the log is not trimmed meanwhile; bring it back, or run"
+            " `tidegate store remove %s`: %s",
+            self.name,
+            now - self._level_at,
+            limit,
+            self._visible,
+            self._coordinator.folded.last_version if self._coordinator.view.state else 0,
+            self.name,
+            why,
+        )
+
+
+def _either(one: Callable[[], bool], other: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: other() or one()
+
+
+def _after_one(stopped: Callable[[], bool]) -> Callable[[], bool]:
+    """Stops behind the first version: enough to know whether the log has it."""
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 1 or stopped()
+
+    return stop
+
+
+class FollowerThread:
+    """Drives a follower beside the batches. A daemon; ``stop`` ends it and waits for it.
+
+    Another one may still drive it: that is ended first, and no batch waits for it.
+    """
+
+    def __init__(self, follower: Follower, ended: Callable[[], bool]) -> None:
+        self.follower = follower
+        self._ended = ended
+        self._before, follower.driven_by = follower.driven_by, self
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._wake.set()
+        self._thread = threading.Thread(target=self._inside, name=f"tidegate-{follower.name}", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """A version was decided, or the query has ended."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End it behind the version, or the key group, that it is at, and wait. May be repeated."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until it has ended by itself, at most so long."""
+        self._thread.join(timeout_s)
+
+    def _inside(self) -> None:
+        if self._before is not None:
+            self._before.stop()  # behind the version that it is at, perhaps in a store that does not answer
+            self._before = None
+        with events.log_context(events.LogPlace(self.follower.namespace, phase="follow")):
+            self._run()
+
+    def _run(self) -> None:
+        """When the query has ended it goes on until it is at the log's end, or meets an error."""
+        follower = self.follower
+        failures = 0
+        while True:
+            most = PAUSE_FIRST_S * 2 ** (failures - 1) if failures else follower.heartbeat_s
+            woken = self._wake.wait(min(most, PAUSE_MOST_S))
+            self._wake.clear()
+            ended = self._ended()  # asked before the step: it brings in what was decided until then
+            if self._stopping.is_set():
+                return
+            try:
+                if woken or failures or follower.beat():
+                    follower.went_well(level=follower.step(self._stopping.is_set))
+                failures = 0
+            except Exception as error:  # noqa: BLE001 - also what Spark raises as it ends: told, tried again
+                follower.retried(error)
+                failures = min(failures + 1, 10)
+            if ended or follower.failed is not None:
+                return
+
+
+def followers_of(
+    coordinator: Coordinator,
+    apply: Mapping[str, ApplyOnExecutors] | None = None,
+    open_one: Callable[[StoreRef], Store] | None = None,
+) -> list[Follower]:
+    """A follower for each store of the driver but the first, which it has then as ``others``.
+
+    Opens no connection. ``apply`` are the executors' by the store's name. Who takes them closes
+    their stores.
+    """
+
+    def opened(at: StoreRef) -> Store:
+        return open_store(at.url, coordinator.endpoints.namespace, at.options, coordinator.clock)
+
+    followers = [
+        follower_for(coordinator, at, (open_one or opened)(at), (apply or {}).get(at.name))
+        for at in coordinator.endpoints.also
+    ]
+    coordinator.others = tuple(follower.store for follower in followers)
+    return followers
+
+
+def follower_for(
+    coordinator: Coordinator,
+    at: StoreRef,
+    store: Store,
+    apply: ApplyOnExecutors | None = None,
+    *,
+    fill_first: bool = False,
+) -> Follower:
+    """A follower of one store, under the driver's epoch. ``fill_first``: an empty one is filled, rather than
+    brought from the log's start, where that is more than version 1.
+    """
+    deadline_s = min(coordinator.options.apply_deadline_s, STEP_DEADLINE_S)
+    options = dataclasses.replace(coordinator.options, apply_deadline_s=deadline_s)
+    if store.checks_of_confirm(replicas=1, aof=False):  # a copy of a kind that has nothing to wait for
+        options = dataclasses.replace(options, wait_replicas=0, wait_aof=False)
+    where = coordinator.endpoints.only(at)
+    own = Coordinator(
+        where, coordinator.log, store, options, coordinator.clock, apply, writer=coordinator.writer
+    )
+    own.discard_lost = coordinator.discard_lost
+    return Follower(at, own, coordinator.store, lambda: coordinator.epoch, fill_first=fill_first)

@@ -1,0 +1,89 @@
+"""Add a store to a namespace, or remove one, on a person's word: one record in the log each."""
+
+from __future__ import annotations
+
+from tidegate.committers.apply.apply import read_manifest
+from tidegate.committers.background.follower import Follower, follower_for
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace, refuse_other_history, refuse_other_uuid
+from tidegate.committers.opening.store_list import add_to_list, remove_from_list
+from tidegate.committers.steps.facts import known_facts
+from tidegate.errors import ConfigError, WalGapError
+from tidegate.options import StoreRef
+from tidegate.sinks.store import Store
+
+
+def add_store(coordinator: Coordinator, at: StoreRef, store: Store) -> Follower:
+    """Put a store into the log's list; its follower, whose ``step`` fills it and brings it to the end.
+
+    ``driver`` has the stores that are there already. On return it is open, what was decided is visible
+    in its primary, and the log lists the store. May be repeated, wherever it was cut short.
+
+    ConfigError, WalGapError: it cannot become a store of this namespace; nothing was appended. Else
+    as ``open_namespace`` and ``append_until_confirmed``.
+    """
+    if at.name in (one.name for one in coordinator.endpoints.stores):
+        raise ConfigError(f"store {at.name} is given twice: as the new one, and as one that is there already")
+    own = follower_for(coordinator, at, store, fill_first=True)
+    _refuse_unfit(coordinator, store)
+    open_namespace(coordinator, None, changing=at.name)
+    for one in coordinator.endpoints.stores:  # a namespace that only ever had one store has no list yet
+        add_to_list(coordinator, one.name)
+    add_to_list(coordinator, at.name)
+    return own
+
+
+def _refuse_unfit(coordinator: Coordinator, store: Store) -> None:
+    """What can be told of the new store before anything is appended."""
+    state, identity = coordinator.folded, store.identity()
+    asking = Coordinator(
+        coordinator.endpoints, coordinator.log, store, coordinator.options, coordinator.clock
+    )
+    if identity is not None:
+        refuse_other_uuid(asking, state, identity)
+        pointer = store.pointer()  # first: what is visible was decided before, so a log read later has it
+        coordinator.catch_up_log()
+        refuse_other_history(asking, coordinator.folded, pointer)
+        if pointer.visible:
+            return
+    if not store.can_be_filled and state.last_version and not _reaches_back(coordinator):
+        msg = (
+            f"{store.where}: a store of this kind cannot be filled from another one, and"
+            f" {coordinator.log.where} does not reach back to version 1: it can be a store of a new namespace"
+            " only"
+        )
+        raise ConfigError(msg)
+
+
+def _reaches_back(coordinator: Coordinator) -> bool:
+    first = next(known_facts(coordinator.log, coordinator.folded, 1), None)
+    if first is None or first.version != 1:
+        return False
+    try:
+        read_manifest(coordinator.log, first)
+    except WalGapError:
+        return False
+    return True
+
+
+def remove_store(coordinator: Coordinator, name: str) -> bool:
+    """Take a store out of the log's list; False: it was not there. Its data stays where it is.
+
+    ``driver`` has the stores that remain, the first of them filled. On return trimming no longer waits
+    for the removed one, and no driver that opens writes there. May be repeated.
+
+    ConfigError: it is the only one, or is given as one that remains; nothing was appended. Else as
+    ``open_namespace`` and ``append_until_confirmed``.
+    """
+    listed = coordinator.folded.stores
+    if name not in listed:
+        return False
+    if listed == (name,) or name in (at.name for at in coordinator.endpoints.stores):
+        msg = (
+            f"store {name} cannot be removed: another store has to remain, and to be given as --store"
+            " NAME=URL; to end the namespace itself: `tidegate drop`"
+        )
+        raise ConfigError(msg)
+    open_namespace(coordinator, None, changing=name)
+    remove_from_list(coordinator, name)
+    return True

@@ -1,0 +1,194 @@
+"""Work beside the batches: heartbeat, repair while no batch comes, retirement, trimming, and the other
+stores. A batch waits for it only where older versions pile up (``committers/coordinator.py``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from tidegate.base.clock import Clock
+from tidegate.committers.background.follower import Follower, FollowerThread, Standing
+from tidegate.committers.background.gauges import report_gauges
+from tidegate.committers.coordinator import ApplyPriority, Coordinator
+from tidegate.committers.opening.recover import recover
+from tidegate.committers.steps.retire import retire_up_to
+from tidegate.committers.steps.trim import Trimmer
+from tidegate.errors import TidegateError
+from tidegate.observe import events
+from tidegate.observe.events import Gauge, Labels, LogPlace
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.store import Store
+from tidegate.wal.catch_up import catch_up
+from tidegate.wal.fold import View
+from tidegate.wal.log import Log
+
+logger = logging.getLogger("tidegate")
+
+
+class Background:
+    """Daemon threads for one open driver, two and one for each follower; ``stop`` ends them and waits.
+
+    ``alive`` is asked at every heartbeat: when the query has ended, so does the heartbeat, and the
+    followers end at the log's end. ``at`` is the namespace, and the primary's name in
+    the log's list of stores.
+    """
+
+    def __init__(  # noqa: PLR0913 - all but the first four have defaults
+        self,
+        log: Log,
+        store: Store,
+        options: Options,
+        epoch: Callable[[], int],
+        alive: Callable[[], bool] = lambda: True,
+        clock: Clock | None = None,
+        *,
+        followers: Sequence[Follower] = (),
+        at: Labels = Labels(""),  # noqa: B008 - it is frozen
+        way: ApplyPriority | None = None,
+        decided: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """``way`` is the driver's, whose versions go before retirement; ``decided`` returns its last one."""
+        self._log, self._store, self._options, self._epoch, self._alive = log, store, options, epoch, alive
+        self._clock = clock or Clock()
+        self._at = at
+        self.priority, self._decided = way or ApplyPriority(), decided
+        self._name, self._others = at.store, {follower.name: follower.store for follower in followers}
+        self._ending = threading.Event()
+        self._work = threading.Event()
+        self._threads = [
+            threading.Thread(
+                target=self._inside,
+                args=(target,),
+                name=f"tidegate-{target.__name__.strip('_')}",
+                daemon=True,
+            )
+            for target in (self._heartbeat, self._retire_and_trim)
+        ]
+        self._followers = [FollowerThread(follower, self._ending.is_set) for follower in followers]
+        for thread in self._threads:
+            thread.start()
+
+    def published(self) -> None:
+        """A version became visible: an older one may be retired now, the log trimmed, the others follow."""
+        self.priority.published()
+        self._work.set()
+        for each in self._followers:
+            each.wake()
+
+    def check(self) -> None:
+        """Raise what a follower may not keep to itself: FencedError, CorruptError (I10)."""
+        for each in self._followers:
+            if each.follower.failed is not None:
+                raise each.follower.failed
+
+    @property
+    def standings(self) -> list[Standing]:
+        """How the other stores stand."""
+        return [each.follower.standing for each in self._followers]
+
+    def drain(self, timeout_s: float) -> None:
+        """No version comes any more: let the followers reach the log's end, and end everything.
+
+        A follower that meets an error ends where it is. Labels most so long.
+        """
+        self._end()
+        for each in self._followers:
+            each.join(timeout_s)
+        self.stop()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the threads have ended, because they were stopped or the query was."""
+        return self._ending.is_set()
+
+    def stop(self, *, followers: bool = True) -> None:
+        """End all threads and wait for them. May be repeated. Without ``followers`` theirs go on
+        until another Background has taken the followers over.
+        """
+        self._end()
+        for each in self._followers if followers else ():
+            each.stop()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _end(self) -> None:
+        self._ending.set()
+        self._work.set()
+        for each in self._followers:
+            each.wake()
+
+    def _inside(self, work: Callable[[], None]) -> None:
+        with events.log_context(LogPlace(self._at.namespace, phase=work.__name__.strip("_"))):
+            work()
+
+    def _heartbeat(self) -> None:
+        while not self._ending.is_set():
+            try:
+                if not self._alive():
+                    self._end()
+                    return
+                if epoch := self._epoch():  # 0: not open yet, there may be no namespace
+                    self._store.heartbeat(epoch)
+                    if self._store.unverified():
+                        self._work.set()  # readers are refused until it is repaired
+                    report_gauges(self._at, self._store, self.standings, self._decided())
+            except Exception as error:  # noqa: BLE001 - a driver without a heartbeat would be silent
+                _tell(error, "heartbeat failed, tried again in %s s: %s", self._options.heartbeat_s)
+            self._ending.wait(self._options.heartbeat_s)
+
+    def _retire_and_trim(self) -> None:
+        view, dropped = View(), 0
+        trimmer = Trimmer(self._log, self._store, self._options, self._clock, self._others, self._name)
+        while True:
+            self._work.wait()
+            self._work.clear()
+            if self._ending.is_set():
+                return
+            try:
+                folded_at_us = self._clock.now_us()  # before the read: later decisions are not in it
+                view = catch_up(view, self._log)
+                events.level(Gauge.VOID, Labels(self._at.namespace), view.void)
+                self._repair_if_changed(view)
+                with events.timed(self._at, "retire"), self.priority.retiring():
+                    dropped = retire_up_to(
+                        self._log,
+                        self._store,
+                        view.state,
+                        self._options,
+                        self._between_steps,
+                        dropped,
+                        self.priority.retired,
+                    )
+                if not self._ending.is_set():
+                    trimmer.trim(view, folded_at_us, self._ending.is_set)
+            except Exception as error:  # noqa: BLE001 - what ended here would never be retired again
+                _tell(error, "retiring or trimming failed, tried again after the next version: %s")
+
+    def _between_steps(self) -> bool:
+        """Whether to stop here; a version that is applied goes first."""
+        if not self._ending.is_set():
+            self.priority.yield_to_apply()
+        return self._ending.is_set()
+
+    def _repair_if_changed(self, view: View) -> None:
+        """Put back what servers lost, though no batch may come for hours. A batch that comes meanwhile
+        does the same, and neither minds: each step may be repeated, by anyone who owns the epoch.
+        """
+        epoch, identity = self._epoch(), self._store.identity()
+        if not epoch or identity is None or not self._store.unverified():
+            return
+        where = Endpoints(identity.name, self._log.where, self._store.where)
+        coordinator = Coordinator(where, self._log, self._store, self._options, self._clock, view=view)
+        coordinator.epoch = coordinator.tried_epoch = epoch
+        recover(coordinator, self._ending.is_set)
+
+
+def _tell(error: Exception, what: str, *details: object) -> None:
+    """What is tried again: an error of ours in one line, one that nobody foresaw with its trace."""
+    if isinstance(error, TidegateError):
+        logger.warning(what, *details, error)
+    else:
+        logger.error(what, *details, error, exc_info=error)

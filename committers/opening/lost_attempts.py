@@ -1,0 +1,91 @@
+"""Versions that a store has begun and its log lacks: refused, or discarded on a person's word."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.steps.facts import known_facts
+from tidegate.errors import WalGapError
+from tidegate.sinks.records import Stamp
+from tidegate.sinks.rules.attempts import DISCARDED
+from tidegate.wal.record import VersionFact
+
+logger = logging.getLogger("tidegate")
+
+
+def settle_lost_attempts(coordinator: Coordinator) -> None:
+    """Refuse what the store has begun and the log lacks, or discard it where the driver is told to.
+
+    Called after the claim, when no older driver begins anything more. What is decided from here on is
+    later than all that was begun. Raises: WalGapError, nothing was written.
+    """
+    begun = coordinator.store.begun()
+    if lost_of(coordinator, begun):
+        coordinator.catch_up_log()  # a newer driver may have decided and begun since
+    lost = lost_of(coordinator, begun)
+    if lost and not coordinator.discard_lost:
+        raise lost_by_the_log(coordinator, lost[0])
+    if lost:
+        _refuse_if_decided_earlier(coordinator, lost)
+        coordinator.store.discard(lost, coordinator.epoch)
+        for one in lost:
+            told = "%s: attempt %s of version %s was discarded: no log has its decision"
+            logger.warning(told, coordinator.store.where, one.attempt, one.version)
+        coordinator.discarded += lost
+    coordinator.begun_us = max((one.decided_at_us for one in begun), default=0)
+
+
+def refuse_lost_attempts(coordinator: Coordinator, begun: Sequence[Stamp]) -> None:
+    """WalGapError: the store has begun what the log, as far as it was folded, lacks."""
+    lost = lost_of(coordinator, begun)
+    if lost and not coordinator.discard_lost:
+        raise lost_by_the_log(coordinator, lost[0])
+
+
+def lost_of(coordinator: Coordinator, begun: Sequence[Stamp]) -> list[Stamp]:
+    """Those of the begun versions that the log does not have, or has as another attempt."""
+    lost = []
+    for one in begun:
+        if one.attempt == DISCARDED:
+            continue
+        decided = _decided(coordinator, one.version)
+        if one.version > coordinator.folded.last_version or (decided and decided.attempt != one.attempt):
+            lost.append(one)
+    return lost
+
+
+def _decided(coordinator: Coordinator, version: int) -> VersionFact | None:
+    fact = next(known_facts(coordinator.log, coordinator.folded, version), None)
+    return fact if fact is not None and fact.version == version else None
+
+
+def _refuse_if_decided_earlier(coordinator: Coordinator, lost: Sequence[Stamp]) -> None:
+    """WalGapError: the log has decided the version since, at an earlier time than the lost attempt's. A store
+    that goes by times would hide the rows of the one behind the other's.
+    """
+    for one in lost:
+        decided = _decided(coordinator, one.version)
+        if decided is not None and decided.decided_at_us <= one.decided_at_us:
+            raise WalGapError(
+                f"{coordinator.store.where}: attempt {one.attempt} of version {one.version}, which the log"
+                f" lost, has a later time than attempt {decided.attempt}, which the log has: it cannot be"
+                " discarded. Nothing was written; make this store anew: `tidegate store remove`, `tidegate"
+                " drop --only-stores`, `tidegate store add`, which fills it; or use a new namespace"
+            )
+
+
+def lost_by_the_log(coordinator: Coordinator, lost: Stamp) -> WalGapError:
+    """Make the error for a store that has begun what the log lacks; it names the ways out."""
+    decided = _decided(coordinator, lost.version)
+    has = f"ends at version {coordinator.folded.last_version}"
+    if decided is not None:
+        has = f"has attempt {decided.attempt} of it"
+    return WalGapError(
+        f"{coordinator.store.where} has begun attempt {lost.attempt} of version {lost.version}, the log"
+        f" {coordinator.log.where} {has}: the log lost a decision (brokers without power, an unclean"
+        " election, an older copy put back). Nothing of it is visible, and nothing was written. Restore the"
+        " newest copy of the log if there is one. Else stop all drivers and run `tidegate recover"
+        " --discard-lost`, which removes what that attempt wrote, and start the query again"
+    )

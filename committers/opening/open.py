@@ -1,0 +1,294 @@
+"""Open: take a namespace over. Check, append Open, fold through it, claim, recover.
+
+Everything that can be refused is refused before anything is appended, and checked again
+after, because another driver may have written in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tidegate.base import failpoints
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.lost_attempts import refuse_lost_attempts, settle_lost_attempts
+from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store, require_safe_setup
+from tidegate.committers.opening.recover import recover
+from tidegate.committers.opening.store_list import list_stores_of_new, refuse_other_stores
+from tidegate.committers.repair.lost_pointer import resume
+from tidegate.committers.steps.epoch import claim_epoch, refuse_if_shared, take_epoch
+from tidegate.errors import (
+    ConfigError,
+    FencedError,
+    LineageError,
+    OutcomeUnknownError,
+    WalGapError,
+    WalUnavailableError,
+)
+from tidegate.keys.groups import KEY_GROUPS_DEFAULT
+from tidegate.sinks.aliases import refuse_writing
+from tidegate.sinks.records import Identity, Pointer, Stamp
+from tidegate.wal.fold import fact_of
+from tidegate.wal.log import Appended
+from tidegate.wal.record import Folded, Genesis
+
+WRITER_ALIVE_S = 30.0
+"""A writer whose heartbeat is younger than this is taken to be alive."""
+
+Check = Callable[[Folded], None]
+
+
+def open_namespace(
+    coordinator: Coordinator, lineage: str | None, check: Check | None = None, *, changing: str | None = None
+) -> list[int]:
+    """Make ``driver`` the writer, and everything decided visible in its store; the versions recovered.
+
+    The same as ``take_over``, then ``recover``.
+    """
+    take_over(coordinator, lineage, check, changing=changing)
+    return recover(coordinator)
+
+
+def take_over(
+    coordinator: Coordinator, lineage: str | None, check: Check | None = None, *, changing: str | None = None
+) -> None:
+    """Make ``driver`` the writer; what was decided and is not visible waits for ``recover``.
+
+    ``lineage`` None means: the current one, whatever it is. ``check`` may refuse (raise) on
+    the folded state, before the append and again after it. A driver that ran before is fenced
+    at once. ``changing`` is a store that is being added or removed: it may be in the log's list or not.
+
+    ConfigError, LineageError, WalGapError: refused, nothing appended. FencedError: another
+    driver opened at the same time and won. OutcomeUnknownError: the Open's fate is unknown;
+    open again. A log that refuses this user is not asked until the deadline.
+    """
+    coordinator.reset_append_outcome()
+    ensure_made(coordinator)
+
+    def refuse(pointer: Pointer, begun: Sequence[Stamp]) -> str | None:
+        state = coordinator.folded
+        taken = state.lineage if lineage is None else lineage
+        refuse_other_stores(coordinator, state, changing)
+        _refuse_unfilled(coordinator, pointer)
+        refuse_other_history(coordinator, state, pointer)
+        refuse_lost_attempts(coordinator, begun)
+        _refuse_other_lineage(coordinator, state, taken)
+        if check is not None:
+            check(state)
+        return taken
+
+    backoff = coordinator.backoff(coordinator.options.decide_deadline_s)
+    while True:
+        # The store first: what is visible or begun was decided before, so a log read later must have it,
+        # also while another driver commits.
+        pointer, begun = coordinator.store.pointer(), coordinator.store.begun()
+        coordinator.catch_up_log()
+        taken = refuse(pointer, begun)
+        failpoints.hit("open.before_append")
+        appended = take_epoch(coordinator, taken, pointer.epoch)
+        pointer = coordinator.store.pointer()
+        if _owned(coordinator, appended):
+            break
+        if coordinator.should_give_up(backoff):
+            msg = (
+                f"whether this driver opened namespace {coordinator.endpoints.namespace} is unknown:"
+                f" {coordinator.log.where} did not answer, or others kept opening it"
+                f"{coordinator.describe_last_error(coordinator.options.decide_deadline_s)}; restart the query"
+            )
+            raise OutcomeUnknownError(msg)
+        backoff.wait()
+    failpoints.hit("open.after_append")
+    refuse(pointer, begun)
+    claim_epoch(coordinator)
+    _look_again(coordinator)
+    settle_lost_attempts(coordinator)
+    failpoints.hit("open.after_claim")
+    list_stores_of_new(coordinator)
+    resume(coordinator)
+
+
+def _look_again(coordinator: Coordinator) -> None:
+    """Look at the pointer after the claim, from which on no older driver flips or claims.
+
+    An older driver whose records the log lost may have done so until then. FencedError, WalGapError: nothing
+    of a version was written.
+    """
+    pointer = coordinator.store.pointer()
+    refuse_if_shared(coordinator, pointer)
+    if pointer.epoch == coordinator.epoch:
+        refuse_other_history(coordinator, coordinator.folded, pointer)
+
+
+def _owned(coordinator: Coordinator, appended: Appended | None) -> bool:
+    """Whether the fold, read through our Open, says that the epoch is ours."""
+    state = coordinator.try_catch_up(None)
+    if state is not None and (state.epoch, state.writer) == (coordinator.tried_epoch, coordinator.writer):
+        coordinator.epoch = coordinator.tried_epoch
+        return True
+    if state is not None and state.epoch > coordinator.tried_epoch and appended is not None:
+        msg = (
+            f"driver {state.writer} opened namespace {coordinator.endpoints.namespace} at epoch {state.epoch}"
+            " while this one was opening it: stop one of the two"
+        )
+        raise FencedError(msg)
+    return False
+
+
+def ensure_made(coordinator: Coordinator) -> Folded:
+    """The namespace in log and store, made when neither has it; checked to be one namespace.
+
+    May be repeated and raced: the first Genesis wins, every store takes its uuid.
+    """
+    identity = coordinator.store.identity()  # first: a store is made only for a log that has begun
+    state = coordinator.catch_up_log()
+    if state is None:
+        if identity is not None:
+            raise log_is_empty(coordinator, identity)
+        name = coordinator.endpoints.namespace
+        refuse_writing(coordinator.store.where, name, coordinator.store.aliases().get(name))
+        state = _begin_log(coordinator)
+    else:
+        require_safe_setup(coordinator)
+    if identity is None:
+        identity = coordinator.store.create(Identity(state.namespace, state.name, state.key_groups))
+    refuse_other_uuid(coordinator, state, identity)
+    wanted = coordinator.options.key_groups
+    if wanted is not None and wanted != state.key_groups:
+        msg = (
+            f"namespace {state.name} was made with key_groups={state.key_groups}, {wanted} was asked for: key"
+            " groups are fixed for life; leave the option out, or use a new namespace"
+        )
+        raise ConfigError(msg)
+    return state
+
+
+def _begin_log(coordinator: Coordinator) -> Folded:
+    """Make the log with its first record. One that is made here is checked after that: until the record is
+    there, a driver of a log that was here before may be the first to append.
+    """
+    refuse_unsafe_store(coordinator)
+    was_made = bool(coordinator.log.checks())  # a log that is not there has nothing to say
+    if was_made:
+        refuse_unsafe_log(coordinator)
+    coordinator.log.create()
+    try:
+        state = _append_genesis(coordinator)
+    except WalUnavailableError:
+        if coordinator.refused and not was_made:
+            refuse_unsafe_log(coordinator)  # names the right that is missing: nothing was written
+        raise
+    _refuse_older_state(coordinator, state)
+    if not was_made:
+        refuse_unsafe_log(coordinator)
+    return state
+
+
+def refuse_other_uuid(coordinator: Coordinator, state: Folded, identity: Identity) -> None:
+    """WalGapError when the driver's store is of another namespace than the log."""
+    if identity.uuid != state.namespace:
+        why = f"the log is of namespace {state.namespace}, the store of namespace {identity.uuid}"
+        raise _log_behind(coordinator, why)
+
+
+def _append_genesis(coordinator: Coordinator) -> Folded:
+    genesis = Genesis(
+        namespace=f"{coordinator.clock.new_id()}{coordinator.clock.new_id()}",
+        writer=coordinator.writer,
+        epoch=0,
+        prev_digest="",
+        key_groups=coordinator.options.key_groups or KEY_GROUPS_DEFAULT,
+        name=coordinator.endpoints.namespace,
+        created_at_us=coordinator.clock.now_us(),
+    )
+    backoff = coordinator.backoff(coordinator.options.decide_deadline_s)
+    tried = False
+    while (state := coordinator.catch_up_log()) is None:
+        if tried and coordinator.should_give_up(backoff):
+            said = coordinator.describe_last_error(coordinator.options.decide_deadline_s)
+            msg = f"{coordinator.log.where} did not take the first record of namespace {genesis.name}{said}"
+            raise WalUnavailableError(msg)
+        coordinator.append(genesis)  # a second copy, or another's, is void behind the first
+        if coordinator.view.state is None:
+            backoff.wait()
+        tried = True
+    return state
+
+
+def _refuse_older_state(coordinator: Coordinator, state: Folded) -> None:
+    """ConfigError: the log was empty, and now it begins with the state of a namespace that the store does not
+    have. One that the store has was made by another driver meanwhile, and trimmed.
+    """
+    first = next(iter(coordinator.log.decisions()), None)
+    began = {place.position for place in coordinator.view.summaries[:1]}
+    if first is not None and first.position in began and coordinator.store.identity() is None:
+        raise ConfigError(
+            f"{coordinator.log.where} was just made, and a driver of namespace {state.namespace}, which was"
+            " there before, wrote its state first: stop that driver, run `tidegate drop --force` and start"
+            " again"
+        )
+
+
+def refuse_other_history(coordinator: Coordinator, state: Folded, pointer: Pointer) -> None:
+    """WalGapError when what is visible in the driver's store was never decided in this log."""
+    if pointer.visible > state.last_version:
+        why = f"version {pointer.visible} is visible, the log ends at version {state.last_version}"
+        raise _log_behind(coordinator, why)
+    fact = fact_of(state, pointer.visible)
+    if fact is not None and fact.digest != pointer.digest:
+        why = f"version {pointer.visible} has digest {pointer.digest} in the store, {fact.digest} in the log"
+        raise _log_behind(coordinator, why)
+
+
+def _refuse_unfilled(coordinator: Coordinator, pointer: Pointer) -> None:
+    if pointer.filling_at:
+        msg = (
+            f"{coordinator.store.where} is being filled from another store, at version {pointer.filling_at},"
+            " and shows nothing yet: put a store that is filled first, this one after it"
+        )
+        raise ConfigError(msg)
+
+
+def log_is_empty(coordinator: Coordinator, identity: Identity) -> WalGapError:
+    """The error for a store whose log is not there (any more)."""
+    return _log_behind(coordinator, f"namespace {identity.uuid} is in the store, the log is empty")
+
+
+def _log_behind(coordinator: Coordinator, why: str) -> WalGapError:
+    return WalGapError(
+        f"the log {coordinator.log.where} does not belong to, or is behind, the {coordinator.store.where}:"
+        f" {why}; nothing was written; check the log's URL, restore the log that belongs to this store, or"
+        " use a new namespace"
+    )
+
+
+def _refuse_other_lineage(coordinator: Coordinator, state: Folded, lineage: str | None) -> None:
+    if state.lineage is None or state.last_version == 0 or lineage == state.lineage:
+        return
+    msg = (
+        f"namespace {coordinator.endpoints.namespace} follows the checkpoint of query {state.lineage} and has"
+        f" {state.last_version} versions from it; this query is {lineage}: its checkpoint was deleted or"
+        " replaced. Put the old checkpoint back; or, if the new one is meant to take over, run"
+        f" `tidegate adopt --lineage {lineage}` and restart the query; or use a new namespace"
+    )
+    raise LineageError(msg)
+
+
+def writer_is_alive(coordinator: Coordinator) -> bool:
+    """Whether a writer's heartbeat is younger than 30 s."""
+    if coordinator.store.identity() is None:
+        return False
+    age = coordinator.store.pointer().heartbeat_age_s
+    return age is not None and age < WRITER_ALIVE_S
+
+
+def refuse_if_writer_alive(coordinator: Coordinator, command: str, *, force: bool) -> None:
+    """ConfigError when a writer's heartbeat is younger than 30 s, unless forced."""
+    if coordinator.store.identity() is None:
+        return
+    pointer = coordinator.store.pointer()
+    age = pointer.heartbeat_age_s
+    if not force and age is not None and age < WRITER_ALIVE_S:
+        msg = (
+            f"driver {pointer.writer} gave a sign of life {age:.0f} s ago and seems to be running;"
+            f" `{command}` would fence it: stop the query and wait {WRITER_ALIVE_S:.0f} s, or use --force"
+        )
+        raise ConfigError(msg)

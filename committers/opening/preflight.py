@@ -1,0 +1,61 @@
+"""What a driver refuses to open on: a log or a store that is set up so that a promise cannot be kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from tidegate.base.checks import Check
+from tidegate.committers.coordinator import Coordinator
+from tidegate.errors import ConfigError
+
+logger = logging.getLogger("tidegate")
+
+
+def require_safe_setup(coordinator: Coordinator) -> None:
+    """ConfigError when a check of the log or the store fails, naming each; only warnings with
+    ``allow_unsafe``.
+
+    What cannot work at all is refused either way. The same finding at several places is told once.
+    """
+    refuse_unsafe_log(coordinator)
+    refuse_unsafe_store(coordinator)
+
+
+def refuse_unsafe_log(coordinator: Coordinator) -> None:
+    """The same for the driver's log alone."""
+    _refuse(coordinator.log.where, coordinator.log.checks(), allow=coordinator.options.allow_unsafe)
+
+
+def refuse_unsafe_store(coordinator: Coordinator) -> None:
+    """The same for the driver's store alone."""
+    store, options = coordinator.store, coordinator.options
+    asked = store.checks_of_confirm(replicas=options.wait_replicas, aof=options.wait_aof)
+    _refuse(store.where, [*store.checks(), *asked], allow=options.allow_unsafe)
+
+
+def _refuse(where: str, checks: Sequence[Check], *, allow: bool) -> None:
+    found = [check for check in checks if check.outcome != "pass"]
+    failed = [check for check in found if check.outcome == "fail"]
+    refused = [check for check in failed if not (allow and check.may_be_allowed)]
+    if refused:
+        way_out = ", or set allow_unsafe (--allow-unsafe)" * all(check.may_be_allowed for check in failed)
+        msg = f"{where} is not set up safely: {'; '.join(_told(refused))}. Mend it{way_out}"
+        raise ConfigError(msg)
+    for line in _told(found):
+        logger.warning("%s: %s", where, line)
+
+
+def _told(checks: Sequence[Check]) -> list[str]:
+    """A line for each finding, with all the places where it is the same."""
+    alike: dict[tuple[str, str, str], list[Check]] = {}
+    for check in checks:
+        what = check.check.rpartition(": ")[2] if check.at else check.check
+        alike.setdefault((what, check.found, check.promise), []).append(check)
+    lines = []
+    for (what, found, promise), same in alike.items():
+        parts = " and ".join(check.check.removesuffix(what).removesuffix(": ") for check in same)
+        at = "; ".join(check.at for check in same if check.at)
+        whose, where = f"{parts}: " * bool(parts), f"{at}; " * bool(at)
+        lines.append(f"{whose}{what}: {found} ({where}at stake: {promise})")
+    return lines

@@ -1,0 +1,55 @@
+"""Recover: every decided version above the visible one becomes visible, in order (I4, I7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidegate.committers.commit import complete
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.repair.repair import repair
+from tidegate.committers.steps.facts import facts_from
+from tidegate.errors import WalGapError
+from tidegate.sinks.capabilities import SupportsRebuild
+from tidegate.wal.record import VersionFact
+
+
+def recover(coordinator: Coordinator, stopped: Callable[[], bool] = lambda: False) -> list[int]:
+    """Complete what was decided before; the versions made visible. The driver must be open.
+
+    Needs neither Spark nor the input: everything is in the log. May be repeated. Stops at the
+    first version that cannot be completed, so no version is ever skipped. ``stopped`` is asked
+    before each version. WalGapError: the log no longer has the rows of a version that the store lacks.
+    """
+    if coordinator.store.unverified():
+        if isinstance(coordinator.store, SupportsRebuild):
+            coordinator.store.note_moved()
+        if coordinator.store.unverified():
+            repair(coordinator)
+    visible = coordinator.store.pointer().visible
+    recovered = []
+    for fact in facts_from(coordinator, visible + 1):
+        if stopped():
+            break
+        try:
+            complete(coordinator, fact)
+        except WalGapError as error:
+            _refuse_if_no_longer_held(coordinator, fact, error)
+            raise
+        recovered.append(fact.version)
+    return recovered
+
+
+def _refuse_if_no_longer_held(coordinator: Coordinator, fact: VersionFact, error: WalGapError) -> None:
+    """WalGapError with the ways out, where it was the log that lacks rows, and not the store that has begun
+    another attempt of the version.
+    """
+    if any(one.version == fact.version and one.attempt != fact.attempt for one in coordinator.store.begun()):
+        return
+    store, visible = coordinator.store.where, coordinator.store.pointer().visible
+    raise WalGapError(
+        f"version {visible} is visible in {store}, and the log no longer has the rows of version"
+        f" {fact.version}, which is decided: {error}. Either the store went back further than the log keeps"
+        " (an older copy was put back; wal_retain_s), or the log lost rows. Readers keep what they see. Put a"
+        " newer copy of the store back, or restore the log's newest copy; else make this store anew from"
+        " another one (`tidegate store add`), or use a new namespace"
+    ) from error

@@ -1,0 +1,86 @@
+"""The log's list of stores, against the stores that a driver was given.
+
+The list is made of StoreAdded and StoreRemoved records. An empty list means one store, whatever it
+is called: a namespace that only ever had one needs no list. Every store that follows the log stands
+in it, the primary too; which one is the primary, the driver's order says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.steps.append import append_until_confirmed
+from tidegate.errors import ConfigError
+from tidegate.wal.record import Folded, StoreAdded, StoreRemoved
+
+
+def refuse_other_stores(coordinator: Coordinator, state: Folded, changing: str | None = None) -> None:
+    """ConfigError when a store is in the list and was not given, or the other way round.
+
+    A namespace without versions may still get its first stores. ``changing`` may be in the list or not.
+    """
+    ways = suggested_fixes(state, [at.name for at in coordinator.endpoints.stores], changing)
+    if not ways:
+        return
+    listed = ", ".join(state.stores) or "one store, without a name"
+    name = coordinator.endpoints.namespace
+    raise ConfigError(f"the log of namespace {name} lists {listed}; store {'; store '.join(ways)}")
+
+
+def suggested_fixes(state: Folded, given: Sequence[str], changing: str | None = None) -> list[str]:
+    """For each store that is in the list and was not given, or the other way round: that, and what to do."""
+    if state.stores:
+        missing = [name for name in state.stores if name not in (*given, changing)]
+        unlisted = [name for name in given if name not in (*state.stores, changing)]
+    else:
+        missing, unlisted = [], [name for name in given[1:] if name != changing]
+    if state.last_version == 0:
+        unlisted = []
+    return [
+        f"{one} is not given: give it as {one}=URL, or run `tidegate store remove {one}`" for one in missing
+    ] + [f"{one} is not in the list: run `tidegate store add {one}=URL`, or leave it out" for one in unlisted]
+
+
+def list_stores_of_new(coordinator: Coordinator) -> None:
+    """The first stores of a namespace that has no version yet go into the list. May be repeated."""
+    given = [at.name for at in coordinator.endpoints.stores]
+    if len(given) > 1 and coordinator.folded.last_version == 0:
+        for name in given:
+            add_to_list(coordinator, name)
+
+
+def add_to_list(coordinator: Coordinator, name: str) -> None:
+    """On return the log lists the store; errors as ``append_until_confirmed``. The driver must be open."""
+    state = coordinator.folded
+    if name in state.stores:
+        return
+    record = StoreAdded(
+        namespace=state.namespace,
+        writer=coordinator.writer,
+        epoch=coordinator.epoch,
+        prev_digest=state.digest,
+        store=name,
+    )
+    what = f"namespace {coordinator.endpoints.namespace} has store {name}"
+    append_until_confirmed(
+        coordinator, record, lambda now: name in now.stores, what, f"tidegate store add {name}=URL"
+    )
+
+
+def remove_from_list(coordinator: Coordinator, name: str) -> None:
+    """On return the log does not list the store; errors as ``append_until_confirmed``."""
+    state = coordinator.folded
+    if name not in state.stores:
+        return
+    record = StoreRemoved(
+        namespace=state.namespace,
+        writer=coordinator.writer,
+        epoch=coordinator.epoch,
+        prev_digest=state.digest,
+        store=name,
+    )
+    what = f"namespace {coordinator.endpoints.namespace} has no store {name}"
+    append_until_confirmed(
+        coordinator, record, lambda now: name not in now.stores, what, f"tidegate store remove {name}"
+    )

@@ -1,0 +1,1 @@
+"""What an operator asks for, one file a command. None runs during a batch."""

@@ -1,0 +1,61 @@
+"""Adopt: on a person's word, another Spark checkpoint takes the namespace over."""
+
+from __future__ import annotations
+
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.steps.append import append_until_confirmed
+from tidegate.errors import ConfigError
+from tidegate.wal.record import Adopted
+
+LINEAGE_MAX = 200
+
+
+def adopt(coordinator: Coordinator, lineage: str) -> list[int]:
+    """Make the namespace follow ``lineage`` (a query id) from here on; the versions recovered.
+
+    Opens with the current lineage first, so that everything decided under it is visible before
+    the new one starts. When the namespace follows ``lineage`` already, nothing is appended. May
+    be repeated: a second Adopted of the same lineage changes nothing for readers or batches.
+
+    ConfigError: the lineage cannot be one, or nothing was made here yet; nothing appended.
+    FencedError: another driver opened meanwhile, this Adopted will never count. OutcomeUnknownError:
+    the log did not answer; adopt again. Otherwise as ``open_namespace``.
+    """
+    if not 0 < len(lineage) <= LINEAGE_MAX or not lineage.isprintable() or lineage != lineage.strip():
+        msg = f"{lineage!r} is no query id: it is the id in the file metadata of Spark's checkpoint folder"
+        raise ConfigError(msg)
+    state = coordinator.catch_up_log()
+    if state is None:
+        msg = (
+            f"there is no namespace {coordinator.endpoints.namespace} at {coordinator.log.where}, so there is"
+            " nothing to adopt: check the log's URL and the name; a new namespace follows its first query by"
+            " itself"
+        )
+        raise ConfigError(msg)
+    if state.lineage == lineage:
+        return []
+    # An epoch of its own: a copy of this Adopted that lands late, behind the next Open, is void.
+    recovered = open_namespace(coordinator, None)
+    _append(coordinator, lineage)
+    return recovered
+
+
+def _append(coordinator: Coordinator, lineage: str) -> None:
+    state = coordinator.folded
+    record = Adopted(
+        namespace=state.namespace,
+        writer=coordinator.writer,
+        epoch=coordinator.epoch,
+        prev_digest=state.digest,
+        lineage=lineage,
+    )
+    namespace = coordinator.endpoints.namespace
+    what = f"namespace {namespace}, which follows {state.lineage} so far, follows {lineage}"
+    append_until_confirmed(
+        coordinator,
+        record,
+        lambda folded: folded.lineage == lineage,
+        what,
+        f"tidegate adopt --lineage {lineage}",
+    )

@@ -1,0 +1,87 @@
+"""Aliases: which are set, and what is refused. Set and dropped by people, and by nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+from tidegate.base.names import check_name
+from tidegate.errors import ConfigError, CorruptError
+from tidegate.options import StoreRef
+from tidegate.sinks.aliases import Aliases, Target, name_is_taken
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.store import Store
+
+logger = logging.getLogger("tidegate")
+
+
+def checked_target(at: StoreRef, alias: str, namespace: str, *, force: bool = False) -> Target:
+    """What the alias would name in this store. Writes nothing.
+
+    ConfigError: the name is a namespace's; the namespace is not there; it shows no version (unless forced).
+    """
+    check_name("alias", alias)
+    with contextlib.closing(open_store(at.url, alias, at.options)) as under_it:
+        if under_it.identity() is not None:
+            raise name_is_taken(under_it.where, alias)
+    with contextlib.closing(open_store(at.url, namespace, at.options)) as store:
+        identity = store.identity()
+        if identity is None:
+            raise _no_target(store, namespace, store.aliases().get(namespace))
+        if not force and not store.pointer().visible:
+            raise ConfigError(
+                f"{store.where}: no version is visible here yet, so readers of {alias!r} would find nothing:"
+                " wait for the first one, `tidegate status` shows it; or use --force"
+            )
+    return Target(identity.name, identity.uuid)
+
+
+def _no_target(store: Store, namespace: str, behind: Target | None) -> ConfigError:
+    """The error for a name that an alias cannot name; ``behind``: it is an alias itself."""
+    if behind is None:
+        return ConfigError(f"{store.where}: there is no such namespace here: check --namespace and --store")
+    return ConfigError(
+        f"{store.where}: {namespace!r} is an alias of namespace {behind.namespace}, and an alias cannot name"
+        f" another one: give --namespace {behind.namespace}"
+    )
+
+
+def set_alias(at: StoreRef, alias: str, target: Target) -> Target | None:
+    """From now on readers of the alias find the target; what it named before. One atomic write, durable on
+    return.
+
+    May be repeated. StoreUnavailableError: it may have been set or not; repeat it.
+    """
+    with contextlib.closing(open_store(at.url, target.namespace, at.options)) as store:
+        aliases = store.aliases()
+        before = named_by(aliases, alias)
+        aliases.set(alias, target)
+    return before
+
+
+def named_by(aliases: Aliases, alias: str) -> Target | None:
+    """What the alias names; None, with a warning, where that cannot be read: it names nothing."""
+    try:
+        return aliases.get(alias)
+    except CorruptError as error:
+        logger.warning("%s", error)
+        return None
+
+
+def aliases_of(store: Store) -> list[str]:
+    """The aliases that name the namespace of this store, sorted."""
+    identity = store.identity()
+    if identity is None:
+        return []
+    target = Target(identity.name, identity.uuid)
+    return sorted(alias for alias, named in store.aliases().all().items() if named == target)
+
+
+def refuse_aliased(store: Store) -> None:
+    """ConfigError: the namespace that is to go has aliases, and which."""
+    names = aliases_of(store)
+    if names:
+        raise ConfigError(
+            f"{store.where}: readers find it as {', '.join(names)}: set the alias to another namespace"
+            f" with `tidegate alias set {names[0]} --namespace NAME`, or `tidegate alias drop {names[0]}`"
+        )

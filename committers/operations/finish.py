@@ -1,0 +1,79 @@
+"""Finish: what an earlier driver decided becomes visible, without a query; nothing else is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tidegate.committers.background.follower import Follower, Standing
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.lost_attempts import lost_of
+from tidegate.committers.opening.open import ensure_made, log_is_empty, open_namespace, refuse_if_writer_alive
+from tidegate.committers.opening.store_list import refuse_other_stores
+from tidegate.errors import TidegateError
+from tidegate.wal.fold import fact_of
+
+
+class Finished(NamedTuple):
+    """The versions made visible in the primary, what is visible there now, how the other stores stand."""
+
+    recovered: list[int]
+    visible: int
+    standings: list[Standing]
+
+
+def finish_decided(
+    coordinator: Coordinator,
+    others: Sequence[Follower],
+    command: str,
+    *,
+    force: bool = False,
+    starting: Callable[[], None] = lambda: None,
+) -> Finished:
+    """Make every decided version visible, in every store. The driver is not open yet.
+
+    Writes nothing when all is visible already, or nothing was made yet; ``starting`` is called before
+    anything is written. An error of another store stands in its standing. May be repeated.
+
+    ConfigError: another writer gave a sign of life within the last 30 s, and ``force`` is not set; or
+    the log has other stores. Else as ``open_namespace``.
+    """
+    if coordinator.catch_up_log() is None:
+        if (identity := coordinator.store.identity()) is not None:
+            raise log_is_empty(coordinator, identity)
+        return Finished([], 0, [])
+    refuse_other_stores(coordinator, coordinator.folded)
+    refuse_if_writer_alive(coordinator, command, force=force)
+    recovered = []
+    if any([is_behind(coordinator), *map(_seems_behind, others)]):  # each is asked, for its standing
+        starting()
+        recovered = open_namespace(coordinator, None)
+    visible = coordinator.store.pointer().visible
+    standings = [other.catch_up() if coordinator.epoch else other.standing for other in others]
+    return Finished(recovered, visible, standings)
+
+
+def is_behind(coordinator: Coordinator) -> bool:
+    """Whether the store is not at the log's end; nothing is appended to find out."""
+    if coordinator.store.identity() is None:
+        return True
+    ensure_made(coordinator)  # writes nothing, both are there; checks that they are one namespace
+    pointer, begun = coordinator.store.pointer(), coordinator.store.begun()
+    coordinator.catch_up_log()
+    fact = fact_of(coordinator.folded, pointer.visible)
+    digest = "" if fact is None else fact.digest
+    if lost_of(coordinator, begun):
+        return True  # opening says more of it, or discards it
+    return (pointer.visible, pointer.digest) != (coordinator.folded.last_version, digest)
+
+
+def _seems_behind(other: Follower) -> bool:
+    """Whether a store is known not to be at the log's end; nothing is written to find out.
+
+    One that does not answer is not known to be: its error stands in its ``standing``.
+    """
+    try:
+        return other.look()
+    except TidegateError as error:
+        other.retried(error)
+        return False

@@ -1,0 +1,77 @@
+"""Release: rows leave the quarantine, in a version of their own, once they were dealt with elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import xxhash
+
+from tidegate.committers.commit import commit
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.stored_rows import StoredRowsBarrier
+from tidegate.keys.groups import key_group
+from tidegate.sinks.records import CatalogEntry
+from tidegate.wal.record import LoadOrigin
+from tidegate.wal.staging import quarantine
+from tidegate.wal.staging.bad_rows import CHANGES
+from tidegate.wal.value_flags import DELETE
+
+KEYS_AT_ONCE = 10_000
+
+
+class Released(NamedTuple):
+    """``version`` is None when none of the rows was there any more: then no version was made."""
+
+    recovered: list[int]
+    version: int | None
+    rows: int
+
+
+def release(coordinator: Coordinator, ids: Iterable[bytes]) -> Released:
+    """Remove these rows of the quarantine, all in one version. The driver is not open yet.
+
+    On return the version is durable, and visible in the primary. Rows that are not there, and those that were
+    refused since, stay as they are; so it may be repeated, wherever it was cut short. Errors as
+    ``open_namespace`` and ``commit``.
+    """
+    recovered = open_namespace(coordinator, None)
+    base = coordinator.folded.last_version
+    entries = coordinator.store.catalog(base, base) if base else []
+    there = _there(coordinator, entries[0], sorted(set(ids))) if entries else []
+    if not there:
+        return Released(recovered, None, 0)
+    rows = sorted((key_group(one, coordinator.folded.key_groups), one) for one in there)
+    # A restore may bring the same rows back, to be released again: the base makes it another token.
+    token = f"quarantine drop {base} {xxhash.xxh3_64_hexdigest(b' '.join(there))}"
+    barrier = StoredRowsBarrier(
+        coordinator.log,
+        LoadOrigin(token),
+        (quarantine.TABLE,),
+        {quarantine.TABLE: quarantine.SCHEMA},
+        lambda: _deletes(rows),
+        coordinator.clock,
+    )
+    return Released(recovered, commit(coordinator, barrier).version, len(there))
+
+
+def _there(coordinator: Coordinator, entry: CatalogEntry, ids: list[bytes]) -> list[bytes]:
+    at = entry.tables.get(quarantine.TABLE)
+    found: list[bytes] = []
+    for first in range(0, len(ids) if at else 0, KEYS_AT_ONCE):
+        some = ids[first : first + KEYS_AT_ONCE]
+        values = coordinator.store.get_many(
+            quarantine.TABLE, some, entry.version, at.start if at else 0, entry.decided_at_us
+        )
+        found += [one for one, value in zip(some, values.to_pylist(), strict=True) if value is not None]
+    return found
+
+
+def _deletes(rows: list[tuple[int, bytes]]) -> Iterator[Any]:
+    for first in range(0, len(rows), KEYS_AT_ONCE):
+        groups, keys = zip(*rows[first : first + KEYS_AT_ONCE], strict=True)
+        columns = (groups, [0] * len(keys), keys, [DELETE] * len(keys))
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, CHANGES, strict=True)]
+        yield pa.record_batch(arrays, schema=CHANGES)

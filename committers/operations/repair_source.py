@@ -1,0 +1,141 @@
+"""Where repair takes rows from that no log holds any more: another store of the same log, or an export.
+
+Before anything is written a source's uuid, version and digest are compared with the namespace's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.committers.apply.apply import read_manifest
+from tidegate.committers.background.pin import VersionPin
+from tidegate.committers.barrier import catalog_entry
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.repair.rebuild import Source
+from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.transfer.export_format import batches_of
+from tidegate.committers.transfer.import_rows import read_whole
+from tidegate.errors import ConfigError, SnapshotExpiredError
+from tidegate.keys.groups import key_group_of_each
+from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.rules.layout import payloads
+from tidegate.sinks.store import Store
+from tidegate.wal.frame import Run
+
+
+class StoreSource(Source):
+    """Another store of the same log."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.where = store, store.where
+        self._held: VersionPin | None = None
+
+    @contextlib.contextmanager
+    def hold(self, coordinator: Coordinator) -> Iterator[CatalogEntry]:
+        """``Source.hold``: the newest version that both stores show, else the oldest that this one has."""
+        identity = self._store.identity()
+        if identity is None:
+            raise ConfigError(f"{self.where}: there is no namespace here; give a store that has this one")
+        _refuse_other_uuid(coordinator, self.where, identity.uuid)
+        theirs = self._store.pointer()
+        version = max(min(theirs.visible, coordinator.store.pointer().visible), theirs.horizon)
+        entry = _entry(coordinator, self.where, version)
+        try:
+            self._held = held = VersionPin(self._store, version, coordinator.clock, "repair")
+        except SnapshotExpiredError as error:
+            raise ConfigError(
+                f"{self.where}: version {version} was retired there meanwhile; nothing was written; run the"
+                f" command again: {error}"
+            ) from error
+        try:
+            there = self._store.catalog(version, version)
+            _refuse_other_digest(coordinator, self.where, entry, there[0].digest if there else "none")
+            yield entry
+        finally:
+            held.give_back()
+
+    def runs(self, entry: CatalogEntry, groups: Collection[int], key_groups: int) -> Iterator[Run]:
+        """``Source.runs``."""
+        assert self._held is not None
+        for group in sorted(groups):
+            for table, at in sorted(entry.tables.items()):
+                for batch in self._store.scan_stored(table, group, entry.version, at.start):
+                    self._held.keep()
+                    live = batch.filter(payloads(batch["value"], entry.decided_at_us).is_valid())
+                    yield Run(group, table, live["key"], live["value"])
+
+
+class ExportSource(Source):
+    """A folder that ``tidegate export`` wrote. Every file is compared with its checksum first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.where = folder, str(folder)
+        self._manifest, _ = read_whole(folder)
+
+    @contextlib.contextmanager
+    def hold(self, coordinator: Coordinator) -> Iterator[CatalogEntry]:
+        """``Source.hold``: the version that was exported."""
+        manifest = self._manifest
+        _refuse_other_uuid(coordinator, self.where, manifest.uuid)
+        entry = _entry(coordinator, self.where, manifest.version)
+        _refuse_other_digest(coordinator, self.where, entry, manifest.digest)
+        if missing := sorted(entry.tables.keys() - manifest.tables.keys()):
+            raise ConfigError(
+                f"{self.where} has no table {', '.join(missing)}: a key group is put back with all of its"
+                " tables; export without --table"
+            )
+        yield entry
+
+    def runs(self, entry: CatalogEntry, groups: Collection[int], key_groups: int) -> Iterator[Run]:
+        """``Source.runs``."""
+        for table in sorted(entry.tables):
+            for batch in batches_of(self._folder, table, self._manifest.tables[table]):
+                of_each = np.array(key_group_of_each(batch["key"].to_pylist(), key_groups), np.int64)
+                for group in sorted(set(of_each.tolist()) & set(groups)):
+                    rows = batch.filter(pa.array(of_each == group))
+                    yield Run(group, table, rows["key"], rows["value"])
+
+
+def _refuse_other_uuid(coordinator: Coordinator, where: str, uuid: str) -> None:
+    if uuid != coordinator.folded.namespace:
+        raise ConfigError(
+            f"{where} is of namespace {uuid}, the log of {coordinator.folded.namespace}: its rows are not"
+            " this namespace's; nothing was written"
+        )
+
+
+def _entry(coordinator: Coordinator, where: str, version: int) -> CatalogEntry:
+    """The catalog's entry of the version; of one that is decided and not visible, what will be its entry."""
+    coordinator.catch_up_log()
+    pointer, last = coordinator.store.pointer(), coordinator.folded.last_version
+    if pointer.filling_at or not max(pointer.horizon, 1) <= version <= max(pointer.visible, last):
+        raise ConfigError(
+            f"{where} has version {version}, {coordinator.store.where} shows versions {pointer.horizon} to"
+            f" {pointer.visible}, the log's last one is {last}: take a source with one of these; nothing was"
+            " written"
+        )
+    if version > pointer.visible:
+        fact = next(known_facts(coordinator.log, coordinator.folded, version))
+        return catalog_entry(fact, read_manifest(coordinator.log, fact))
+    entries = coordinator.store.catalog(version, version)
+    if not entries:
+        raise ConfigError(
+            f"{coordinator.store.where} has lost its catalog's entry of version {version}: take another"
+            " version, or see `tidegate verify`; nothing was written"
+        )
+    return entries[0]
+
+
+def _refuse_other_digest(coordinator: Coordinator, where: str, entry: CatalogEntry, digest: str) -> None:
+    fact = next(known_facts(coordinator.log, coordinator.folded, entry.version), None)
+    ours = {entry.digest, fact.digest} if fact and fact.version == entry.version else {entry.digest}
+    if ours != {digest}:
+        raise ConfigError(
+            f"{where}: version {entry.version} has digest {digest}, here it has {' and '.join(sorted(ours))}:"
+            " they are of two histories; nothing was written"
+        )

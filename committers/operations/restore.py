@@ -1,0 +1,168 @@
+"""Restore: an older version once more, as an ordinary new one; on request its undone batches may come again.
+
+The new version holds what has to be written so that readers see the older one again. It is staged, decided,
+applied and published as any other; nothing that was visible is taken back. docs/decisions/0034.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tidegate.committers.background.pin import VersionPin
+from tidegate.committers.commit import commit
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.steps.append import append_until_confirmed
+from tidegate.committers.stored_rows import StoredRowsBarrier
+from tidegate.errors import ConfigError, SnapshotExpiredError
+from tidegate.reader.rules import no_schema, offsets_at, offsets_stand_in
+from tidegate.sinks.diff import changes_to, untouched
+from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.store import Store
+from tidegate.wal.fold import last_batch_within
+from tidegate.wal.record import BatchOrigin, Folded, RestoreOrigin, Rewound, TableSchema
+from tidegate.wal.staging.bad_rows import CHANGES
+
+
+class Restored(NamedTuple):
+    """What a restore did. ``made`` is None when an earlier run of it had made the version already.
+
+    ``generation`` is the one in which undone batches may be replayed; None without ``reprocess``.
+    ``kept`` is the last batch that the restored state holds: a checkpoint goes on behind it.
+    """
+
+    recovered: list[int]
+    made: int | None
+    visible: int
+    generation: int | None
+    kept: BatchOrigin | None
+
+
+def restore(coordinator: Coordinator, version: int, *, reprocess: bool = False) -> Restored:
+    """Make a new version that holds what ``version`` held, in every table. The driver is not open yet.
+
+    On return it is durable and visible in the primary. With ``reprocess`` a Rewound follows: the
+    batches behind the restored state may be replayed from a checkpoint that was set back. May be
+    repeated: what an earlier run has done is not done again.
+
+    ConfigError: there is no such version, it is visible, or no query is followed. SnapshotExpiredError:
+    it was retired. Both before anything is appended. Otherwise as ``open_namespace`` and ``commit``.
+    """
+    _refuse(coordinator, version, reprocess=reprocess)
+    recovered = open_namespace(coordinator, None)
+    made = None
+    if not _is_restored(coordinator.folded, version):
+        made = _commit(coordinator, version)
+    generation = _rewind(coordinator, version) if reprocess else None
+    kept = last_batch_within(coordinator.folded, coordinator.folded.last_version)
+    return Restored(recovered, made, coordinator.folded.last_version, generation, kept)
+
+
+def _refuse(coordinator: Coordinator, version: int, *, reprocess: bool) -> None:
+    state, pointer = coordinator.catch_up_log(), coordinator.store.pointer()
+    name = coordinator.endpoints.namespace
+    if state is None or version > pointer.visible or version < 1:
+        raise ConfigError(
+            f"there is no version {version} of namespace {name} to restore, the visible one is"
+            f" {pointer.visible}: `tidegate history` lists those that can be read"
+            if pointer.visible
+            else f"namespace {name} has no visible version yet, so there is none to restore"
+        )
+    if reprocess and state.lineage is None:
+        raise ConfigError(
+            f"namespace {name} follows no query, so there is nothing to replay: leave --reprocess out"
+        )
+    if version < pointer.horizon:
+        raise SnapshotExpiredError(
+            f"version {version} of namespace {name} was retired, the oldest that can be restored is"
+            f" {pointer.horizon}; keep_versions at the writer says how many are kept"
+        )
+    if version == state.last_version or (not reprocess and _is_restored(state, version)):
+        raise ConfigError(f"namespace {name} shows version {version} already: nothing was written")
+
+
+def _schema(store: Store, schemas: Mapping[str, TableSchema], table: str, entry: CatalogEntry) -> TableSchema:
+    schema_id = entry.tables[table].schema_id
+    if schema_id not in schemas:
+        raise no_schema(store.where, entry.version, table, schema_id)
+    return schemas[schema_id]
+
+
+def _is_restored(state: Folded, version: int) -> bool:
+    return bool(state.recent) and state.recent[-1].origin == RestoreOrigin(version)
+
+
+def _commit(coordinator: Coordinator, version: int) -> int:
+    """The version that it becomes; what it needs is held until then."""
+    store = coordinator.store
+    held = VersionPin(store, version, coordinator.clock, "restore")
+    try:
+        last = coordinator.folded.last_version
+        (wanted,), (now,) = store.catalog(version, version), store.catalog(last, last)
+        tables = _tables(coordinator, wanted, now)
+        schemas = store.schemas()
+        barrier = StoredRowsBarrier(
+            coordinator.log,
+            RestoreOrigin(version),
+            tables,
+            {name: _schema(store, schemas, name, _source(name, wanted, now)) for name in tables},
+            lambda: _rows(coordinator, held, tables, wanted, now),
+            coordinator.clock,
+            source_offsets=offsets_at(store.catalog(*offsets_stand_in(version))),
+        )
+        return commit(coordinator, barrier).version
+    finally:
+        held.give_back()
+
+
+def _tables(coordinator: Coordinator, wanted: CatalogEntry, now: CatalogEntry) -> tuple[str, ...]:
+    """The tables that may differ, in rows or in their columns."""
+    same = {
+        name for name in untouched(coordinator.store, wanted, now) if wanted.tables[name] == now.tables[name]
+    }
+    return tuple(sorted(now.tables.keys() - same))
+
+
+def _source(table: str, wanted: CatalogEntry, now: CatalogEntry) -> CatalogEntry:
+    """Whose columns the table has: a table that came later stays, without rows."""
+    return wanted if table in wanted.tables else now
+
+
+def _rows(
+    coordinator: Coordinator,
+    held: VersionPin,
+    tables: tuple[str, ...],
+    wanted: CatalogEntry,
+    now: CatalogEntry,
+) -> Iterator[Any]:
+    for group in range(coordinator.folded.key_groups):
+        for index, table in enumerate(tables):
+            held.keep()
+            for batch in changes_to(coordinator.store, table, group, now, wanted):
+                held.keep()
+                places = [pa.repeat(pa.scalar(at, pa.int32()), batch.num_rows) for at in (group, index)]
+                yield pa.record_batch([*places, batch["key"], batch["value"]], schema=CHANGES)
+
+
+def _rewind(coordinator: Coordinator, version: int) -> int:
+    """Append Rewound, unless batches may be replayed already; the generation in which they may."""
+    state = coordinator.folded
+    if state.last_batch is None or state.last_batch[0] < state.generation or state.lineage is None:
+        return state.generation
+    wanted = state.generation + 1
+    record = Rewound(
+        namespace=state.namespace,
+        writer=coordinator.writer,
+        epoch=coordinator.epoch,
+        prev_digest=state.digest,
+        lineage=state.lineage,
+        generation=wanted,
+    )
+    namespace = coordinator.endpoints.namespace
+    what = f"the batches that version {version} of namespace {namespace} lacks may be replayed"
+    again = f"tidegate restore --to {version} --reprocess"
+    append_until_confirmed(coordinator, record, lambda folded: folded.generation >= wanted, what, again)
+    return wanted

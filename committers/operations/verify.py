@@ -1,0 +1,339 @@
+"""Verify: a store against its log, and both against their own checksums. Writes nothing.
+
+Three layers, and what each one finds:
+
+1. The decision log, record by record, and the store's own files: bytes that do not fit.
+2. Every manifest and frame that the log still holds: digests, checksums, indexes.
+3. What the store shows: pointer, catalog and schemas against the fold; above the horizon every
+   row of every version, exactly; at the horizon what a reader gets for every key that the log
+   still knows, and, where the log reaches back to version 1, that there are no keys besides.
+
+A writer may run meanwhile: what it retires during the check is not reported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tidegate.committers.apply import apply
+from tidegate.committers.barrier import catalog_entry
+from tidegate.committers.repair.compare_rows import Horizon, compare_version
+from tidegate.committers.steps.facts import known_facts
+from tidegate.errors import CorruptError, SnapshotExpiredError, WalGapError
+from tidegate.sinks.records import CatalogEntry, Finding, Pointer
+from tidegate.sinks.store import Store
+from tidegate.wal.fold import View, fact_of, fold_all
+from tidegate.wal.frame import Chunk
+from tidegate.wal.log import Log
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.record import Folded, TableSchema, VersionFact
+
+FINDINGS_MAX = 1_000
+
+
+class Progress(NamedTuple):
+    """How far a check is: what is looked at, and how many of how many."""
+
+    step: str
+    done: int
+    total: int
+
+
+@dataclasses.dataclass
+class Report:
+    """What a check found, and what it looked at.
+
+    ``findings`` says what is wrong, at most 1,000 times; ``notes`` what could not be looked at
+    and why that is no fault. ``oldest`` and ``visible`` are the versions that readers may ask for.
+    """
+
+    findings: list[Finding] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    oldest: int = 0
+    visible: int = 0
+    records: int = 0
+    void: int = 0
+    frames: int = 0
+    rows: int = 0
+
+    def add(self, finding: Finding) -> None:
+        """Keep a finding once."""
+        if len(self.findings) < FINDINGS_MAX and finding not in self.findings:
+            self.findings.append(finding)
+
+    def note(self, text: str) -> None:
+        """Keep a note once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+def verify(log: Log, store: Store, progress: Callable[[Progress], None] = lambda _: None) -> Report:
+    """Check a namespace; the report. Writes nothing, and takes no lease.
+
+    WalUnavailableError, StoreUnavailableError: no answer, so nothing is proven either way.
+    ConfigError: there is nothing here, or a newer release wrote it.
+    """
+    report = Report()
+    progress(Progress("store files", 0, 1))
+    identity = None
+    try:
+        identity = store.identity()
+        if identity is not None:
+            for finding in store.self_check():
+                report.add(finding)
+    except CorruptError as error:
+        report.add(Finding(store.where, "a store that can be read", str(error)))
+    # The pointer before the log: what is visible was decided before, so a log read later has it.
+    pointer = _pointer(store, report) if identity is not None else None
+    state = _decision_log(log, report, progress)
+    if identity is None and not report.findings:
+        if state is None or state.last_version == 0:
+            report.note(f"{store.where}: nothing was made here")
+        else:  # a store is made before the first version is decided: this one was lost
+            found = "nothing: check --store; `tidegate recover` writes a lost store anew"
+            report.add(Finding(store.where, f"namespace {state.namespace}, the log's", found))
+    if state is None:
+        return report
+    if identity is not None and identity.uuid != state.namespace:
+        found = f"namespace {identity.uuid}"
+        report.add(Finding(store.where, f"namespace {state.namespace}, the log's", found))
+        pointer = None
+    if pointer is not None:
+        report.oldest, report.visible = max(pointer.horizon, 1), pointer.visible
+        _check_pointer(store, state, pointer, report)
+    _Check(log, store, state, pointer, report, progress).run()
+    return report
+
+
+def _pointer(store: Store, report: Report) -> Pointer | None:
+    try:
+        return store.pointer()
+    except CorruptError as error:
+        report.add(Finding(store.where, "a pointer that can be read", str(error)))
+        return None
+
+
+def _decision_log(log: Log, report: Report, progress: Callable[[Progress], None]) -> Folded | None:
+    """The fold of all that can be read; each record is checked on the way."""
+    view = View()
+    try:
+        for entry in log.decisions():
+            view = fold_all(view, [entry], log.where)
+            report.records += 1
+            if report.records % 1_000 == 0:
+                progress(Progress("decision log", report.records, report.records))
+    except CorruptError as error:
+        report.add(Finding(f"{log.where}, decision log", "records that fit their checksums", str(error)))
+    report.void = view.void
+    return view.state
+
+
+def _check_pointer(store: Store, state: Folded, pointer: Pointer, report: Report) -> None:
+    where = f"{store.where}, pointer"
+    fact = fact_of(state, pointer.visible)
+    if pointer.visible > state.last_version:
+        found = f"version {pointer.visible} is visible"
+        report.add(
+            Finding(where, f"at most version {state.last_version}, the log's last that can be read", found)
+        )
+    elif fact is not None and fact.digest != pointer.digest:
+        report.add(
+            Finding(where, f"digest {fact.digest} of version {pointer.visible}", f"digest {pointer.digest}")
+        )
+    if pointer.filling_at:
+        report.note(f"{store.where} is being filled at version {pointer.filling_at}; it shows nothing yet")
+    elif pointer.horizon > pointer.visible:
+        report.add(Finding(where, f"a horizon up to {pointer.visible}", f"horizon {pointer.horizon}"))
+
+
+class _Check:
+    """The check of versions: log, catalog and rows."""
+
+    def __init__(
+        self,
+        log: Log,
+        store: Store,
+        state: Folded,
+        pointer: Pointer | None,
+        report: Report,
+        progress: Callable[[Progress], None],
+    ) -> None:
+        self.log, self.store, self.state = log, store, state
+        self.has_store, self.pointer = pointer is not None, pointer or Pointer()
+        self.report, self.progress = report, progress
+        self.schemas: dict[str, TableSchema] = {}
+        self.unread = 0
+
+    def run(self) -> None:
+        if self.has_store:
+            self.schemas = self._read({}, self.store.schemas)
+        try:
+            facts = list(known_facts(self.log, self.state, 1))
+        except CorruptError:
+            facts = list(self.state.recent)  # the damage was found before
+        changes = 0
+        for done, fact in enumerate(facts):
+            self.progress(Progress("versions", done, len(facts)))
+            manifest = self._manifest(fact)
+            if manifest is not None:
+                self._version(fact, manifest)
+                changes += sum(ref.changes for ref in manifest.frames())
+        if self.has_store:
+            self._catalog_holes()
+            self._at_horizon([fact for fact in facts if fact.version <= self.pointer.horizon], changes)
+
+    # -- one version ---------------------------------------------------------------------------
+
+    def _manifest(self, fact: VersionFact) -> Manifest | None:
+        where = f"{self.log.where}, version {fact.version}, manifest at {fact.manifest_address}"
+        try:
+            return apply.read_manifest(self.log, fact)
+        except WalGapError as error:
+            self._gap(fact.version, where, error)
+        except CorruptError as error:
+            self.report.add(
+                Finding(where, f"the manifest {fact.manifest_digest} that was decided", str(error))
+            )
+        return None
+
+    def _version(self, fact: VersionFact, manifest: Manifest) -> None:
+        """Frames are checked whether or not the rows can be compared."""
+        version, readable = fact.version, self.pointer.horizon <= fact.version <= self.pointer.visible
+        if readable:
+            self._catalog(fact, manifest)
+        compared = readable and version > self.pointer.horizon
+        findings: list[Finding] = []
+        key_types = self._key_types(catalog_entry(fact, manifest)) if compared else {}
+        if compared:
+            findings += self._read([], lambda: self.store.verify(apply.stamp_of(fact), manifest.counts()))
+        for chunk in self._chunks(fact, manifest, counted=True):
+            self.report.rows += sum(len(run.keys) for run in chunk.runs)
+            if compared:
+                for run in chunk.runs:
+                    findings += self._read([], partial(compare_version, self.store, version, run, key_types))
+        if findings and self.store.pointer().horizon >= version:
+            self.report.note(f"version {version} was retired during the check; its rows were not compared")
+            return
+        for finding in findings:
+            self.report.add(finding)
+
+    def _key_types(self, entry: CatalogEntry) -> dict[str, list[str]]:
+        """By table, as far as the store has its schemas."""
+        schemas = {name: self.schemas.get(at.schema_id) for name, at in entry.tables.items()}
+        return {name: [column.type for column in found.key] for name, found in schemas.items() if found}
+
+    def _chunks(self, fact: VersionFact, manifest: Manifest, *, counted: bool) -> Iterator[Chunk]:
+        """The version's frames one by one; one that cannot be read is a finding, the others follow."""
+        for work in apply.plan(manifest, fact, 1):
+            for ordinal, ref in work.frames:
+                one = msgspec.structs.replace(work, frames=((ordinal, ref),))
+                where = f"{self.log.where}, version {fact.version}, frame at {ref.address}"
+                try:
+                    yield from apply.chunks_of(one, self.log)
+                except WalGapError as error:
+                    self.unread += 1
+                    self._gap(fact.version, where, error)
+                except CorruptError as error:
+                    self.unread += 1
+                    self.report.add(Finding(where, "the frame that was acked", str(error)))
+                else:
+                    self.report.frames += counted
+
+    def _gap(self, version: int, where: str, error: WalGapError) -> None:
+        if self.has_store and version > self.pointer.horizon:
+            # Retirement and repair still read it, so nothing may have trimmed it.
+            self.report.add(Finding(where, "to be there: the version is not retired", str(error)))
+        else:
+            self.report.note("versions whose frames were trimmed from the log could not be compared")
+
+    # -- the catalog -----------------------------------------------------------------------------
+
+    def _catalog(self, fact: VersionFact, manifest: Manifest) -> None:
+        where = f"{self.store.where}, catalog, version {fact.version}"
+        entries = self._read(None, lambda: self.store.catalog(fact.version, fact.version))
+        if entries is None:
+            return
+        if not entries:
+            if self.store.pointer().horizon <= fact.version:
+                self.report.add(Finding(where, "an entry", "none"))
+            return
+        expected = catalog_entry(fact, manifest)
+        for name in CatalogEntry.__struct_fields__:
+            wanted, found = getattr(expected, name), getattr(entries[0], name)
+            if name != "published_at_us" and wanted != found:
+                self.report.add(Finding(f"{where}, {name}", str(wanted), str(found)))
+        for schema_id in sorted({at.schema_id for at in expected.tables.values()}):
+            schema = self.schemas.get(schema_id)
+            if schema is None or schema.schema_id != schema_id:
+                found = "none" if schema is None else f"one whose id is {schema.schema_id}"
+                self.report.add(Finding(f"{self.store.where}, schemas", f"schema {schema_id}", found))
+
+    def _catalog_holes(self) -> None:
+        """Also of versions whose manifest is gone, and none besides. Above the log's last version there is
+        nothing to look for: the pointer may name any number, and is a finding then.
+        """
+        entries = self._read([], self.store.catalog)
+        horizon = self.store.pointer().horizon
+        there = {entry.version: entry for entry in entries}
+        for version in range(max(horizon, 1), min(self.pointer.visible, self.state.last_version) + 1):
+            fact = fact_of(self.state, version)
+            where = f"{self.store.where}, catalog, version {version}"
+            if version not in there:
+                self.report.add(Finding(where, "an entry", "none"))
+            elif fact is not None and there[version].digest != fact.digest:
+                found = f"digest {there[version].digest}"
+                self.report.add(Finding(f"{where}, digest", fact.digest, found.removeprefix("digest ")))
+
+    # -- what a reader gets at the horizon -----------------------------------------------------------
+
+    def _at_horizon(self, facts: list[VersionFact], changes: int) -> None:
+        """Newest version first: the first change of a key that is met is the one that counts."""
+        version = self.pointer.horizon
+        if version == 0 or not facts:
+            return
+        entries = self._read([], lambda: self.store.catalog(version, version))
+        if not entries:
+            return  # found missing above, or retired meanwhile
+        complete = len(facts) == version and facts[0].version == 1
+        key_types = self._key_types(entries[0])
+        horizon = Horizon(self.store, entries[0], self.state.key_groups, changes, key_types)
+        findings: list[Finding] = []
+        try:
+            for groups in horizon.passes():
+                self.progress(Progress("rows at the horizon", groups.start, self.state.key_groups))
+                for fact in reversed(facts):
+                    manifest = self._manifest(fact)
+                    unread = self.unread
+                    if manifest is not None:
+                        for chunk in self._chunks(fact, manifest, counted=False):
+                            findings += horizon.compare(fact.version, chunk, groups)
+                    if manifest is None or self.unread > unread:
+                        # Which keys it changed is unknown, so nothing older can be told apart.
+                        complete = False
+                        break
+                if complete and not self.report.findings:
+                    findings += horizon.compare_counts(groups)
+        except SnapshotExpiredError:
+            self.report.note(f"version {version} was retired during the check; its rows were not compared")
+            return
+        except CorruptError as error:
+            findings.append(Finding(self.store.where, "rows that can be read", str(error)))
+        if not complete:
+            self.report.note("the log does not reach back to version 1: older rows were not compared")
+        for finding in findings:
+            self.report.add(finding)
+
+    def _read(self, otherwise: object, ask: Callable[[], object]) -> Any:
+        """The store's answer; damage is a finding."""
+        try:
+            return ask()
+        except SnapshotExpiredError:
+            return otherwise
+        except CorruptError as error:
+            self.report.add(Finding(self.store.where, "a store that can be read", str(error)))
+            return otherwise

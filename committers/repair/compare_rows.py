@@ -1,0 +1,147 @@
+"""Rows of a store compared with those of a frame. Only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from tidegate.sinks.records import CatalogEntry, Finding
+from tidegate.sinks.rules.layout import payload
+from tidegate.sinks.store import Store
+from tidegate.wal.frame import Chunk, Run
+from tidegate.wal.staging.bad_rows import shown_key
+from tidegate.wal.value_flags import DELETE
+
+KEYS_AT_ONCE = 10_000
+KEYS_NAMED = 3
+"""So many keys of one run are named in findings, and the rest counted."""
+SHOWN_BYTES = 60
+KEYS_PER_PASS = 2_000_000
+"""About how many keys are remembered at once; more are compared in several passes over the log."""
+
+
+KeyTypes = Mapping[str, Sequence[str]]
+"""By table the types of its key, so that findings name keys as a reader writes them."""
+
+
+def compare_version(store: Store, version: int, run: Run, key_types: KeyTypes) -> list[Finding]:
+    """Where the store's rows of exactly this version are not those of the run."""
+    wrong = []
+    for at in range(0, len(run.keys), KEYS_AT_ONCE):
+        keys, values = run.keys.slice(at, KEYS_AT_ONCE), run.values.slice(at, KEYS_AT_ONCE)
+        found = store.rows_of(run.table, keys.to_pylist(), version)
+        if found.equals(values):
+            continue
+        wrong += [
+            (key, wanted, there)
+            for key, wanted, there in zip(
+                keys.to_pylist(), values.to_pylist(), found.to_pylist(), strict=True
+            )
+            if wanted != there
+        ]
+    return _findings(store, version, run, wrong, key_types)
+
+
+def _findings(
+    store: Store,
+    version: int,
+    run: Run,
+    wrong: list[tuple[bytes, bytes | None, bytes | None]],
+    key_types: KeyTypes,
+) -> list[Finding]:
+    place = f"{store.part_of(run.group)}, version {version}, key group {run.group}, table {run.table}"
+    types = key_types.get(run.table, ())
+    named = [
+        Finding(f"{place}, key {shown_key(key, types)}", _shown(wanted), _shown(there))
+        for key, wanted, there in wrong[:KEYS_NAMED]
+    ]
+    if len(wrong) > KEYS_NAMED:
+        named.append(Finding(place, "rows as in the log", f"{len(wrong)} others, {KEYS_NAMED} of them named"))
+    return named
+
+
+def _shown(content: bytes | None) -> str:
+    if content is None:
+        return "no row"
+    cut = "" if len(content) <= SHOWN_BYTES else f"... ({len(content)} bytes)"
+    return f"{content[:SHOWN_BYTES]!r}{cut}"
+
+
+class Unlike(NamedTuple):
+    """A key of which readers get another value than the log has. ``stored`` is the log's, ``wanted`` what
+    they should get of it (None: no row), ``there`` what they get.
+    """
+
+    key: bytes
+    stored: bytes
+    wanted: bytes | None
+    there: bytes | None
+
+
+class Horizon:
+    """What a reader gets at one version, compared with the log read backwards from there."""
+
+    def __init__(
+        self, store: Store, entry: CatalogEntry, key_groups: int, changes: int, key_types: KeyTypes
+    ) -> None:
+        self._store, self._entry, self._key_groups, self._key_types = store, entry, key_groups, key_types
+        self._passes = min(key_groups, 1 + changes // KEYS_PER_PASS)
+        self._seen: dict[tuple[int, str], dict[bytes, bool]] = {}
+
+    def passes(self) -> Iterator[range]:
+        """Ranges of key groups, so that the keys of each can be remembered at once (I11)."""
+        for number in range(self._passes):
+            self._seen = {}
+            first, end = (self._key_groups * at // self._passes for at in (number, number + 1))
+            yield range(first, end)
+
+    def compare(self, version: int, chunk: Chunk, groups: range) -> list[Finding]:
+        """Keys not met before: what a reader gets is what this version wrote."""
+        findings = []
+        for run, unlike in self.unlike(version, chunk, groups):
+            wrong = [(one.key, one.wanted, one.there) for one in unlike]
+            findings += _findings(self._store, self._entry.version, run, wrong, self._key_types)
+        return findings
+
+    def unlike(self, version: int, chunk: Chunk, groups: range) -> Iterator[tuple[Run, list[Unlike]]]:
+        """By run: of the keys not met before those of which a reader gets another value than this version
+        wrote.
+        """
+        for run in chunk.runs:
+            if run.group not in groups or run.table not in self._entry.tables:
+                continue
+            start, at_us = self._entry.tables[run.table].start, self._entry.decided_at_us
+            seen = self._seen.setdefault((run.group, run.table), {})
+            first_met = {}
+            for key, stored in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
+                if key not in seen:
+                    first_met[key] = stored if version >= start else DELETE
+                    seen[key] = payload(first_met[key], at_us) is not None
+            yield run, self.differing(run.table, first_met)
+
+    def differing(self, table: str, stored: Mapping[bytes, bytes]) -> list[Unlike]:
+        """The keys of which a reader gets another value than the stored one given."""
+        start, at_us, keys = self._entry.tables[table].start, self._entry.decided_at_us, list(stored)
+        wrong = []
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            some = keys[at : at + KEYS_AT_ONCE]
+            found = self._store.get_many(table, some, self._entry.version, start, at_us).to_pylist()
+            for key, there in zip(some, found, strict=True):
+                wanted = payload(stored[key], at_us)
+                if wanted != there:
+                    wrong.append(Unlike(key, stored[key], wanted, there))
+        return wrong
+
+    def compare_counts(self, groups: range) -> list[Finding]:
+        """No keys but those of the log, when it was read whole."""
+        findings = []
+        for group in groups:
+            for table, at in sorted(self._entry.tables.items()):
+                wanted = sum(self._seen.get((group, table), {}).values())
+                entry = self._entry
+                batches = self._store.scan(table, group, entry.version, at.start, entry.decided_at_us)
+                found = sum(batch.num_rows for batch in batches)
+                if wanted != found:
+                    place = f"{self._store.part_of(group)}, version {self._entry.version}, key group {group}"
+                    findings.append(Finding(f"{place}, table {table}", f"{wanted} keys", f"{found} keys"))
+        return findings

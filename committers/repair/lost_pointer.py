@@ -1,0 +1,92 @@
+"""What a store's pointer said, put back from the log: a version that is shown, and the catalog's entries."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from tidegate.committers.apply import apply
+from tidegate.committers.barrier import catalog_entry
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.steps.facts import known_facts
+from tidegate.errors import WalGapError
+from tidegate.sinks.capabilities import SupportsRebuild
+from tidegate.wal.record import VersionFact
+
+logger = logging.getLogger("tidegate")
+
+
+def resume(coordinator: Coordinator) -> None:
+    """Show the last decided version where the pointer was lost, or went back further than the log reaches.
+
+    A pointer that was lost and made again shows nothing. With the whole log ``recover`` makes all versions
+    visible again, one by one. Without it the pointer goes on from the oldest version that the log has: all
+    older ones were sealed wherever their rows are. The servers count as not compared, so repair follows
+    before any read. The driver owns the epoch. May be repeated. WalGapError: the store was being filled.
+    """
+    store, last = coordinator.store, coordinator.folded.last_version
+    if not isinstance(store, SupportsRebuild) or not last:
+        return
+    pointer = store.pointer()
+    if pointer.filling_at or pointer.visible >= last:
+        return
+    facts = [fact for fact in known_facts(coordinator.log, coordinator.folded, 1) if fact.version <= last]
+    oldest = next(
+        (fact for fact in facts if fact.version > pointer.visible and _is_whole(coordinator, fact)), None
+    )
+    if oldest is None or oldest.version <= pointer.visible + 1:
+        return
+    entry = catalog_entry(facts[-1], apply.read_manifest(coordinator.log, facts[-1]))
+    if store.resume(entry, oldest.version, coordinator.epoch, pointer.visible):
+        logger.warning(
+            "%s had lost what its pointer said: version %s is the visible one again, and version %s the"
+            " oldest; every server is compared with the log now",
+            store.where,
+            entry.version,
+            oldest.version,
+        )
+
+
+def _is_whole(coordinator: Coordinator, fact: VersionFact) -> bool:
+    """Whether the log still has all of the version."""
+    try:
+        frames = apply.read_manifest(coordinator.log, fact).frames()
+        addresses = [frame.address for frame in frames]
+        return len(list(coordinator.log.read(addresses) if addresses else ())) == len(addresses)
+    except WalGapError:
+        return False
+
+
+def put_back_entries(coordinator: Coordinator) -> list[int]:
+    """Put entries back that the store's catalog lost, of versions that can be read; their versions.
+
+    An entry whose version the log no longer has stays lost; ``verify`` finds it.
+    """
+    store = coordinator.store
+    if not isinstance(store, SupportsRebuild):
+        return []
+    pointer = store.pointer()
+    there = {entry.version for entry in store.catalog()}
+    versions = range(max(pointer.horizon, 1), pointer.visible + 1)
+    if there.issuperset(versions):
+        return []
+    put_back = []
+    for fact in _known(coordinator, versions, there):
+        try:
+            entry = catalog_entry(fact, apply.read_manifest(coordinator.log, fact))
+        except WalGapError:
+            continue
+        if store.put_entries([entry]):
+            put_back.append(fact.version)
+    lost = sorted({*versions} - there - {*put_back})
+    if put_back:
+        logger.warning("%s: the catalog's entries of versions %s were put back", store.where, put_back)
+    if lost:
+        logger.warning("%s: no log has the catalog's entries of versions %s", store.where, lost)
+    return put_back
+
+
+def _known(coordinator: Coordinator, versions: range, there: set[int]) -> Iterator[VersionFact]:
+    for fact in known_facts(coordinator.log, coordinator.folded, versions.start):
+        if fact.version in versions and fact.version not in there:
+            yield fact

@@ -1,0 +1,53 @@
+"""The acks of an attempt: are they all there, and do they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidegate.errors import BY_NAME, BadRecordError, FunctionError, TidegateError
+from tidegate.keys.groups import groups_of
+from tidegate.wal.record import Ack
+
+
+def check_acks(acks: Sequence[Ack], attempt: str, parallelism: int, key_groups: int) -> None:
+    """Exactly one ack of every task, of this attempt, with frames of its own key groups only.
+
+    A refusal becomes the error it names. FunctionError: rows of two runs of one function that
+    differ would stand in one version. TidegateError: acks are missing, doubled or foreign.
+    Nothing is decided from them.
+    """
+    for ack in acks:
+        if ack.refusal is not None:
+            raise BY_NAME.get(ack.refusal.error, BadRecordError)(ack.refusal.message)
+    tasks = sorted(ack.task for ack in acks)
+    if tasks != list(range(parallelism)):
+        msg = f"{parallelism} tasks were to ack attempt {attempt}, the acks are of tasks {tasks}"
+        raise TidegateError(msg)
+    _check_runs(acks)
+    for ack in acks:
+        if ack.attempt != attempt:
+            msg = f"task {ack.task} acked attempt {ack.attempt}, not {attempt}"
+            raise TidegateError(msg)
+        owned = groups_of(ack.task, parallelism, key_groups)
+        foreign = {g for frame in ack.frames for g in frame.groups if g not in owned}
+        if foreign:
+            msg = f"task {ack.task} acked key groups {sorted(foreign)} of other tasks"
+            raise TidegateError(msg)
+        held = sum(frame.changes for frame in ack.frames)
+        if ack.rows != held:
+            msg = f"task {ack.task} acked {ack.rows} rows, its frames hold {held}"
+            raise TidegateError(msg)
+
+
+def _check_runs(acks: Sequence[Ack]) -> None:
+    """All tasks have read what the same runs of an earlier stage made, or runs that made the same (I1)."""
+    for ack in acks:
+        if ack.runs != acks[0].runs:
+            differ = {task for task, _ in ack.runs.items() ^ acks[0].runs.items()}
+            msg = (
+                f"Spark ran a function again, in the first stage's tasks {sorted(differ)}, and"
+                " it gave other results than before: the function, or what the rows are made by, is not"
+                " deterministic; nothing was decided; use no clock, chance or outer state there, then"
+                " restart the query"
+            )
+            raise FunctionError(msg)

@@ -1,0 +1,72 @@
+"""Epochs: taking one in the log, claiming it in the store."""
+
+from __future__ import annotations
+
+import logging
+
+from tidegate.committers.coordinator import Coordinator
+from tidegate.errors import FencedError
+from tidegate.sinks.records import Pointer
+from tidegate.wal.fold import View
+from tidegate.wal.log import Appended
+from tidegate.wal.record import Open
+
+logger = logging.getLogger("tidegate")
+
+
+def take_epoch(coordinator: Coordinator, lineage: str | None, claimed: int = 0) -> Appended | None:
+    """Append an Open above every epoch folded, every one this writer ever tried, and the claimed one.
+
+    ``claimed`` is the store's epoch, read before the log. It is above the log's only when the log lost the
+    Open of a driver that may still run: that driver is fenced by the higher epoch.
+    It only sends; whether the epoch is the driver's own is for the fold to say.
+    """
+    state = coordinator.folded
+    if claimed > state.epoch:
+        logger.warning(
+            "%s carries epoch %s, the log %s has epochs up to %s: the log lost the record by which a driver"
+            " took its epoch (brokers without power, an unclean election, an older copy put back); that"
+            " driver is fenced if it still runs",
+            coordinator.store.where, claimed, coordinator.log.where, state.epoch,
+        )  # fmt: skip
+    coordinator.tried_epoch = max(coordinator.tried_epoch, state.epoch, claimed) + 1
+    return coordinator.append(
+        Open(
+            namespace=state.namespace,
+            writer=coordinator.writer,
+            epoch=coordinator.tried_epoch,
+            prev_digest=state.digest,
+            lineage=lineage,
+        )
+    )
+
+
+def claim_epoch(coordinator: Coordinator) -> None:
+    """Claim the driver's epoch in the store, before anything else is written there (I6).
+
+    FencedError: a higher epoch is claimed already.
+    """
+    standing = coordinator.store.claim(coordinator.epoch, coordinator.writer)
+    if standing > coordinator.epoch:
+        msg = (
+            f"{coordinator.store.where} carries epoch {standing}, above this driver's {coordinator.epoch}: a"
+            " newer driver runs; stop this one, or restart it if it is the one that should run"
+        )
+        raise FencedError(msg)
+
+
+def refuse_if_shared(coordinator: Coordinator, pointer: Pointer) -> None:
+    """FencedError: another driver has claimed the epoch that this driver has just taken.
+
+    The log gives an epoch to one driver, so it has lost the Open of the other one.
+    """
+    if pointer.epoch == coordinator.epoch and pointer.writer != coordinator.writer:
+        coordinator.view = View()  # what was folded may be what the log lost
+        msg = (
+            f"{coordinator.store.where} carries epoch {pointer.epoch} of driver {pointer.writer}, and the log"
+            f" {coordinator.log.where} has given this epoch to driver {coordinator.writer}: the log lost the"
+            " record by which the other one took it (brokers without power, an unclean election, an older"
+            " copy put back). Nothing was written; stop the other driver and start this one again, which"
+            " takes a higher epoch"
+        )
+        raise FencedError(msg)

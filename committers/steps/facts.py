@@ -1,0 +1,62 @@
+"""The facts of versions, also of those that the fold no longer keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidegate.committers.coordinator import Coordinator
+from tidegate.errors import WalGapError
+from tidegate.wal.fold import View, fact_of, fold_all
+from tidegate.wal.log import Log
+from tidegate.wal.record import Folded, VersionFact
+
+
+def known_facts(log: Log, state: Folded, version: int) -> Iterator[VersionFact]:
+    """The facts of ``version`` and all later ones up to ``state``'s last, oldest first.
+
+    Those that ``state`` no longer keeps are read from the decision log, in one pass; versions
+    whose decision was trimmed there are left out.
+    """
+    version, last = max(version, 1), state.last_version
+    if fact_of(state, version) is None and version <= last:
+        kept_from = state.recent[0].version if state.recent else last + 1
+        view, expected = View(), version
+        for entry in log.decisions():
+            view = fold_all(view, [entry], log.where)
+            for fact in _newer(view, expected):
+                if fact.version >= kept_from:
+                    break
+                yield fact
+                expected = fact.version + 1
+            if view.state is not None and view.state.last_version + 1 >= kept_from:
+                break
+        version = kept_from
+    yield from (fact for fact in state.recent if fact.version >= version)
+
+
+def facts_from(coordinator: Coordinator, version: int) -> Iterator[VersionFact]:
+    """The facts of ``version`` and all later ones, oldest first.
+
+    WalGapError: the log no longer has them.
+    """
+    state, expected = coordinator.folded, version
+    for fact in known_facts(coordinator.log, state, version):
+        if fact.version != expected:
+            break
+        yield fact
+        expected += 1
+    if expected <= state.last_version:
+        msg = (
+            f"version {expected} is not whole in {coordinator.store.where}, and {coordinator.log.where} no"
+            " longer holds its decision: it was trimmed, wal_retain_s says how far back the log reaches;"
+            " restore the store from a newer copy, or use a new namespace"
+        )
+        raise WalGapError(msg)
+
+
+def _newer(view: View, version: int) -> list[VersionFact]:
+    """The facts that a view has from ``version`` on; many at once behind a Summary."""
+    recent = view.state.recent if view.state else ()
+    if not recent or recent[-1].version < version:
+        return []
+    return list(recent[max(0, version - recent[0].version) :])

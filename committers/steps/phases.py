@@ -1,0 +1,215 @@
+"""Where the time of one commit goes, what it waits for, and the alarm when it waits for long."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import threading
+import time
+from collections.abc import Mapping
+
+from tidegate.committers.states import State, Watch
+from tidegate.observe import events
+from tidegate.observe.events import Commit, Count, Gauge, Labels, PhaseTime
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.record import BatchOrigin, Origin
+
+logger = logging.getLogger("tidegate")
+
+PHASE_OF = {
+    State.READY: "stage",
+    State.STAGING: "stage",
+    State.STAGED: "manifest",
+    State.DECIDING: "decide",
+    State.FOLDING: "decide",
+    State.FENCING: "decide",
+    State.DECIDED: "apply",
+    State.SEALED: "publish",
+    State.READING_BACK: "publish",
+}
+"""The phase that a state belongs to; final states belong to none. To seal is the end of an apply."""
+
+AGAIN = {(State.FOLDING, State.DECIDING), (State.READING_BACK, State.SEALED)}
+"""Steps back: the decision, or the flip, is sent again."""
+
+WAITS_FOR = {
+    "stage": "Spark, which runs the tasks that stage the batch into {log}",
+    "manifest": "{log} to take the manifest",
+    "decide": "{log} to take the decision",
+    "apply": "{store} to take the version's rows",
+    "publish": "{store} to make the version visible",
+}
+
+
+class Phases(Watch):
+    """A watch of one barrier's ``Machine``s: seconds per state, by the state's name, in order.
+
+    What took so long was to leave the state: ``decided`` is the time until all was sealed. ``names`` are
+    the log's and the store's, for people. A ``Place``: log records of the commit carry its fields.
+    """
+
+    def __init__(
+        self,
+        at: Labels = Labels(""),  # noqa: B008 - it is frozen
+        version: int | None = None,
+        origin: Origin | None = None,
+        names: Mapping[str, str] | None = None,
+        stuck_after_s: float | None = None,
+    ) -> None:
+        self.at, self.version, self.stuck_after_s = at, version, stuck_after_s
+        self.batch = origin.batch_id if isinstance(origin, BatchOrigin) else None
+        self.seconds: dict[str, float] = {}
+        self.retries = 0
+        self.alarmed_at_s = 0.0
+        self._names = {"log": "the log", "store": "the store", **(names or {})}
+        self._trace: list[PhaseTime] = []
+        self._state: State | None = None
+        self._began_ns = self._since_ns = time.time_ns()
+        self._since = self._phase_since = time.perf_counter()
+        self._reason = ""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace's name."""
+        return self.at.namespace
+
+    @property
+    def phase(self) -> str | None:
+        """The phase it is in; None: it has ended."""
+        return None if self._state is None else PHASE_OF.get(self._state)
+
+    def entered(self, state: State) -> None:
+        """A state is entered: by a commit's machine, or by one that takes a decided version up again."""
+        now, before, phase = time.perf_counter(), self._state, self.phase
+        if before is not None and before is not State.READY:
+            self.seconds[before.value] = self.seconds.get(before.value, 0.0) + now - self._since
+        if (before, state) in AGAIN:
+            self._again(PHASE_OF[state])
+        self._state, self._since = state, now
+        if self.phase != phase:
+            self._end_phase(phase, now)
+
+    def _end_phase(self, phase: str | None, now: float) -> None:
+        took = now - self._phase_since
+        if phase is not None:
+            self._trace.append(PhaseTime(phase, self._since_ns, took))
+            events.tell(lambda observer: observer.phase(self.at, phase, took))
+        if self.alarmed_at_s:
+            logger.warning("version %s goes on: %s took %.0f s", self.version, phase, took)
+            events.level(Gauge.STUCK_S, Labels(self.at.namespace), 0)
+        self.alarmed_at_s = 0.0
+        self._phase_since, self._since_ns, self._reason = now, time.time_ns(), ""
+
+    def of_version(self, version: int) -> None:
+        """Which version it is: known once it is decided."""
+        self.version = version
+
+    def waiting_for(self, reason: str) -> None:
+        """What the phase waits for, where that is not what it always waits for; '' again."""
+        self._reason = reason
+
+    def retried(self, error: BaseException) -> None:
+        """A try failed; it is made again."""
+        self._reason = f"{type(error).__name__}: {error}".replace("\n", " ")
+        self._again(self.phase or "")
+
+    def _again(self, phase: str) -> None:
+        self.retries += 1
+        events.count(Count.RETRIES, self.at, kind=phase)
+
+    # -- what became of it --------------------------------------------------------------------------
+
+    def commit(self, manifest: Manifest | None = None) -> Commit:
+        """How it stands, for its end."""
+        phases: dict[str, float] = {}
+        for one in self._trace:
+            phases[one.phase] = phases.get(one.phase, 0.0) + one.seconds
+        return Commit(
+            self.at.namespace,
+            self.version or 0,
+            self.batch,
+            self.at.store,
+            datetime.datetime.fromtimestamp(self._began_ns / 1e9, datetime.timezone.utc),
+            sum(phases.values()),
+            phases,
+            {} if manifest is None else manifest.changes(),
+            0 if manifest is None else sum(frame.bytes for frame in manifest.frames()),
+            self.retries,
+            tuple(self._trace),
+        )
+
+    def end(self) -> None:
+        """It is on its way no more, whatever became of it. May be repeated."""
+        if self.phase is not None:
+            phase, self._state = self.phase, None
+            self._end_phase(phase, time.perf_counter())
+        _alarm.forget(self)
+
+    # -- the alarm ----------------------------------------------------------------------------------
+
+    def begin(self, state: State | None = State.READY) -> None:
+        """From here to ``end`` somebody looks whether it is stuck. None: nothing is on its way yet."""
+        self._state = state
+        self._since = self._phase_since = time.perf_counter()
+        self._began_ns = self._since_ns = time.time_ns()
+        if self.stuck_after_s is not None:
+            _alarm.watch(self)
+
+    def look(self) -> None:
+        """Alarm when the phase has taken longer than it may: once, and again each time twice as late."""
+        since, phase = self._phase_since, self.phase
+        took = time.perf_counter() - since
+        if phase is None or self.stuck_after_s is None or took < self.stuck_after_s:
+            return
+        at = Labels(self.at.namespace)
+        events.level(Gauge.STUCK_S, at, took)
+        if took < 2 * self.alarmed_at_s:
+            return
+        self.alarmed_at_s = took
+        if self._phase_since != since:
+            events.level(Gauge.STUCK_S, at, 0)  # it went on at this moment
+            return
+        events.count(Count.ALARMS, self.at, kind="stuck")
+        reason = self._reason or WAITS_FOR[phase].format(**self._names)
+        fields = {name: getattr(self, name) for name in events.FIELDS}
+        told = "ALARM: version %s of %s is stuck: %s has taken %.0f s (stuck_alarm_s is %g); it waits for %s"
+        values = (self.version, self.at.namespace, phase, took, self.stuck_after_s, reason)
+        logger.warning(told, *values, extra=fields)
+
+
+class _Alarm:
+    """One daemon thread that looks at all commits on their way; it ends when there have long been none."""
+
+    EVERY_S, IDLE_S = 0.5, 10.0
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: set[Phases] = set()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, phases: Phases) -> None:
+        with self._lock:
+            self._watched.add(phases)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="tidegate-alarm", daemon=True)
+                self._thread.start()
+
+    def forget(self, phases: Phases) -> None:
+        with self._lock:
+            self._watched.discard(phases)
+
+    def _run(self) -> None:
+        idle_s = 0.0
+        while True:
+            time.sleep(self.EVERY_S)
+            with self._lock:
+                watched = list(self._watched)
+                idle_s = 0.0 if watched else idle_s + self.EVERY_S
+                if idle_s >= self.IDLE_S:
+                    self._thread = None
+                    return
+            for phases in watched:
+                phases.look()
+
+
+_alarm = _Alarm()

@@ -1,0 +1,94 @@
+"""Publish: the one write that makes a version visible, and reading back what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidegate.base import failpoints
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.states import Action, Event, Machine, State, after_read_back
+from tidegate.errors import (
+    CorruptError,
+    FencedError,
+    StoreUnavailableError,
+    TidegateError,
+    WalUnavailableError,
+)
+from tidegate.sinks.records import CatalogEntry, Pointer
+from tidegate.wal.record import VersionFact
+
+
+def publish(
+    coordinator: Coordinator,
+    machine: Machine,
+    fact: VersionFact,
+    entry: CatalogEntry,
+    *,
+    filled: bool = False,
+) -> None:
+    """Flip the visible version, reading back whenever the outcome is not a plain yes.
+
+    ``filled``: the store was filled at this version from another one, and it is the first there.
+
+    A lost reply is never taken for a conflict, nor for a success that it cannot prove.
+    StoreNotVerifiedError: a server restarted or was promoted after it sealed; nothing was flipped.
+    """
+    backoff, pointer = coordinator.backoff(coordinator.options.apply_deadline_s), Pointer()
+    before = 0 if filled else fact.version - 1
+    flip = coordinator.store.publish_filled if filled else coordinator.store.publish
+    while machine.state is not State.VISIBLE:
+        match machine.action:
+            case Action.PUBLISH:
+                failpoints.hit("publish.before")
+                machine.on(Event.FLIPPED if _flip(flip, entry, coordinator.epoch) else Event.NOT_FLIPPED)
+                failpoints.hit("publish.after")
+            case Action.READ_POINTER:
+                try:
+                    pointer = coordinator.store.pointer()
+                    if (
+                        pointer.epoch <= coordinator.epoch
+                        and pointer.visible > coordinator.folded.last_version
+                    ):
+                        coordinator.catch_up_log()  # a repair beside us made visible what was decided since
+                    event = after_read_back(pointer, fact, coordinator.epoch, coordinator.folded, before)
+                except (StoreUnavailableError, WalUnavailableError) as error:
+                    coordinator.retried(error)
+                    event = Event.STORE_SILENT
+                if event in (Event.STORE_SILENT, Event.IS_NEXT):
+                    event = Event.DEADLINE if backoff.expired else event
+                    backoff.wait()
+                machine.on(event)
+            case _:
+                raise _unpublished(coordinator, machine, fact, pointer)
+
+
+def _flip(flip: Callable[[CatalogEntry, int], bool], entry: CatalogEntry, epoch: int) -> bool:
+    """The one write that makes a version visible. False: no, or no one knows yet."""
+    try:
+        return flip(entry, epoch)
+    except StoreUnavailableError:
+        return False
+
+
+def _unpublished(
+    coordinator: Coordinator, machine: Machine, fact: VersionFact, pointer: Pointer
+) -> TidegateError:
+    match machine.action:
+        case Action.RAISE_FENCED:
+            return FencedError(
+                f"driver {pointer.writer} claimed epoch {pointer.epoch} in {coordinator.store.where}, above"
+                f" this driver's {coordinator.epoch}; version {fact.version} is decided and becomes visible"
+                " by that driver; stop this one, or restart it if it is the one that should run"
+            )
+        case Action.RAISE_CORRUPT:
+            return CorruptError(
+                f"{coordinator.store.where} shows version {pointer.visible} with digest {pointer.digest}, the"
+                f" log has version {fact.version} with digest {fact.digest}: store and log are of two"
+                " histories; check that no other namespace uses this store, then restore it from a copy"
+            )
+        case _:
+            return StoreUnavailableError(
+                f"version {fact.version} is decided and applied, but its flip could not be confirmed in"
+                f" {coordinator.store.where} (visible there: {pointer.visible}); it stays decided: restart"
+                " the query or run `tidegate recover` when the store is back"
+            )

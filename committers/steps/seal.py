@@ -1,0 +1,102 @@
+"""Seal: a decided version is applied and sealed in every key group, however often it takes."""
+
+from __future__ import annotations
+
+import tenacity
+
+from tidegate.base import failpoints
+from tidegate.committers.apply import apply
+from tidegate.committers.barrier import parallelism_of
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.states import Event, Machine
+from tidegate.errors import (
+    FencedError,
+    IncompleteError,
+    StoreUnavailableError,
+    WalGapError,
+    WalUnavailableError,
+)
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.record import VersionFact
+
+RETRIED = (StoreUnavailableError, IncompleteError, WalUnavailableError)
+
+
+def apply_and_seal(
+    coordinator: Coordinator, machine: Machine, fact: VersionFact, manifest: Manifest | None
+) -> Manifest:
+    """Apply and seal every key group of the version, with backoff, until ``apply_deadline_s``.
+
+    The manifest is read from the log, with the same backoff, unless given; it is returned.
+    A small version is applied by the driver itself; a large one by the executors. FencedError:
+    a newer driver opened; it finishes the version, or has, and trimmed its change-logs. WalGapError: another
+    attempt was begun in the store. StoreNotVerifiedError: a server restarted or was promoted; repair, then
+    seal again.
+    """
+    end = coordinator.clock.monotonic() + coordinator.options.apply_deadline_s
+    again = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(RETRIED),
+        wait=tenacity.wait_exponential(multiplier=0.05, max=5),
+        stop=lambda _: coordinator.clock.monotonic() >= end,
+        sleep=coordinator.clock.sleep,
+        before_sleep=lambda tried: _again(coordinator, tried),
+        reraise=True,
+    )
+    try:
+        manifest = again(_seal_once, coordinator, fact, manifest)
+    except RETRIED as error:
+        machine.on(Event.DEADLINE)
+        msg = (
+            f"version {fact.version} is decided but could not be applied within"
+            f" {coordinator.options.apply_deadline_s} s ({error}); it stays decided: restart the query or run"
+            " `tidegate recover` when the cause is gone"
+        )
+        raise StoreUnavailableError(msg) from error
+    except WalGapError as error:
+        _refuse_if_fenced(coordinator, fact, error)
+        raise
+    machine.on(Event.SEALED)
+    return manifest
+
+
+def _again(coordinator: Coordinator, tried: tenacity.RetryCallState) -> None:
+    assert tried.outcome is not None
+    error = tried.outcome.exception()
+    assert error is not None
+    coordinator.retried(error)
+
+
+def _refuse_if_fenced(coordinator: Coordinator, fact: VersionFact, error: WalGapError) -> None:
+    """FencedError when a newer driver runs: it published the version long ago, and trimmed its change-log."""
+    pointer = coordinator.store.pointer()
+    if pointer.epoch > coordinator.epoch:
+        msg = (
+            f"driver {pointer.writer} claimed epoch {pointer.epoch} in {coordinator.store.where}, above this"
+            f" driver's {coordinator.epoch}, and the log no longer holds version {fact.version}: that driver"
+            " has finished with it; stop this one, or restart it if it is the one that should run"
+        )
+        raise FencedError(msg) from error
+
+
+def _seal_once(coordinator: Coordinator, fact: VersionFact, manifest: Manifest | None) -> Manifest:
+    if manifest is None:
+        manifest = apply.read_manifest(coordinator.log, fact)
+    if not coordinator.store.begin(apply.stamp_of(fact), manifest.schemas.values(), coordinator.epoch):
+        return manifest  # it is visible already, so whole
+    failpoints.hit("apply.after_begin")
+    frames, options = manifest.frames(), coordinator.options
+    small = (
+        sum(ref.changes for ref in frames) <= options.driver_apply_max_changes
+        and sum(ref.bytes for ref in frames) <= options.driver_apply_max_bytes
+    )
+    with coordinator.priority.applying():
+        if small or coordinator.apply_on_executors is None:
+            for work in apply.plan(manifest, fact, 1):
+                apply.do(work, coordinator.log, coordinator.store, held=coordinator.held)
+        else:
+            tasks = min(manifest.key_groups, max(parallelism_of(manifest), options.tasks or 1))
+            coordinator.apply_on_executors(apply.plan(manifest, fact, tasks))
+    if coordinator.options.wait_replicas or coordinator.options.wait_aof:
+        replicas, aof = coordinator.options.wait_replicas, coordinator.options.wait_aof
+        coordinator.store.confirm(fact.version, replicas=replicas, aof=aof)
+    return manifest

@@ -1,0 +1,39 @@
+"""A barrier of rows that are there already, as they are stored: staged by one task, here, in a stream."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tidegate.base.clock import Clock
+from tidegate.wal.log import Log
+from tidegate.wal.record import Ack, Origin, TableSchema
+from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.changelog import stage_task
+
+
+@dataclasses.dataclass
+class StoredRowsBarrier:
+    """``rows`` begins a stream of record batches of ``CHANGES``, key group by key group, table by table and
+    by key; only what one frame takes of it is in memory (I11). ``expiring`` are the tables whose rows may
+    have an expiry already.
+    """
+
+    log: Log
+    origin: Origin
+    tables: tuple[str, ...]
+    schemas: dict[str, TableSchema]
+    rows: Callable[[], Iterator[Any]]
+    clock: Clock
+    starts: frozenset[str] = frozenset()
+    expiring: frozenset[str] = frozenset()
+    source_offsets: str = ""
+    parallelism: int = 1
+    reads_state: bool = False
+
+    def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
+        """Stage all of it; the rows are what they are, whatever the state."""
+        del base_version
+        task_attempt = self.clock.new_id()
+        return [stage_task(self.rows(), spec, self.log, task=0, task_attempt=task_attempt, host="local")]

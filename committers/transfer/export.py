@@ -1,0 +1,193 @@
+"""Export: one version of a namespace, from a store into a folder of Parquet files. Needs no log."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.base.clock import Clock
+from tidegate.base.files import create, make_folder, sync_above
+from tidegate.committers.background.pin import EXPORT, VersionPin
+from tidegate.committers.transfer.export_format import (
+    MANIFEST,
+    File,
+    Manifest,
+    Table,
+    checksum_of,
+    encode,
+    place_of,
+)
+from tidegate.committers.transfer.export_rows import ROWS
+from tidegate.errors import ConfigError
+from tidegate.reader.rules import no_entry, no_schema
+from tidegate.sinks.records import CatalogEntry, Identity
+from tidegate.sinks.rules.reads import values_at
+from tidegate.sinks.store import Store
+
+FILE_BYTES = 256 * 1024 * 1024
+GROUP_ROWS, GROUP_BYTES = 10_000, 8 * 1024 * 1024
+"""A row group of a file: what is in memory at once."""
+
+
+def export(
+    store: Store,
+    identity: Identity,
+    version: int,
+    folder: Path,
+    tables: Sequence[str] | None = None,
+    file_bytes: int = FILE_BYTES,
+) -> Manifest:
+    """Write what a readable version holds, all tables or these, into an empty or new folder.
+
+    The version is held by a lease for as long as it takes; a row group at a time is in memory. On return all
+    is on disk (fsync). After an error the folder has no manifest, and is no export.
+
+    ConfigError: the folder cannot be written or is not empty, there is no such table, or the file system does
+    not tell two tables apart.
+    SnapshotExpiredError: the version was retired. CorruptError: the catalog lost its entry.
+    """
+    held = VersionPin(store, version, Clock(), EXPORT)
+    try:
+        entry = next(iter(store.catalog(version, version)), None)
+        if entry is None:
+            raise no_entry(store.where, version)
+        names = sorted(entry.tables) if tables is None else sorted(set(tables))
+        for name in names:
+            if name not in entry.tables:
+                raise ConfigError(
+                    f"there is no table {name!r} at version {version} of namespace {identity.name}; the"
+                    f" tables there are: {', '.join(sorted(entry.tables))}"
+                )
+        _make_empty(folder)
+        schemas = store.schemas()
+        written = {}
+        for name in names:
+            at = entry.tables[name]
+            if at.schema_id not in schemas:
+                raise no_schema(store.where, version, name, at.schema_id)
+            files = _write(folder, name, _live(store, held, entry, name, identity.key_groups), file_bytes)
+            rows = sum(file.rows for file in files)
+            written[name] = Table(schemas[at.schema_id], rows, tuple(files), bool(at.expires))
+        manifest = Manifest(
+            identity.name,
+            identity.uuid,
+            version,
+            entry.digest,
+            entry.decided_at_us,
+            identity.key_groups,
+            written,
+        )
+        _write_manifest(folder, manifest)
+        return manifest
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be written: {error.strerror or error}; give another folder"
+        ) from None
+    finally:
+        held.give_back()
+
+
+def _make_empty(folder: Path) -> None:
+    make_folder(folder)
+    sync_above(folder)
+    if any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty: give a new folder, an export takes all of it")
+
+
+def _live(store: Store, held: VersionPin, entry: CatalogEntry, table: str, key_groups: int) -> Iterator[Any]:
+    """The live rows of a table, as they are stored: record batches of ``ROWS``."""
+    for group in range(key_groups):
+        held.keep()
+        for batch in store.scan_stored(table, group, entry.version, entry.tables[table].start):
+            held.keep()
+            keys, at_us = batch["key"].to_pylist(), entry.decided_at_us
+            live = batch.filter(values_at(store.where, table, keys, batch["value"], at_us).is_valid())
+            if live.num_rows:
+                groups = pa.repeat(pa.scalar(group, pa.int32()), live.num_rows)
+                yield pa.record_batch([groups, live["key"], live["value"]], schema=ROWS)
+
+
+def _row_groups(batches: Iterator[Any]) -> Iterator[Any]:
+    """Batches gathered, or taken apart, into tables of about a row group."""
+    held: list[Any] = []
+    rows = held_bytes = 0
+    for part in chain.from_iterable(map(_parts, batches)):
+        held.append(part)
+        rows, held_bytes = rows + part.num_rows, held_bytes + part.nbytes
+        if rows >= GROUP_ROWS or held_bytes >= GROUP_BYTES:
+            yield pa.Table.from_batches(held, schema=ROWS)
+            held, rows, held_bytes = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held, schema=ROWS)
+
+
+def _parts(batch: Any) -> list[Any]:
+    """The batch in parts of about ``GROUP_BYTES``: a page of a store may have a thousand large values."""
+    if batch.nbytes <= GROUP_BYTES:
+        return [batch]
+    sizes = pc.add(pc.binary_length(batch["key"]), pc.binary_length(batch["value"])).to_numpy()
+    groups = np.cumsum(sizes.astype(np.int64)) // GROUP_BYTES
+    cuts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), batch.num_rows]
+    return [batch.slice(start, end - start) for start, end in itertools.pairwise(cuts)]
+
+
+def _write(folder: Path, name: str, batches: Iterator[Any], file_bytes: int) -> list[File]:
+    """The files of one table, each of about ``file_bytes`` before it is compressed."""
+    from pyarrow import parquet
+
+    files: list[File] = []
+    groups = _row_groups(batches)
+    following = next(groups, None)
+    while following is not None:
+        path = place_of(folder, name, len(files))
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        rows = written = 0
+        with _new(path, name) as made, parquet.ParquetWriter(made, ROWS) as file:
+            while following is not None and (not written or written + following.nbytes <= file_bytes):
+                file.write_table(following)
+                rows, written = rows + following.num_rows, written + following.nbytes
+                following = next(groups, None)
+        _sync(path)
+        files.append(msgspec.structs.replace(checksum_of(path), rows=rows))
+    return files
+
+
+def _new(path: Path, table: str) -> BinaryIO:
+    """The file, which nobody has made yet. ConfigError: another table's lies there."""
+    try:
+        return os.fdopen(create(path, os.O_WRONLY), "wb")
+    except FileExistsError:
+        raise ConfigError(
+            f"{path} is another table's: this file system does not tell {table} from a name that differs in"
+            " upper and lower case alone; export to another file system, or such tables one at a time"
+        ) from None
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    beside = folder / f".{MANIFEST}.part"
+    beside.unlink(missing_ok=True)
+    with os.fdopen(create(beside, os.O_WRONLY), "wb") as file:
+        file.write(encode(manifest))
+    _sync(beside)
+    for name in manifest.tables:
+        if (of_table := folder / f"table={name}").is_dir():
+            _sync(of_table)
+    beside.replace(folder / MANIFEST)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

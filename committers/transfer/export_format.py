@@ -1,0 +1,195 @@
+"""An exported version in a folder, its form and its checks: a manifest, and Parquet files of stored rows.
+
+    manifest.json              ``Manifest`` as JSON, written last: without it there is no export
+    table=NAME/part-00000.parquet   columns key_group (int32), key, value (binary); by key group, then key
+
+A value has its flags byte (docs/storage-format.md). Files are named by their number, never by the manifest,
+and none is read before its size and checksum fit. Whoever made an export made its checksums too: schemas are
+checked here, rows in ``export_rows.py``.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import xxhash
+
+from tidegate.base.decoders import json_decoder
+from tidegate.base.names import check_name
+from tidegate.committers.transfer.export_rows import NEXT_STEP, RowsOf, place_at, rows_of
+from tidegate.errors import ConfigError, CorruptError
+from tidegate.values.row_checks import check_schema
+from tidegate.wal.record import Count, KeyGroups, TableSchema
+from tidegate.wal.staging import own_tables
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+MANIFEST_BYTES_MAX = 64 * 1024 * 1024
+READ_BYTES = 1024 * 1024
+
+
+class File(msgspec.Struct, frozen=True):
+    """One file of rows; ``checksum`` is XXH3-64 of its bytes, hex."""
+
+    rows: Count
+    bytes: Count
+    checksum: str
+
+
+class Table(msgspec.Struct, frozen=True):
+    """One table. ``expires``: its rows may have an expiry."""
+
+    table_schema: TableSchema = msgspec.field(name="schema")
+    rows: Count
+    files: tuple[File, ...]
+    expires: bool = False
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What was exported: a version of a namespace, whole or some of its tables."""
+
+    namespace: str
+    uuid: str
+    version: Count
+    digest: str
+    decided_at_us: Count
+    key_groups: KeyGroups
+    tables: dict[str, Table]
+    format: int = FORMAT
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The manifest's bytes, readable."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+
+
+def read_manifest(folder: Path) -> tuple[Manifest, str]:
+    """The manifest and its digest. ConfigError: there is none, or of another format. CorruptError: it cannot
+    be read.
+    """
+    path = folder / MANIFEST
+    try:
+        with opened(path) as file:
+            content = file.read(MANIFEST_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} is no whole export, it has no {MANIFEST} that can be read ({error.strerror}): give the"
+            " folder that `tidegate export` wrote"
+        ) from None
+    return manifest_in(str(path), content)
+
+
+def manifest_in(path: str, content: bytes) -> tuple[Manifest, str]:
+    """The manifest in these bytes, and its digest. Errors as ``read_manifest``; CorruptError also: a table
+    has a schema that none can have.
+    """
+    try:
+        manifest = json_decoder(Manifest).decode(content)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise CorruptError(f"{path} is no manifest of an export: {error}") from None
+    if manifest.format != FORMAT:
+        raise ConfigError(
+            f"{path} has format {manifest.format}, this release knows {FORMAT}: upgrade tidegate"
+        )
+    check_name("namespace", manifest.namespace)
+    for name, table in manifest.tables.items():
+        check_name("table", name)
+        if fault := _fault_of(name, table, manifest):
+            raise CorruptError(f"{path}, table {name}: {fault}; {NEXT_STEP}")
+    return manifest, hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _fault_of(name: str, table: Table, manifest: Manifest) -> str:
+    """Why there can be no such table; '' if there can."""
+    try:
+        check_schema(table.table_schema)
+    except ConfigError as error:
+        return str(error)
+    if table.rows != sum(file.rows for file in table.files):
+        return f"it has {table.rows} rows, and its files have others"
+    if not own_tables.is_own(name):
+        return ""
+    others = {other: of.table_schema for other, of in manifest.tables.items()}
+    return own_tables.fault_of(name, table.table_schema, others)
+
+
+def place_of(folder: Path, table: str, number: int) -> Path:
+    """Where a file of rows lies."""
+    return folder / f"table={table}" / f"part-{number:05}.parquet"
+
+
+def opened(path: Path) -> BinaryIO:
+    """A file of an export. OSError: it is not there, or is no regular file: of a pipe or a device, which its
+    author may have put there, opening or reading may never end.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
+def checksum_of(path: Path, expected: int | None = None) -> File:
+    """The size and the checksum of a file; its rows are not looked at. One that does not have the expected
+    number of bytes is not read.
+    """
+    state, size = xxhash.xxh3_64(), 0
+    with opened(path) as file:
+        there = os.fstat(file.fileno()).st_size
+        if expected not in (None, there):
+            return File(0, there, "not computed")
+        while piece := file.read(READ_BYTES):
+            state.update(piece)
+            size += len(piece)
+    return File(0, size, state.hexdigest())
+
+
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """CorruptError: a file is missing, or its bytes are not those that were exported."""
+    for name, table in manifest.tables.items():
+        for number, file in enumerate(table.files):
+            path = place_of(folder, name, number)
+            try:
+                found = checksum_of(path, file.bytes)
+            except OSError as error:
+                raise CorruptError(f"{path} cannot be read: {error.strerror}; export again") from None
+            check_file(str(path), file, found)
+
+
+def check_file(path: str, file: File, found: File) -> None:
+    """CorruptError: what was found is not what was exported."""
+    if (found.bytes, found.checksum) != (file.bytes, file.checksum):
+        raise CorruptError(
+            f"{path} has {found.bytes} bytes with checksum {found.checksum}, exported were"
+            f" {file.bytes} with {file.checksum}: copy it again, or export again"
+        )
+
+
+def batches_of(folder: Path, name: str, table: Table, key_groups: int | None = None) -> Iterator[Any]:
+    """The rows of a table, in their order: record batches of ``ROWS``. ``key_groups`` are the manifest's.
+
+    CorruptError: there are not as many as the manifest says, they have other columns, they would take too
+    much memory, or a row is none that a table of this schema can have: file, row and cause.
+    """
+    of = RowsOf(table.table_schema, table.expires, key_groups)
+    before = None
+    for number, file in enumerate(table.files):
+        path = place_of(folder, name, number)
+        try:
+            content = opened(path)
+        except OSError as error:
+            raise CorruptError(f"{path} cannot be read: {error.strerror}; export again") from None
+        with content:
+            for batch in rows_of(content, str(path), of, file.rows, before):
+                before = place_at(batch, -1)
+                yield batch

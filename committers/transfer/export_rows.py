@@ -1,0 +1,118 @@
+"""The rows of an exported file, in bounded memory, each of them checked: an export has an author.
+
+Whatever a file holds, what comes out of here can be decided: every reader can read it, every store retire it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.committers.transfer.parquet_pages import HugeError, batches
+from tidegate.errors import CorruptError
+from tidegate.keys.groups import key_group_of_each
+from tidegate.options import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from tidegate.sinks.rules.layout import STORED_MORE
+from tidegate.values.row_checks import row_checks
+from tidegate.wal.record import TableSchema
+from tidegate.wal.staging.bad_rows import shown_key
+
+ROWS = pa.schema(
+    [pa.field("key_group", pa.int32()), pa.field("key", pa.binary()), pa.field("value", pa.binary())]
+)
+NEXT_STEP = "export again; what somebody else has made up is not to be imported"
+UNORDERED = "rows are by key group and key, and it is not in its place"
+UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, NotImplementedError)
+
+
+class RowsOf(NamedTuple):
+    """What the manifest says of the rows of a table. ``expires``: they may have an expiry."""
+
+    schema: TableSchema
+    expires: bool
+    key_groups: int | None
+    """None: the key groups are not compared with the keys."""
+
+
+class Place(NamedTuple):
+    """Key group and key of a row: rows of a table are in their order, and no two have the same."""
+
+    group: int
+    key: bytes
+
+
+def rows_of(source: BinaryIO, path: str, of: RowsOf, count: int, before: Place | None) -> Iterator[Any]:
+    """The rows of one file, ``count`` of them, in order and after ``before``: record batches of ``ROWS``.
+
+    CorruptError names the file, and the row, the first being row 1, and says why none of it can be imported.
+    """
+    rows = 0
+    try:
+        for batch in batches(source, ROWS):
+            found = _first_unfit(batch, of, before)
+            if found is not None:
+                row, cause = found
+                key = batch["key"][row].as_py()
+                shown = "" if key is None else f", key {shown_key(key, of.schema.key_types)}"
+                raise CorruptError(f"{path}, row {rows + row + 1}{shown}: {cause}; {NEXT_STEP}")
+            rows += batch.num_rows
+            if batch.num_rows:
+                before = place_at(batch, -1)
+                yield batch
+    except HugeError as error:
+        raise CorruptError(f"{path}: {error}; {NEXT_STEP}") from None
+    except UNREADABLE as error:
+        why = (str(error) or type(error).__name__).partition("\n")[0]
+        raise CorruptError(f"{path} cannot be read: {why}; {NEXT_STEP}") from error
+    if rows != count:
+        raise CorruptError(f"{path} has {rows} rows, the manifest says {count}; {NEXT_STEP}")
+
+
+def place_at(batch: Any, row: int) -> Place:
+    """The place of a row of a batch."""
+    return Place(batch["key_group"][row].as_py(), batch["key"][row].as_py())
+
+
+def _first_unfit(batch: Any, of: RowsOf, before: Place | None) -> tuple[int, str] | None:
+    """The first row that cannot be imported, and why."""
+    found = [one for one in (_unplaced(batch, of, before), _unfit(batch, of)) if one is not None]
+    return min(found, default=None)
+
+
+def _unfit(batch: Any, of: RowsOf) -> tuple[int, str] | None:
+    for column, most in (("key", KEY_BYTES_MAX), ("value", VALUE_BYTES_MAX + STORED_MORE)):
+        sizes = pc.binary_length(batch[column])
+        if (pc.max(sizes).as_py() or 0) > most:
+            row = pc.index(pc.fill_null(pc.greater(sizes, most), False), True).as_py()  # noqa: FBT003
+            return row, f"its {column} takes {sizes[row].as_py()} bytes, {most} are allowed"
+    return row_checks(of.schema).first_unfit(batch["key"], batch["value"], expires=of.expires)
+
+
+def _unplaced(batch: Any, of: RowsOf, before: Place | None) -> tuple[int, str] | None:
+    """The first row that is not in its key group, or not in order."""
+    if not batch.num_rows or batch["key_group"].null_count or batch["key"].null_count:
+        return None if not batch["key_group"].null_count else (_first_null(batch), "its key group is null")
+    groups, keys = batch["key_group"].to_numpy(), batch["key"]
+    wrong = np.zeros(batch.num_rows, bool)
+    if of.key_groups is not None:
+        wrong = groups != np.array(key_group_of_each(keys.to_pylist(), of.key_groups), np.int32)
+    up = np.diff(groups)
+    after = pc.greater(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy(zero_copy_only=False)
+    unordered = ~((up > 0) | ((up == 0) & after))
+    first = before is not None and place_at(batch, 0) <= before
+    found = np.flatnonzero(wrong | np.concatenate(([first], unordered)))
+    if not len(found):
+        return None
+    row = int(found[0])
+    if wrong[row]:
+        return row, f"its key group is not {groups[row]}"
+    earlier = place_at(batch, row - 1) if row else before
+    return row, "it is there twice" if earlier == place_at(batch, row) else UNORDERED
+
+
+def _first_null(batch: Any) -> int:
+    return int(pc.index(pc.is_null(batch["key_group"]), True).as_py())

@@ -1,0 +1,152 @@
+"""Import: an exported version becomes one version of a namespace, in any kind of store, with any key groups.
+
+Rows are dealt into buckets by their key groups here, in files beside, and staged bucket by bucket, so
+memory holds one bucket, whatever the size of the export.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.committers.commit import commit
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.stored_rows import StoredRowsBarrier
+from tidegate.committers.transfer.export_format import Manifest, batches_of, check_files, read_manifest
+from tidegate.errors import ConfigError
+from tidegate.keys.groups import key_group_of_each
+from tidegate.values.decode import described
+from tidegate.wal.fold import decided_for, once_key
+from tidegate.wal.record import Folded, ImportOrigin, TableSchema
+from tidegate.wal.staging import own_tables
+from tidegate.wal.staging.bad_rows import CHANGES
+
+BUCKET_BYTES = 64 * 1024 * 1024
+"""About so much of the exported files goes into one bucket."""
+
+
+class Imported(NamedTuple):
+    """``version`` is None when it was imported so long ago that the log no longer says as which one."""
+
+    version: int | None
+    new: bool
+    recovered: list[int]
+
+
+def read_whole(folder: Path) -> tuple[Manifest, str]:
+    """An export's manifest and digest. ConfigError, CorruptError: it is not whole, every file is compared."""
+    manifest, digest = read_manifest(folder)
+    if not manifest.tables:
+        raise ConfigError(f"{folder} holds no table, so there is nothing to import")
+    check_files(folder, manifest)
+    return manifest, digest
+
+
+def imported_before(state: Folded | None, token: str) -> Imported | None:
+    """The version that this import has made already, if it has."""
+    origin = ImportOrigin(token)
+    if state is None or once_key(origin) not in state.once:
+        return None
+    fact = decided_for(state, origin)
+    return Imported(None if fact is None else fact.version, new=False, recovered=[])
+
+
+def import_rows(
+    coordinator: Coordinator, folder: Path, manifest: Manifest, token: str, bucket_bytes: int = BUCKET_BYTES
+) -> Imported:
+    """Make a version in which the exported tables hold exactly the exported rows; others stay as they are.
+
+    Once per ``token``: a second time writes nothing. The driver is not open yet; the namespace is made
+    where there is none. On return the version is durable, and visible in the primary.
+
+    ConfigError: a table has another key than the namespace's. CorruptError: rows are not what the manifest
+    says, or none that can be stored: see ``batches_of``. In both cases nothing was staged. Otherwise as
+    ``open_namespace`` and ``commit``.
+    """
+    recovered = open_namespace(coordinator, None)
+    before = imported_before(coordinator.folded, token)
+    if before is not None:
+        return before._replace(recovered=recovered)
+    _refuse_other_keys(coordinator, manifest)
+    tables = tuple(sorted(manifest.tables))
+    size = sum(file.bytes for table in manifest.tables.values() for file in table.files)
+    key_groups = coordinator.folded.key_groups
+    buckets = max(1, min(-(-size // bucket_bytes), key_groups, BUCKETS_MAX))
+    with tempfile.TemporaryDirectory(prefix="tidegate-import-") as beside:
+        places = _deal(folder, manifest, tables, key_groups, [Path(beside, str(at)) for at in range(buckets)])
+        barrier = StoredRowsBarrier(
+            coordinator.log,
+            ImportOrigin(token),
+            tables,
+            {name: manifest.tables[name].table_schema for name in tables},
+            lambda: _rows(places),
+            coordinator.clock,
+            starts=frozenset(tables),
+            expiring=frozenset(name for name in tables if manifest.tables[name].expires),
+        )
+        return Imported(commit(coordinator, barrier).version, new=True, recovered=recovered)
+
+
+def _refuse_other_keys(coordinator: Coordinator, manifest: Manifest) -> None:
+    schemas = coordinator.store.schemas()
+    there = {
+        name: found for name, at in coordinator.folded.tables.items() if (found := schemas.get(at.schema_id))
+    }
+    refuse_other_keys(there, {name: table.table_schema for name, table in manifest.tables.items()})
+
+
+def refuse_other_keys(there: Mapping[str, TableSchema], given: Mapping[str, TableSchema]) -> None:
+    """ConfigError: a table of an export has another key than the namespace's, or than its own table has that
+    tidegate writes beside it.
+    """
+    for name, schema in sorted(given.items()):
+        known = there.get(name)
+        if known is not None and known.key != schema.key:
+            has, brings = described(known.key), described(schema.key)
+            raise ConfigError(
+                f"table {name} has the key {has}, the export has {brings}: a table's key is fixed for life;"
+                " import into a new namespace"
+            )
+        if own_tables.is_own(name) and (fault := own_tables.fault_of(name, schema, {**there, **given})):
+            raise ConfigError(f"table {name}: {fault}; import into a new namespace")
+
+
+BUCKETS_MAX = 500
+"""So many files may be open at once."""
+
+
+def _deal(
+    folder: Path, manifest: Manifest, tables: tuple[str, ...], key_groups: int, places: list[Path]
+) -> list[Path]:
+    """Every row into the bucket of its key group, as ``CHANGES``."""
+    writers = [pa.ipc.new_stream(str(place), CHANGES) for place in places]
+    try:
+        for index, name in enumerate(tables):
+            for batch in batches_of(folder, name, manifest.tables[name], manifest.key_groups):
+                keys, groups = batch["key"], batch["key_group"].to_numpy()
+                if key_groups != manifest.key_groups:
+                    groups = np.array(key_group_of_each(keys.to_pylist(), key_groups), np.int32)
+                of_table = pa.repeat(pa.scalar(index, pa.int32()), batch.num_rows)
+                rows = pa.record_batch([pa.array(groups), of_table, keys, batch["value"]], schema=CHANGES)
+                buckets = groups.astype(np.int64) * len(places) // key_groups
+                for bucket in np.unique(buckets).tolist():
+                    writers[bucket].write_batch(rows.filter(pa.array(buckets == bucket)))
+    finally:
+        for writer in writers:
+            writer.close()
+    return places
+
+
+def _rows(places: list[Path]) -> Iterator[Any]:
+    for place in places:
+        with pa.ipc.open_stream(str(place)) as stream:
+            rows = stream.read_all()
+        order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in "gtk"])
+        yield from rows.take(order).to_batches(max_chunksize=1_000)

@@ -1,0 +1,102 @@
+"""Spill and load: called once after each batch, it measures, chooses and moves."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tidegate.errors import CorruptError
+from tidegate.sinks.cache.buffer.buffer import Buffer
+from tidegate.sinks.cache.buffer.mapped_files import told
+from tidegate.sinks.cache.buffer.note import Tier, UnitStats
+from tidegate.sinks.cache.buffer.policy import to_drop, to_load, to_spill
+from tidegate.sinks.cache.buffer.pressure import PressureMonitor, Sample, resident_bytes
+
+Accounts = dict[str, UnitStats]
+
+
+@dataclasses.dataclass
+class Balanced:
+    """What a call moved, in bytes."""
+
+    spilled: int = 0
+    loaded: int = 0
+    dropped: int = 0
+    """Units given up: damaged, or no disk had room for them."""
+    why: str = ""
+    """Which signal made it spill."""
+
+
+def balance(
+    buffer: Buffer, *, batch: int, pause_s: float = 0.0, monitor: PressureMonitor | None = None
+) -> Balanced:
+    """Bring the buffer within its limits, moving whole units; at most one process does at a time.
+
+    Call it at a task's end, with no claim held. Units that are claimed elsewhere are left out. Never
+    raises for what a disk or a file is like. ``pause_s`` is what the batch spent waiting (garbage
+    collection, page faults).
+    """
+    done = Balanced()
+    with told(buffer.home.local), buffer.only_one_balances() as mine:
+        if mine:
+            used = buffer.recount()
+            sample = Sample(used.memory, buffer.limits.memory_bytes_max, resident_bytes(), pause_s)
+            advice = (monitor or PressureMonitor()).advise(sample)
+            done.why = advice.why
+            if advice.spill_bytes:
+                _spill(buffer, advice.spill_bytes, batch, done)
+            elif advice.load_bytes and used.disk:
+                _load(buffer, advice.load_bytes, batch, done)
+    return done
+
+
+def _accounts(buffer: Buffer) -> Accounts:
+    return {unit: note.account for unit, note in buffer.notes().items()}
+
+
+def _spill(buffer: Buffer, target: int, batch: int, done: Balanced) -> None:
+    """Big and cold out, until so many bytes are out of memory; units that are claimed are left out."""
+    accounts = _accounts(buffer)
+    _make_room_on_disk(buffer, target, accounts, batch, done)
+    while target > 0 and (chosen := to_spill(accounts, target, batch)):
+        for unit in chosen:
+            account = accounts.pop(unit)
+            if (gone := _move(buffer, unit, "disk", done)) is not None:
+                done.spilled += gone
+                target -= account.memory_bytes
+
+
+def _load(buffer: Buffer, room: int, batch: int, done: Balanced) -> None:
+    """Hot and small in, as many as there is room for."""
+    for unit in to_load(_accounts(buffer), room, batch):
+        done.loaded += _move(buffer, unit, "memory", done) or 0
+
+
+def _make_room_on_disk(buffer: Buffer, target: int, accounts: Accounts, batch: int, done: Balanced) -> None:
+    """Give up the coldest on disk where the limit would not let the spill in."""
+    missing = buffer.used_bytes("disk") + target - buffer.limit("disk")
+    for unit in to_drop(accounts, missing, batch) if missing > 0 else ():
+        with buffer.claim(unit) as held:
+            if held is not None:
+                held.drop()
+                accounts.pop(unit)
+                done.dropped += 1
+
+
+def _move(buffer: Buffer, unit: str, tier: Tier, done: Balanced) -> int | None:
+    """Bytes moved; None: it is claimed elsewhere. A unit that is damaged is dropped.
+
+    So is one that has to leave memory and finds no room on a disk: it is a cache.
+    """
+    with buffer.claim(unit) as held:
+        if held is None:
+            return None
+        try:
+            moved = held.move(tier)
+        except CorruptError:
+            moved = 0
+            held.drop()
+        if not moved and tier == "disk":
+            held.drop()
+        if not held.segments:
+            done.dropped += 1
+        return moved

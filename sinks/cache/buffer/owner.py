@@ -1,0 +1,218 @@
+"""Who a buffer's content lives for, and how it is known that they are gone.
+
+Python workers come and go between the tasks of one application, so content does not end with the
+process that wrote it. It has an **owner**: the JVM that a Python worker runs under, or the process
+itself where there is none. Every process that opens a buffer leaves a mark of its owner: an empty file
+whose name says boot, process namespace, pid and start time, so that a pid that was given to another
+process later is not taken for the owner. What dead owners left is taken over by who opens the buffer of
+the same namespace again, and removed by who opens another's.
+
+A buffer is one **host's**: those processes' that share its ``local_dir``. Several of them may see one memory
+file system (the workers of one machine, containers that share its memory); each has a folder there that is
+named after its ``local_dir``, and leaves the others' alone. Only what nobody can come back to is removed
+for others: its ``local_dir`` is gone, or its owners are dead and left no mark for a day.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from tidegate.base.decoders import json_decoder
+from tidegate.sinks.cache.buffer.usage import locked
+
+DEAD = "dead-"
+HOST = "host"
+"""A file in a buffer's folder in memory: whose buffer it is."""
+MARK = re.compile(r"([0-9a-f-]{1,40})\.(\d{1,20})\.(\d{1,10})\.(\d{1,20})", re.ASCII)
+FOREIGN_S = 86_400.0
+"""An owner in another process namespace (a container) cannot be looked at: it counts as alive for so
+long after its last mark."""
+OTHERS_S = 86_400.0
+"""What dead owners of another host left in memory may be removed so long after their last mark."""
+GENERATIONS_MAX = 32
+"""How far up the JVM is looked for."""
+
+
+class Owner(NamedTuple):
+    """One process, for good: no other has or will have the same four."""
+
+    boot: str
+    namespace: int
+    pid: int
+    started: int
+
+    @property
+    def mark(self) -> str:
+        return f"{self.boot}.{self.namespace}.{self.pid}.{self.started}"
+
+    @classmethod
+    def of_mark(cls, name: str) -> Owner | None:
+        found = MARK.fullmatch(name)
+        return found and cls(found[1], int(found[2]), int(found[3]), int(found[4]))
+
+
+def _stat(pid: int, proc: Path) -> tuple[str, int, int]:
+    """A process's name, its parent, and its start time in ticks since boot. OSError: it is gone."""
+    text = (proc / str(pid) / "stat").read_text(errors="replace")
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    if fields[0] in "ZX":
+        raise ProcessLookupError(pid)
+    return name, int(fields[1]), int(fields[19])
+
+
+def _here(proc: Path) -> tuple[str, int]:
+    """This boot and this process namespace."""
+    boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
+    return boot, int(re.sub(r"\D", "", (proc / "self/ns/pid").readlink().name))
+
+
+def owner_of_this_process(proc: Path = Path("/proc")) -> Owner:
+    """The nearest JVM above this process, else the process itself."""
+    own = os.getpid()
+    try:
+        boot, namespace = _here(proc)
+        pid, found = own, own
+        for _ in range(GENERATIONS_MAX):
+            name, parent, _ = _stat(pid, proc)
+            if name == "java":
+                found = pid
+                break
+            if parent <= 0:
+                break
+            pid = parent
+        return Owner(boot, namespace, found, _stat(found, proc)[2])
+    except (OSError, ValueError, IndexError):
+        return Owner("0", 0, own, 0)  # no /proc that says it
+
+
+def is_alive(owner: Owner, marked_at: float, proc: Path = Path("/proc")) -> bool:
+    """Whether the owner lives. Where it cannot be known: whether it left a mark lately."""
+    try:
+        boot, namespace = _here(proc)
+    except (OSError, ValueError):
+        boot, namespace = "0", 0
+    if owner.boot != boot:
+        return False
+    if owner.namespace != namespace or boot == "0":
+        return time.time() - marked_at < FOREIGN_S
+    try:
+        return _stat(owner.pid, proc)[2] == owner.started
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """The processes that share this folder of a disk, known by the folder: the path may be another's."""
+
+    folder: Path
+    device: int
+    inode: int
+
+    @property
+    def id(self) -> str:
+        """A name for it, the same for all its processes."""
+        return hashlib.blake2b(f"{self.device}:{self.inode}".encode(), digest_size=8).hexdigest()
+
+    def is_there(self) -> bool:
+        """Whether the folder is where it was; True where that cannot be seen."""
+        try:
+            found = self.folder.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return (found.st_dev, found.st_ino) == (self.device, self.inode)
+
+
+def host_at(folder: Path) -> Host | None:
+    """The host that has this folder, which is made when missing; None: it cannot be made now."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError:
+        return None
+    return Host(folder, found.st_dev, found.st_ino)
+
+
+def enter(folder: Path, owner: Owner, host: Host | None = None) -> bool:
+    """Leave the owner's mark in a buffer's folder; whether all who left one before are dead.
+
+    What dead owners left in the buffers of other namespaces beside it is removed: of this ``host``'s, and of
+    another's only what nobody can come back to. OSError: the folder cannot be used.
+    """
+    with locked(folder / "lock"):
+        marks = _marks(folder)
+        _forget_the_dead(marks)
+        (folder / "owners").mkdir(mode=0o700, exist_ok=True)
+        (folder / "owners" / owner.mark).touch(mode=0o600)
+        if host is not None:
+            (folder / HOST).write_bytes(msgspec.json.encode([str(host.folder), host.device, host.inode]))
+    what = folder.name.partition("-")[0]
+    for other in folder.parents[2].glob(f"*/{folder.parent.name}/{what}*"):
+        if other != folder and (other.name == folder.name or _is_deserted(other)):
+            with contextlib.suppress(OSError), locked(other / "lock", wait_s=0):
+                _remove_if_dead(other)
+            _sweep(other)
+    return _all_dead(marks)
+
+
+def _is_deserted(other: Path) -> bool:
+    """Whether another host will not come back to its buffer, if its owners are dead."""
+    try:
+        path, device, inode = json_decoder(tuple[str, int, int]).decode((other / HOST).read_bytes())
+        if not Host(Path(path), device, inode).is_there():
+            return True
+        marked = [mark.stat().st_mtime for mark in (other / "owners").iterdir()]
+    except (OSError, ValueError, msgspec.MsgspecError):  # it is being made, or removed by another process
+        return False
+    return bool(marked) and time.time() - max(marked) > OTHERS_S
+
+
+Marks = list[tuple[Path, bool]]
+"""The mark of each owner of a buffer, and whether it is alive."""
+
+
+def _marks(folder: Path) -> Marks:
+    return [
+        (path, is_alive(owner, path.stat().st_mtime))
+        for path in (folder / "owners").glob("*.*")
+        if (owner := Owner.of_mark(path.name)) is not None
+    ]
+
+
+def _all_dead(marks: Marks) -> bool:
+    """Without any mark it cannot be known whose the content is: then it stays."""
+    return bool(marks) and not any(alive for _, alive in marks)
+
+
+def _forget_the_dead(marks: Marks) -> None:
+    for path, alive in marks:
+        if not alive:
+            path.unlink(missing_ok=True)
+
+
+def _remove_if_dead(folder: Path) -> None:
+    marks = _marks(folder)
+    if _all_dead(marks):
+        # At once: who opens that buffer now finds it empty. The bytes go in _sweep, outside the lock.
+        if (folder / "units").exists():
+            (folder / "units").rename(folder / f"{DEAD}{secrets.token_hex(4)}")
+        _forget_the_dead(marks)
+
+
+def _sweep(folder: Path) -> None:
+    for dead in folder.glob(f"{DEAD}*"):
+        shutil.rmtree(dead, ignore_errors=True)  # what is left is removed by the next who opens

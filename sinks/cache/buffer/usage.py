@@ -1,0 +1,106 @@
+"""How many bytes the files of a buffer take up: one count for all processes of the host.
+
+A file of two numbers, read and changed under its lock, so that a limit holds at every moment. A process
+that is killed between counting and writing leaves the count too high; ``recount`` mends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tidegate.sinks.cache.buffer.note import Tier
+
+WAIT_S = 5.0
+"""A lock is held for microseconds; whoever has it longer was stopped."""
+POLL_S = 0.001
+_FORMAT = struct.Struct("<qq")
+
+
+class Used(NamedTuple):
+    """Bytes of all files, per tier."""
+
+    memory: int = 0
+    disk: int = 0
+
+    def of(self, tier: Tier) -> int:
+        return self.memory if tier == "memory" else self.disk
+
+    def plus(self, tier: Tier, size: int) -> Used:
+        if tier == "memory":
+            return self._replace(memory=max(0, self.memory + size))
+        return self._replace(disk=max(0, self.disk + size))
+
+
+@contextlib.contextmanager
+def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[int]:
+    """The file, made when missing, under its exclusive lock. OSError(EBUSY): not to be had in time."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise OSError(errno.EBUSY, "another process holds the lock", str(path)) from None
+                time.sleep(POLL_S)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+class Usage:
+    """The count in one file. OSError from its methods: the file's folder cannot be used."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> Used:
+        try:
+            return _parse(self._path.read_bytes())
+        except FileNotFoundError:
+            return Used()
+
+    def reserve(self, tier: Tier, size: int, limit: int, grow: Callable[[], None]) -> bool:
+        """Count so many bytes more, and make the file that they will be in longer by them: one step for
+        whoever recounts. False: it would be more than the limit.
+        """
+        if size == 0:
+            return True
+        with locked(self._path) as fd:
+            used = _parse(os.pread(fd, _FORMAT.size, 0))
+            if used.of(tier) + size > limit:
+                return False
+            os.pwrite(fd, _FORMAT.pack(*used.plus(tier, size)), 0)
+            grow()
+            return True
+
+    def give_back(self, tier: Tier, size: int, shrink: Callable[[], None]) -> None:
+        """Make a file shorter by so many bytes, or remove it, and count them no more, in one step."""
+        if size == 0:
+            shrink()
+        else:
+            with locked(self._path) as fd:
+                shrink()
+                used = _parse(os.pread(fd, _FORMAT.size, 0))
+                os.pwrite(fd, _FORMAT.pack(*used.plus(tier, -size)), 0)
+
+    def recount(self, measure: Callable[[], Used]) -> Used:
+        """Set it to what is measured. Nobody reserves meanwhile."""
+        with locked(self._path) as fd:
+            used = measure()
+            os.pwrite(fd, _FORMAT.pack(*used), 0)
+            return used
+
+
+def _parse(content: bytes) -> Used:
+    return Used(*_FORMAT.unpack(content)) if len(content) == _FORMAT.size else Used()

@@ -1,0 +1,484 @@
+"""The cache of state on a host: what its tasks read from the store and what they wrote, by version.
+
+The executors of a host share, per version and run of a task::
+
+    <version>-<token>.index    a file: which pieces that run held for its key groups, oldest first, per table
+    <version>-<run>-<n>        pieces: rows, in memory or on a disk; see state_pieces.py, state_run.py
+    <version>-<run>.read       a file: pieces with what a first stage read, for the task that keeps
+
+Both are written once and never changed. A task
+
+1. **opens**: of the indexes whose link holds at its base version (``sinks/cache/links.py``: the only rule) it
+   takes what they say of its own key groups; after a rescale several may serve it, or none;
+2. **reads**: keys that are in no piece are asked of the store, and kept;
+3. **keeps**: when its frames are durable in the log, it writes one more index, under its own link: what
+   it had, what it read, what it wrote. Whether that link ever holds, the decision log says.
+
+Then it deletes what no version needs. Nothing here is needed: whatever goes wrong in the folder, the
+task goes on without a cache, and says so once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from tidegate.base.decoders import msgpack_decoder
+from tidegate.base.local_dir import LocalDir
+from tidegate.errors import CorruptError
+from tidegate.sinks.cache.compaction import cut, evict, merge, merge_from, newest
+from tidegate.sinks.cache.links import Link
+from tidegate.sinks.cache.lookup import Hashes
+from tidegate.sinks.cache.pieces import Pieces
+from tidegate.sinks.cache.runs import Answers, PieceRef, Run, places_of, rows_of
+from tidegate.wal.record import UNREADABLE, StateReads
+from tidegate.wal.value_flags import DELETE
+
+logger = logging.getLogger("tidegate")
+
+FOLDER = "state"
+READ = ".read"
+"""How the names of files end by which a first stage hands over what it read."""
+MAGIC = b"TGS2"
+CHECKSUM_BYTES = 8
+RUNS_MAX = 12
+"""So many runs of a table at most; they are all merged before there are more."""
+MEMORY_BYTES = 8 * 1024 * 1024
+"""So much of what is new stays in memory before it is written."""
+PIECE_BYTES_MIN = 128 * 1024
+PIECES = 32
+"""The room has space for about so many pieces: what is given up, is given up piece by piece."""
+
+TROUBLE = (OSError, CorruptError, pa.ArrowException)
+"""What a folder that is full, read-only, gone or damaged may raise."""
+
+Ask = Callable[[Any], Any]
+"""Stored values, from the store, of the keys of these rows: null where there is none."""
+
+
+class TableRuns(msgspec.Struct, frozen=True):
+    """What is held of one table, the oldest run first; ``start`` is the table's start, as it was then."""
+
+    start: int
+    runs: tuple[Run, ...]
+
+
+class Index(msgspec.Struct, frozen=True):
+    """What one run of a task held, of its key groups, at its version."""
+
+    tables: dict[str, TableRuns]
+
+
+@dataclasses.dataclass
+class _Fresh:
+    """What this task got to know of a table: rows in memory, and runs written when they were many.
+
+    ``crowded``: the oldest runs were given up again, since these alone are more than there is room for.
+    """
+
+    rows: list[Any] = dataclasses.field(default_factory=list)
+    bytes: int = 0
+    runs: list[Run] = dataclasses.field(default_factory=list)
+    crowded: bool = False
+
+
+@dataclasses.dataclass
+class _Table:
+    """One table in this task: its start, the runs that hold at the base version, and what is new.
+
+    What was read holds at the base version, what was written after it: so the order is runs, read, written.
+    """
+
+    start: int
+    runs: list[Run] = dataclasses.field(default_factory=list)
+    read: _Fresh = dataclasses.field(default_factory=_Fresh)
+    written: _Fresh = dataclasses.field(default_factory=_Fresh)
+
+    @property
+    def bytes(self) -> int:
+        return sum(run.bytes for run in self.runs)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgpack_decoder(Index)
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheSpec:
+    """What a task must know to use the cache. Plain data, travels to tasks.
+
+    ``links`` are those that hold at ``base_version``, ``starts`` the tables' starts there. ``bytes_max``
+    is what all tasks of a host may keep together; with 0 the folder is not looked at.
+    """
+
+    base_version: int
+    links: tuple[Link, ...]
+    starts: Mapping[str, int]
+    key_groups: int
+    bytes_max: int
+
+
+class StateCache:
+    """One task's view of its host's cache, at its base version. For one thread.
+
+    No method raises for anything that is wrong with the folder. ``run`` names this run of the task:
+    no other has the same. ``reads`` are all tables that it may read: what it writes to one is kept
+    from the first row on, or what it read before would be taken for the last.
+    """
+
+    def __init__(
+        self,
+        local: LocalDir,
+        pieces: Pieces,
+        spec: CacheSpec,
+        groups: range,
+        run: str,
+        reads: Iterable[str],
+    ) -> None:
+        self._local, self._spec, self._groups, self._run = local, spec, groups, run
+        self._pieces = pieces
+        self._tables: dict[str, _Table] = {name: self._new(name) for name in reads}
+        self._opened: dict[str, Any] = {}
+        self._placed: tuple[Any, Hashes] | None = None
+        self._requests: Counter[str] = Counter()
+        self._written = 0
+        self._room = 0
+        self._hits = self._absent = self._misses = 0
+        self._seconds = 0.0
+        self._folder = local.shared(FOLDER) if spec.bytes_max else None
+        with self._guarded():
+            self._open()
+
+    @property
+    def counts(self) -> StateReads:
+        """What was read so far, and how many bytes are held."""
+        held = sum(table.bytes for table in self._tables.values())
+        return StateReads(self._hits, self._absent, self._misses, held, self._seconds)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of the namespace's pieces that are on this host's disks."""
+        with contextlib.suppress(*TROUBLE):
+            return 0 if self._folder is None else self._pieces.disk_bytes()
+        return 0
+
+    # -- opening --------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Take over what holds of this task's key groups at the base version."""
+        names = self._names()
+        there = [link for link in self._spec.links if _index_name(link) in names]
+        latest = max((link.version for link in there), default=0)
+        there = [link for link in there if link.version == latest]
+        self._room = self._room_beside(there)
+        for link in there:
+            if range(max(link.first_group, self._groups.start), min(link.end_group, self._groups.stop)):
+                try:
+                    self._take(_read_index(self._path(_index_name(link))))
+                except TROUBLE as error:  # its key groups are read from the store; others hold
+                    self._tell(error)
+
+    def _take(self, index: Index) -> None:
+        for name, held in index.tables.items():
+            if held.start != self._spec.starts.get(name):
+                continue  # the table was emptied since
+            mine = (run.within(self._groups) for run in held.runs)
+            self._tables.setdefault(name, self._new(name)).runs += [run for run in mine if run.pieces]
+
+    def _new(self, name: str) -> _Table:
+        return _Table(self._spec.starts.get(name, 0))
+
+    def _room_beside(self, there: Sequence[Link]) -> int:
+        """This task's share of the host's bytes: by key groups, of all that were cached here last."""
+        here = {group for link in there for group in link.groups} | set(self._groups)
+        share = len(self._groups) / (len(here) if there else self._spec.key_groups)
+        return int(self._spec.bytes_max * share)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def read(self, name: str, rows: Any, ask: Ask) -> Any:
+        """Stored values at the base version of the keys of these rows, aligned with them.
+
+        Keys that are not held are asked of the store, all at once, and kept. ``ask``'s errors pass through.
+        Before the first version there is no state, and nobody is asked.
+        """
+        began = time.perf_counter()
+        if not self._spec.base_version:
+            return pa.nulls(len(rows), pa.binary())
+        table = self._tables[name]
+        found = self._look_up(table.runs, rows)
+        missing = pc.is_null(found)
+        held = pc.filter(found, pc.invert(missing))
+        if len(held) < len(rows):
+            asked = rows.filter(missing)
+            answers = pc.fill_null(ask(asked), DELETE)
+            self._note(table.read, asked, answers)
+            found = pc.replace_with_mask(found, missing, answers)
+        absent = pc.sum(pc.equal(pc.binary_slice(held, 0, 1), DELETE)).as_py() or 0
+        self._hits += len(held) - absent
+        self._absent += absent
+        self._misses += len(rows) - len(held)
+        self._seconds += time.perf_counter() - began
+        return found
+
+    def _look_up(self, runs: list[Run], rows: Any) -> Any:
+        if not runs:
+            return pa.nulls(len(rows), pa.binary())
+        answers = Answers(self._places(rows), rows["k"].cast(pa.large_binary()))
+        for place in reversed(range(len(runs))):
+            if not answers.open.size:
+                break
+            try:
+                answers.look_in(runs[place], self._piece)
+            except TROUBLE as error:
+                self._tell(error)
+                # What a run that is gone said last of its keys, an older one does not know.
+                del runs[: place + 1]
+                break
+        return answers.values()
+
+    def _places(self, rows: Any) -> Hashes:
+        """Their places. The keys that are read are those written next: they are hashed once."""
+        if self._placed is None or not _same_keys(self._placed[0], rows):
+            places = places_of(rows["g"].to_numpy(), rows["k"].cast(pa.large_binary()))
+            self._placed = rows, places
+        return self._placed[1]
+
+    def _piece(self, ref: PieceRef) -> Any:
+        self._requests[ref.name] += 1
+        if ref.name not in self._opened:
+            self._opened[ref.name] = self._pieces.open(ref)
+        return self._opened[ref.name]
+
+    # -- keeping --------------------------------------------------------------------------------
+
+    def wrote(self, name: str, rows: Any) -> None:
+        """These changes of the table go into this task's frames: columns ``g``, ``k``, ``v``."""
+        if name in self._tables:
+            self._note(self._tables[name].written, rows, rows["v"])
+
+    def keep(self, link: Link) -> None:
+        """All frames are durable in the log, and ``link`` is theirs: this is what holds if it does."""
+        if self._folder is None or not self._tables:
+            return
+        with self._guarded():
+            for table in self._tables.values():
+                self._settle(table)
+                self._merge(table)
+            self._fit()
+            tables = {name: TableRuns(t.start, tuple(t.runs)) for name, t in self._tables.items()}
+            _write_index(self._path(_index_name(link)), Index(tables), self._run)
+            self._sweep(link)
+            self._opened.clear()  # what is spilled from here on leaves memory at once
+            self._pieces.balance(self._requests, self._spec.base_version + 1)
+
+    def hand_over(self) -> None:
+        """Leave what this run read of the store to the run that keeps, of the same barrier and key groups.
+
+        It holds at the base version, which is decided, whoever read it and whatever becomes of this run.
+        """
+        if self._folder is None:
+            return
+        with self._guarded():
+            for table in self._tables.values():
+                self._flush(table.read)
+            read = {name: TableRuns(t.start, tuple(t.read.runs)) for name, t in self._tables.items()}
+            if any(held.runs for held in read.values()):
+                name = f"{self._spec.base_version + 1}-{self._run}{READ}"
+                _write_index(self._path(name), Index(read), self._run)
+            self._opened.clear()
+
+    def take_over(self, runs: str) -> None:
+        """Take what runs whose names begin so have handed over on this host."""
+        before = f"{self._spec.base_version + 1}-{runs}"
+        with self._guarded():
+            for name in sorted(self._names()):
+                if name.startswith(before) and name.endswith(READ):
+                    with contextlib.suppress(*TROUBLE):  # it is read of the store again
+                        for table, held in _read_index(self._path(name)).tables.items():
+                            if table in self._tables and held.start == self._tables[table].start:
+                                self._tables[table].read.runs += held.runs
+
+    def _note(self, fresh: _Fresh, of: Any, values: Any) -> None:
+        if self._folder is None:
+            return
+        rows = rows_of(self._places(of), of["k"], values)
+        fresh.rows.append(rows)
+        fresh.bytes += rows.nbytes
+        if fresh.bytes >= MEMORY_BYTES:  # so memory is bounded (I11), and the disk too
+            with self._guarded():
+                self._flush(fresh)
+                if sum(run.bytes for run in fresh.runs) > self._room:
+                    fresh.runs, fresh.crowded = self._evicted(fresh.runs, self._room), True
+
+    def _flush(self, fresh: _Fresh, *older: Any) -> None:
+        """Write the rows as a new run, with ``older`` ones beneath them."""
+        rows, fresh.rows, fresh.bytes = [*older, *fresh.rows], [], 0
+        if rows:
+            pieces = cut(newest(rows), self._piece_bytes)
+            fresh.runs.append(self._run_of([self._write(piece) for piece in pieces]))
+
+    def _settle(self, table: _Table) -> None:
+        """All that is new becomes runs above those that held at the base version."""
+        read, written = table.read, table.written
+        if not read.runs and not written.runs:
+            self._flush(written, *read.rows)
+        else:
+            self._flush(read)
+            self._flush(written)
+        older = table.runs + read.runs
+        if written.crowded:  # an older value must not outlive a newer one
+            self._discard(read.runs)
+            older = []
+        table.runs = older + written.runs
+
+    def _run_of(self, pieces: list[PieceRef]) -> Run:
+        return Run(self._groups.start, self._groups.stop, tuple(pieces))
+
+    def _merge(self, table: _Table) -> None:
+        first = merge_from([run.bytes for run in table.runs], RUNS_MAX)
+        older, merged = table.runs[:first], table.runs[first:]
+        if merged:
+            pieces = [self._write(rows) for rows in merge(merged, self._piece, self._piece_bytes)]
+            table.runs = older + [self._run_of(pieces)] * bool(pieces)
+            self._discard(merged)
+
+    def _fit(self) -> None:
+        """Keep to this task's share of the bytes; each table gives up by its size."""
+        held = sum(table.bytes for table in self._tables.values())
+        if held > self._room:
+            for table in self._tables.values():
+                table.runs = self._evicted(table.runs, self._room * table.bytes // held)
+
+    def _evicted(self, runs: list[Run], room: int) -> list[Run]:
+        left = evict(runs, room)
+        self._discard(runs, frozenset(piece.name for run in left for piece in run.pieces))
+        return left
+
+    def _write(self, rows: Any) -> PieceRef:
+        self._written += 1
+        name = f"{self._mine}{self._written}"
+        return self._pieces.write(name, rows, self._spec.base_version + 1, self._groups)
+
+    @property
+    def _mine(self) -> str:
+        """How the names of the pieces begin that this run of the task writes."""
+        return f"{self._spec.base_version + 1}-{self._run}-"
+
+    @property
+    def _piece_bytes(self) -> int:
+        return max(PIECE_BYTES_MIN, self._room // PIECES)
+
+    # -- the folder -----------------------------------------------------------------------------
+
+    def _discard(self, runs: Iterable[Run], held: frozenset[str] = frozenset()) -> None:
+        """Delete the pieces of these runs that this run of the task wrote itself, but those still held."""
+        for name in {piece.name for run in runs for piece in run.pieces} - held:
+            if name.startswith(self._mine):
+                self._drop(name)
+
+    def _sweep(self, mine: Link) -> None:
+        """Delete indexes that can hold at no version any more, and pieces that no index names.
+
+        The base version is decided: of what was kept for it or before, its own links alone are needed.
+        Later versions' stay, whoever works on them.
+        """
+        base = self._spec.base_version
+        needed = {_index_name(link) for link in (*self._spec.links, mine)}
+        pieces: set[str] = set()
+        for name in self._names():
+            if name.endswith(".index"):
+                if name not in needed and _version_of(name) <= base:
+                    self._path(name).unlink(missing_ok=True)
+                    continue
+                with contextlib.suppress(*TROUBLE):  # who is to use it will tell
+                    index = _read_index(self._path(name))
+                    pieces |= {p.name for t in index.tables.values() for r in t.runs for p in r.pieces}
+            elif _version_of(name) <= base:  # an index that was not finished
+                self._path(name).unlink(missing_ok=True)
+        for name in self._pieces.names():
+            if name not in pieces and _version_of(name) <= base:
+                self._drop(name)
+
+    def _drop(self, piece: str) -> None:
+        self._opened.pop(piece, None)
+        self._requests.pop(piece, None)
+        self._pieces.drop(piece)
+
+    def _names(self) -> set[str]:
+        if self._folder is None:
+            return set()
+        return {path.name for path in self._folder.iterdir()}
+
+    def _path(self, name: str) -> Path:
+        if self._folder is None:
+            raise FileNotFoundError(name)
+        return self._folder / name
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Whatever goes wrong in the folder: from now on this task has no cache."""
+        try:
+            yield
+        except TROUBLE as error:
+            self._tell(error)
+            self._folder = None
+            self._tables = {name: self._new(name) for name in self._tables}
+
+    def _tell(self, error: Exception) -> None:
+        if isinstance(error, OSError) and error.errno != errno.ENOENT:
+            self._local.failed(error)
+        else:
+            logger.warning("a part of the cache of state is lost, the store is read instead: %s", error)
+
+
+def _same_keys(one: Any, other: Any) -> bool:
+    return len(one) == len(other) and bool(one["k"].equals(other["k"]) and one["g"].equals(other["g"]))
+
+
+def _index_name(link: Link) -> str:
+    return f"{link.version}-{link.token}.index"
+
+
+def _version_of(name: str) -> int:
+    """The version that a file was made for; 0 for a name that is none of ours."""
+    number = name.partition("-")[0]
+    return int(number) if number.isdecimal() else 0
+
+
+def _write_index(path: Path, index: Index, run: str) -> None:
+    """Write it beside, then rename: it is there whole or not at all, whoever is killed."""
+    body = _encoder.encode(index)
+    fresh = path.with_name(f"{_version_of(path.name)}-{run}.new")
+    fresh.write_bytes(MAGIC + _checksum(path, body) + body)
+    fresh.replace(path)
+
+
+def _read_index(path: Path) -> Index:
+    """OSError: it cannot be read. CorruptError: it is not what was written under this name."""
+    content = path.read_bytes()
+    start = len(MAGIC) + CHECKSUM_BYTES
+    body = content[start:]
+    if content[: len(MAGIC)] != MAGIC or _checksum(path, body) != content[len(MAGIC) : start]:
+        raise CorruptError(f"{path}: the checksum does not fit")
+    try:
+        return _decoder.decode(body)
+    except UNREADABLE as error:
+        raise CorruptError(f"{path}: it cannot be read: {error}") from error
+
+
+def _checksum(path: Path, body: bytes) -> bytes:
+    """Of the name too: under another's name, a file that is whole says what held elsewhere, or before."""
+    return xxhash.xxh3_64_digest(path.name.encode() + b"\n" + body)

@@ -1,0 +1,117 @@
+"""Runs of a cache of state become fewer: many into one, and as many as there is room for."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.sinks.cache.lookup import Places
+from tidegate.sinks.cache.runs import OpenPiece, Run, places_in
+
+NEARLY = 0.8
+"""Runs of versions of one size are never quite of one size."""
+
+
+def newest(batches: Sequence[Any]) -> Any:
+    """The rows of these batches, the oldest first, as one sorted by place with the last row of each key."""
+    rows = pa.concat_batches(batches)
+    rows = rows.take(pa.array(np.argsort(places_in(rows), kind="stable")))
+    alike = _alike(rows)
+    if not alike.size:
+        return rows
+    same = pc.equal(rows["k"].take(pa.array(alike)), rows["k"].take(pa.array(alike + 1)))
+    rows = _without(rows, alike[same.to_numpy(zero_copy_only=False)])
+    # Left are different keys of one place, among which rows of one key need not be neighbours.
+    alike = _alike(rows)
+    last: dict[bytes, int] = {}
+    older = []
+    for place in sorted({*alike.tolist(), *(alike + 1).tolist()}):
+        key = rows["k"][place].as_py()
+        if key in last:
+            older.append(last[key])
+        last[key] = place
+    return _without(rows, np.array(older, np.int64))
+
+
+def _alike(rows: Any) -> Places:
+    """The numbers of rows whose place is the next row's too."""
+    places = places_in(rows)
+    return np.flatnonzero(places[1:] == places[:-1])
+
+
+def _without(rows: Any, numbers: Places) -> Any:
+    if not numbers.size:
+        return rows
+    kept = np.ones(len(rows), bool)
+    kept[numbers] = False
+    return rows.filter(pa.array(kept))
+
+
+def merge(runs: Sequence[Run], open_piece: OpenPiece, piece_bytes: int) -> Iterator[Any]:
+    """The runs, the oldest first, as the pieces of one, of about ``piece_bytes`` each.
+
+    In memory is one piece, and what goes into it. Rows for which their run does not hold are left out.
+    """
+    slices = max(1, math.ceil(sum(run.bytes for run in runs) / piece_bytes))
+    low, end = min(run.low for run in runs), max(run.end for run in runs)
+    bounds = [low + (end - low) * number // slices for number in range(slices + 1)]
+    for first, until in itertools.pairwise(bounds):
+        parts = [part for run in runs for part in _slice(run, first, until, open_piece)]
+        if parts and len(rows := newest(parts)):
+            yield rows
+
+
+def cut(rows: Any, piece_bytes: int) -> Iterator[Any]:
+    """Rows in pieces of about ``piece_bytes``."""
+    pieces = max(1, math.ceil(rows.nbytes / piece_bytes))
+    bounds = [len(rows) * number // pieces for number in range(pieces + 1)]
+    for start, end in itertools.pairwise(bounds):
+        if start < end:
+            yield rows.slice(start, end - start)
+
+
+def _slice(run: Run, first: int, until: int, open_piece: OpenPiece) -> Iterator[Any]:
+    """The run's rows with places in [first, until), as far as it holds for them."""
+    first, last = max(first, run.low), min(until, run.end) - 1
+    if first > last:
+        return  # it holds for none of them, whatever its pieces have of others' key groups
+    for piece in run.pieces:
+        if piece.first <= last and piece.last >= first:
+            rows = open_piece(piece)
+            places = places_in(rows)
+            start = int(np.searchsorted(places, np.uint64(first)))
+            end = int(np.searchsorted(places, np.uint64(last), side="right"))
+            yield rows.slice(start, end - start)
+
+
+def merge_from(sizes: Sequence[int], runs_max: int) -> int:
+    """From which run on, the oldest first, all are to be merged into one; ``len(sizes)``: none.
+
+    A run is merged when those newer than it have grown to about its size: so sizes about double from run
+    to run, and what a version costs follows its changes (I11).
+    """
+    first, newer = len(sizes) - 1, sum(sizes[-1:])
+    while first > 0 and newer >= NEARLY * sizes[first - 1]:
+        first -= 1
+        newer += sizes[first]
+    first = first if first < len(sizes) - 1 else len(sizes)
+    return 0 if min(first + 1, len(sizes)) > runs_max else first
+
+
+def evict(runs: Sequence[Run], room: int) -> list[Run]:
+    """The runs, the oldest first, without as many of the oldest pieces as it takes to fit into ``room``.
+
+    Only from the oldest run: without a newer one an older value of its keys would be taken for the last.
+    """
+    left = list(runs)
+    while left and sum(run.bytes for run in left) > room:
+        pieces = left[0].pieces[1:]
+        left[:1] = [msgspec.structs.replace(left[0], pieces=pieces)] if pieces else []
+    return left

@@ -1,0 +1,73 @@
+"""Which cache of state holds at which version: the one rule. Pure.
+
+**What a run of a task kept for a range of key groups holds at version V if and only if the frames of
+version V in that range are exactly the frames which that run wrote.** Then, by induction, it holds what
+the store holds there: the run read at the version before, from the store or from a cache that held
+there, and no one else changed a key of the range.
+
+So every run that writes frames has a link, which names it: a digest over the namespace, the attempt, the
+version, the range, and address and checksum of each frame. The driver makes the same links from the
+manifest that was decided, and tells them to the tasks of the next barrier; a task takes what was kept
+under one of them, and nothing else. Another attempt's, a zombie's, an older epoch's, a version that was
+made in any other way: they have no link, and the cache is empty. No clock, no epoch, no host is asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Iterable
+
+import msgspec
+
+from tidegate.keys.groups import groups_of
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.record import FrameRef
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Link(msgspec.Struct, frozen=True, array_like=True):
+    """The run of a task that made a version of the key groups in [first_group, end_group)."""
+
+    version: int
+    first_group: int
+    end_group: int
+    token: str
+
+    @property
+    def groups(self) -> range:
+        return range(self.first_group, self.end_group)
+
+
+def link_of(namespace: str, attempt: str, version: int, groups: range, frames: Iterable[FrameRef]) -> Link:
+    """The link of the run that wrote these frames for these key groups; frames elsewhere do not count."""
+    written = sorted((frame.address, frame.checksum) for frame in frames if _touches(frame, groups))
+    content = _encoder.encode((namespace, attempt, version, groups.start, groups.stop, written))
+    return Link(version, groups.start, groups.stop, hashlib.blake2b(content, digest_size=16).hexdigest())
+
+
+def links_at(manifest: Manifest, before: tuple[Link, ...] = ()) -> tuple[Link, ...]:
+    """The links that hold at the manifest's version; ``before`` are those that held at the one before it.
+
+    A version without any frame changed nothing: what held before it holds still.
+    """
+    frames = manifest.frames()
+    ranges = {
+        groups_of(task, component.parallelism, manifest.key_groups)
+        for components in manifest.topology.values()
+        for component in components.values()
+        for task in range(component.parallelism)
+    }
+    named = manifest.namespace, manifest.attempt, manifest.version
+    links = tuple(link_of(*named, groups, frames) for groups in sorted(ranges, key=lambda r: r.start))
+    if frames or not before:
+        return links
+    last_change = min(link.version for link in before)
+    return links + tuple(link for link in before if link.version == last_change)
+
+
+def _touches(frame: FrameRef, groups: range) -> bool:
+    """Whether the frame has rows in these key groups; its own are in ascending order."""
+    at = bisect_left(frame.groups, groups.start)
+    return at < len(frame.groups) and frame.groups[at] < groups.stop

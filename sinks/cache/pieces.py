@@ -1,0 +1,141 @@
+"""The pieces of a host's cache of state, in a spillable buffer: in memory while there is room, else on disks.
+
+A piece is a unit of the buffer with one segment: an Arrow IPC file with one record batch. It is written
+once, mapped into memory when it is read, spilled and loaded by the buffer's rules, and dropped when no
+index names it. All processes of the host share the pieces; a killed one takes nothing with it.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from tidegate.base.local_dir import check_local_dir
+from tidegate.errors import CorruptError
+from tidegate.sinks.cache.buffer.balance import balance
+from tidegate.sinks.cache.buffer.buffer import Buffer, open_buffer
+from tidegate.sinks.cache.buffer.limits import BufferLimits
+from tidegate.sinks.cache.buffer.note import Segment
+from tidegate.sinks.cache.buffer.owner import host_at
+from tidegate.sinks.cache.buffer.pressure import Thresholds
+from tidegate.sinks.cache.runs import ROWS, PieceRef, places_in
+
+DISK_SHARE = 4
+"""So many times the cache's bytes may be on disks: two versions' pieces, and those of attempts that came to
+nothing."""
+VERIFIED_MAX = 4_096
+
+Stamp = tuple[int, int, int] | None
+
+
+class Pieces:
+    """The pieces of one namespace on this host. For one thread at a time.
+
+    Its buffer is opened with the first use: without a cache there is none.
+    """
+
+    def __init__(self, opened: Callable[[], Buffer]) -> None:
+        self._opened = opened
+        self._verified: dict[Segment, Stamp] = {}
+
+    @cached_property
+    def _buffer(self) -> Buffer:
+        return self._opened()
+
+    def write(self, name: str, rows: Any, version: int, groups: range) -> PieceRef:
+        """Write sorted rows of these key groups as a new piece; its checksum tells whether it is as written.
+
+        OSError: neither memory nor a disk has room for it; nothing was written.
+        """
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, ROWS) as writer:
+            writer.write_batch(rows)
+        content = sink.getvalue()
+        if not self._buffer.put(name, [content], batch=version, groups=groups):
+            raise OSError(errno.ENOSPC, "no room in memory nor on a disk for a piece of the cache of state")
+        places = places_in(rows)
+        first, last = int(places[0]), int(places[-1])
+        return PieceRef(name, first, last, content.size, xxhash.xxh3_64_hexdigest(content))
+
+    def open(self, ref: PieceRef) -> Any:
+        """The rows of a piece, mapped into memory, after they were compared with their checksum.
+
+        Compared once per process as long as the file's size and time of change stay; its cost would else
+        grow with the cache. CorruptError: the piece is gone, or it is another than the one written.
+        """
+        seen = self._buffer.look(ref.name)
+        if seen is None or len(seen.views) != 1:
+            raise CorruptError(f"piece {ref.name} is gone")
+        (view,), (segment,) = seen.views, seen.note.segments
+        if view.size != ref.bytes:
+            raise CorruptError(f"piece {ref.name}: {view.size} bytes, {ref.bytes} were written")
+        stamp = self._stamp(ref.name, segment)
+        if stamp is None or self._verified.get(segment) != stamp:
+            if xxhash.xxh3_64_hexdigest(view) != ref.checksum:
+                raise CorruptError(f"piece {ref.name}: the checksum does not fit")
+            if len(self._verified) >= VERIFIED_MAX:
+                self._verified.clear()
+            self._verified[segment] = stamp
+        return pa.ipc.open_file(view).get_batch(0)
+
+    def _stamp(self, name: str, segment: Segment) -> Stamp:
+        """Tells a file that was written over; None: it was spilled or loaded at this moment."""
+        files = self._buffer.paths(segment.tier)[segment.path]
+        try:
+            found = files.path(name, segment.file).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_ctime_ns  # which nobody can set back
+
+    def drop(self, name: str) -> None:
+        """Forget a piece. One that is spilled or loaded at this moment stays, for the next sweep."""
+        self._buffer.drop(name)
+
+    def names(self) -> list[str]:
+        return self._buffer.units()
+
+    def disk_bytes(self) -> int:
+        """What is on disks, of all processes of the host."""
+        return self._buffer.used_bytes("disk")
+
+    def balance(self, requests: Mapping[str, int], version: int) -> None:
+        """A task is done, which asked so often for these pieces: spill, or load, if it is time to.
+
+        While all are in memory and there is room, nothing has to be chosen: then nothing is noted.
+        """
+        memory, disk = self._buffer.used_bytes("memory"), self._buffer.used_bytes("disk")
+        if not disk and memory <= Thresholds().load_below * self._buffer.limit("memory"):
+            return
+        for name, count in requests.items():
+            self._buffer.touch(name, batch=version, requests=count)
+        balance(self._buffer, batch=version)
+
+
+# -- one per process ------------------------------------------------------------------------------
+
+_pieces: dict[tuple[Any, ...], Pieces] = {}
+_pieces_lock = threading.Lock()
+
+
+def host_pieces(
+    local_dir: tuple[str, ...] | None, namespace: str, uuid: str, memory_bytes: int, cache_bytes: int
+) -> Pieces:
+    """This process's handle on a namespace's pieces on this host; the same object each time.
+
+    ``memory_bytes`` of them may be in memory, the others are on the disks of ``local_dir``. Where that was
+    deleted and made again it is another one: nobody shares what was there before.
+    """
+    host = host_at(Path(check_local_dir(local_dir)[0]))
+    named = local_dir, host, uuid, memory_bytes, cache_bytes
+    with _pieces_lock:
+        if named not in _pieces:
+            limits = BufferLimits(memory_bytes, DISK_SHARE * cache_bytes)
+            _pieces[named] = Pieces(partial(open_buffer, namespace, uuid, local_dir, limits))
+        return _pieces[named]

@@ -1,0 +1,111 @@
+"""The noted attempts of a Cassandra store: notes of a version that belong to no key group.
+
+Each attempt that begins a version adds a note of its own, then reads all of them and the pointer. Of two
+that begin at once, each has written before it reads, at consistencies that overlap: at least one of them sees
+the other, and refuses. So no version waits for a conditional write. A discarded attempt has a second note,
+which stays until the version is retired.
+
+Rows are plain writes: nothing on a server stops one that is late. They keep their attempt's time, which is
+below that of whatever is decided after a discard, so no key that the next attempt writes is ever theirs. What
+was there when they were discarded stays deleted. docs/decisions/0070 says what remains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tidegate.sinks.cassandra.namespace import CassandraNamespace
+from tidegate.sinks.cassandra.rows import Rows
+from tidegate.sinks.records import Stamp
+from tidegate.sinks.rules.attempts import DISCARDED, fenced, other_attempt
+from tidegate.sinks.rules.reads import dropped, encode
+from tidegate.wal.record import TableSchema
+
+NO_GROUP = -1
+"""The key group of notes that belong to none."""
+DISCARD = "!"
+"""Before the attempt in the note that it was discarded."""
+
+
+class NotedAttempts:
+    """Begins and discards versions of a space."""
+
+    def __init__(self, space: CassandraNamespace, rows: Rows) -> None:
+        self._space, self._rows = space, rows
+
+    def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
+        """As ``Attempts.begin``. The schemas travel beside the note."""
+        space, session = self._space, self._space.session
+        new = stamp.version > self._look(stamp, epoch)
+        kept = [(space.made.space, one.schema_id, encode(one).decode()) for one in schemas]
+        writes = [(session.bind("put_schema", values, space.write_at), 1) for values in kept]
+        if new:
+            note = (NO_GROUP, stamp.attempt, 0, stamp.decided_at_us)
+            writes += self._rows.requests_to_note(stamp, [note])
+        for _ in session.each(iter(writes)):
+            pass
+        if new:
+            self._look(stamp, epoch)  # an older driver that looked before our claim shows now, or sees us
+            self._rows.begun = stamp
+        return new
+
+    def _look(self, stamp: Stamp, epoch: int) -> int:
+        """The visible version. WalGapError, FencedError: the attempt may not write, by what is there."""
+        space, session = self._space, self._space.session
+        here, level = space.made.space, space.read_at
+        reads = (
+            (session.bind("notes", (here, stamp.version, NO_GROUP, NO_GROUP), level), 1),
+            (session.bind("pointer", (here,), level), 1),
+        )
+        notes, found = session.each(iter(reads))
+        if not found or found[0][0] is None:
+            raise dropped(space.where)
+        visible, _, standing, writer, *_ = found[0]
+        if standing > epoch:
+            raise fenced(space.where, stamp, standing, epoch, writer)
+        if stamp.version > visible:
+            self._refuse_other(stamp, {name for _, name, _ in notes})
+        return int(visible)
+
+    def refuse_other(self, stamp: Stamp) -> None:
+        """WalGapError: another attempt of the version was begun, or this one was discarded. An instance that
+        began it has looked.
+        """
+        if stamp.attempt and stamp != self._rows.begun:
+            notes = self._space.rows("notes", stamp.version, NO_GROUP, NO_GROUP)
+            self._refuse_other(stamp, {name for _, name, _ in notes})
+
+    def _refuse_other(self, stamp: Stamp, names: set[str]) -> None:
+        if DISCARD + stamp.attempt in names:
+            raise other_attempt(self._space.where, stamp)
+        for name in sorted(names - {stamp.attempt}):
+            if not name.startswith(DISCARD) and DISCARD + name not in names:
+                raise other_attempt(self._space.where, stamp, name)
+
+    def begun(self) -> list[Stamp]:
+        """As ``Attempts.begun``. Of a discarded attempt that has noted something since: as if it were not."""
+        found, version = list[Stamp](), self._space.look().pointer.visible + 1
+        while notes := self._space.rows("all_notes", version):
+            begun = {name: at_us for group, name, _, at_us in notes if group == NO_GROUP}
+            brought = {name.rpartition("/")[0] for group, name, _, _ in notes if group != NO_GROUP}
+            for name, at_us in sorted(begun.items(), key=lambda one: one[1]):
+                if name.startswith(DISCARD):
+                    found.append(Stamp(version, at_us, DISCARDED))
+                elif DISCARD + name not in begun or name in brought:
+                    found.append(Stamp(version, at_us, name))
+            version += 1
+        return found
+
+    def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
+        """As ``Attempts.discard``: refused first, then rows go, then what was noted of them."""
+        pointer = self._space.look().pointer
+        if pointer.epoch > epoch:
+            raise fenced(self._space.where, lost[0], pointer.epoch, epoch, pointer.writer)
+        for one in lost:
+            self._rows.note(one, [(NO_GROUP, DISCARD + one.attempt, 0, one.decided_at_us)])
+        self._rows.begun = None
+        self._rows.drop_lost(lost)
+        for one in lost:
+            notes = self._space.rows("all_notes", one.version)
+            brought = [note[:3] for note in notes if note[1].rpartition("/")[0] == one.attempt]
+            self._rows.drop_noted(one, brought)

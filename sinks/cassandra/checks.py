@@ -1,0 +1,280 @@
+"""What a store's promises rest on in Cassandra, and whether keyspace, tables and nodes are set up so.
+
+At open what the nodes say of the schema is read, in three small requests. `tidegate doctor` asks each
+node of this data centre for more (``node_checks.py``). Managed services bar some of it: what is
+not told is a warning that says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from tidegate.base.checks import Check, Outcome
+from tidegate.errors import StoreUnavailableError
+from tidegate.sinks.cassandra import node_checks as limits
+from tidegate.sinks.cassandra.client.schema import KEYSPACES, planned
+from tidegate.sinks.cassandra.client.settings import CONSISTENCY, READ_AT, is_loopback
+from tidegate.sinks.cassandra.client.statements import tables
+from tidegate.sinks.cassandra.namespace import CassandraNamespace, Made
+
+WHOLE = "a version is seen whole or not at all (I1)"
+KEPT = "what was made visible stays (I3, I10)"
+ONE_WRITER = "one writer at a time, nothing goes back (I6, I9)"
+APPLIED = "what is decided can be applied (I4)"
+AWAY = "readers and the stream go on when a node is lost"
+BOUNDED = "disks do not fill up (I11)"
+
+TABLES = "SELECT * FROM system_schema.tables WHERE keyspace_name = %s"
+KNOWN = ((4, 1), (5, 0))
+VERSION_MIN = (4, 0)
+"""Before it, conditional writes and SERIAL reads could contradict each other (CASSANDRA-12126)."""
+GC_GRACE_MIN_S = 10 * 86_400
+"""Cassandra's default, and ten times the longest ``apply_deadline_s``."""
+NOT_FOR_ROWS = ("TimeWindowCompactionStrategy", "DateTieredCompactionStrategy")
+REPAIR = "`nodetool repair` every node within gc_grace_seconds"
+
+
+class Node(NamedTuple):
+    """A node as the driver knows it. ``up`` None: not known."""
+
+    address: str
+    dc: str
+    up: bool | None
+    version: str
+
+
+class Keyspace(NamedTuple):
+    """How a keyspace is kept: copies per data centre, "" for any. ``simple``: regardless of data centres."""
+
+    name: str
+    copies: Mapping[str, int]
+    simple: bool = False
+    durable: bool = True
+    transient: bool = False
+
+
+def set_up(space: CassandraNamespace, value_bytes_max: int, *, thorough: bool) -> list[Check]:
+    """A line for each thing looked at. Writes nothing."""
+    session = space.session
+    hosts = session.cluster.metadata.all_hosts()
+    nodes = [Node(str(h.address), str(h.datacenter), h.is_up, str(h.release_version or "")) for h in hosts]
+    scylla = is_scylla(session.cluster.metadata.keyspaces)
+    checks = [version(nodes, scylla=scylla)]
+    found = session.plain(KEYSPACES, session.settings.keyspace)
+    keyspace = keyspace_of(found[0]) if found else Keyspace(session.settings.keyspace, planned(session))
+    made = _made(space)
+    if found or session.settings.create:
+        checks += _keyspace(space, keyspace, nodes, made)
+    checks += _tables(space)
+    if thorough:
+        copies = sum(keyspace.copies.values())
+        checks += limits.set_up(space, made, copies, value_bytes_max)
+    return checks
+
+
+def _made(space: CassandraNamespace) -> Made | None:
+    """The namespace; None: there is none, or too few nodes are up, which another line says."""
+    try:
+        return space.find()
+    except StoreUnavailableError:
+        return None
+
+
+def _keyspace(
+    space: CassandraNamespace, keyspace: Keyspace, nodes: list[Node], made: Made | None
+) -> Iterator[Check]:
+    level = made.written.consistency if made else space.settings.consistency or CONSISTENCY
+    dc = made.written.dc if made else space.session.local_dc
+    yield replication(keyspace, nodes, level, dc)
+    yield durable(keyspace)
+    yield quorum(keyspace, nodes, level, dc)
+    yield consistency(keyspace, level, dc)
+
+
+def _tables(space: CassandraNamespace) -> Iterator[Check]:
+    found = {row["table_name"]: row for row in space.session.plain(TABLES, space.settings.keyspace)}
+    if not set(tables()) <= set(found):
+        if space.settings.create:
+            yield Check("tables", "pass", "not there yet; the first batch makes them (create)", APPLIED)
+        else:
+            yield Check("tables", "fail", space.not_made, APPLIED, may_be_allowed=False)
+    ours = {name: row for name, row in found.items() if name in tables()}
+    if ours:
+        yield gc_grace(ours)
+        yield time_to_live(ours)
+        yield compaction(ours)
+        yield read_repair(ours)
+
+
+def is_scylla(keyspaces: Mapping[str, Any]) -> bool:
+    """By tables of its own beside Cassandra's."""
+    system = keyspaces.get("system")
+    return system is not None and any(table.startswith("scylla_") for table in system.tables)
+
+
+def keyspace_of(row: Mapping[str, Any]) -> Keyspace:
+    """From its row in system_schema.keyspaces."""
+    told = dict(row["replication"])
+    kind = told.pop("class", "").rpartition(".")[2]
+    copies = {("" if dc == "replication_factor" else dc): str(number) for dc, number in told.items()}
+    numbers = {dc: int(found[0]) for dc, number in copies.items() if (found := re.match(r"\d+", number))}
+    return Keyspace(
+        row["keyspace_name"],
+        numbers,
+        kind != "NetworkTopologyStrategy",
+        row["durable_writes"] is not False,
+        any("/" in number for number in copies.values()),
+    )
+
+
+# -- nodes ----------------------------------------------------------------------------------------
+
+
+def version(nodes: list[Node], *, scylla: bool) -> Check:
+    """Whether all nodes run what tidegate knows."""
+    told = sorted({node.version for node in nodes})
+    shown = f"{'ScyllaDB, as ' if scylla else ''}Cassandra {' and '.join(told)}"
+    if scylla:
+        untested = (
+            f"{shown}: tidegate is not tested with it; conditional writes need a keyspace without tablets"
+        )
+        return Check("version", "warn", f"{untested}, unless yours has them there", WHOLE)
+    numbers = {tuple(int(part) for part in re.findall(r"\d+", each)[:2]) for each in told}
+    if not numbers or () in numbers:
+        return Check("version", "warn", f"cannot be told: {shown}", WHOLE)
+    if min(numbers) < VERSION_MIN:
+        old = f"{shown}: 4.1 or later is needed; before 4.0 conditional writes could contradict reads"
+        return Check("version", "fail", old, WHOLE, may_be_allowed=False)
+    if not numbers <= set(KNOWN):
+        return Check("version", "warn", f"{shown}: tidegate is made for 4.1 and 5.0", WHOLE)
+    if len(numbers) > 1:
+        return Check("version", "warn", f"{shown}: an upgrade is under way; no schema can be made now", WHOLE)
+    return Check("version", "pass", shown, WHOLE)
+
+
+def replication(keyspace: Keyspace, nodes: list[Node], level: str, dc: str) -> Check:
+    """Whether there are copies where they are written, and more than one."""
+    name, dcs = keyspace.name, sorted({node.dc for node in nodes})
+    shown = ", ".join(f"{dc or 'in all'}: {n}" for dc, n in sorted(keyspace.copies.items())) or "none"
+    alter = f"ALTER KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy', '{dc}': 3}}"
+    mend = f"{alter}, then `nodetool repair --full {name}`"
+
+    def check(outcome: Outcome, why: str, *, allowed: bool = True) -> Check:
+        return Check("replication", outcome, f"{shown}: {why}", KEPT, may_be_allowed=allowed)
+
+    if not keyspace.simple and not keyspace.copies.get(dc):
+        return check("fail", f"no copy in data centre {dc}, where it is written; {mend}", allowed=False)
+    if keyspace.transient:
+        return check("fail", f"transient copies do not count for a quorum of whole versions; {mend}")
+    least = min(number for number in keyspace.copies.values() if number)
+    alone = len(nodes) == 1 and is_loopback(nodes[0].address)
+    if least == 1 and not alone:
+        return check("fail", f"one copy: what one disk loses is lost; {mend}")
+    if keyspace.simple and len(dcs) > 1:
+        return check("fail", f"SimpleStrategy knows no data centres, and there are {', '.join(dcs)}; {mend}")
+    if keyspace.simple and not alone:
+        return check("warn", f"SimpleStrategy: wrong as soon as there is a second data centre; {mend}")
+    if least == 2:
+        return check("warn", f"a quorum of two is both: a node that is down stops everything; {mend}")
+    return check("pass", "on this machine alone" if least == 1 else f"written at {level}")
+
+
+def _nodes(number: int) -> str:
+    return f"{number} node{'s' * (number != 1)}"
+
+
+def durable(keyspace: Keyspace) -> Check:
+    """Whether writes go through the commit log."""
+    if keyspace.durable:
+        return Check("durable writes", "pass", "on", KEPT)
+    mend = f"ALTER KEYSPACE {keyspace.name} WITH durable_writes = true"
+    off = f"off: a restart takes what was acknowledged; {mend}"
+    return Check("durable writes", "fail", off, KEPT)
+
+
+def quorum(keyspace: Keyspace, nodes: list[Node], level: str, dc: str) -> Check:
+    """Whether so many nodes may be down as are. A warning: they may come back."""
+    looked = sorted({node.dc for node in nodes}) if level != CONSISTENCY and not keyspace.simple else [dc]
+    counted = f"{_nodes(len(nodes))}, {sum(node.up is not False for node in nodes)} up"
+    for each in looked:
+        copies = keyspace.copies.get("" if keyspace.simple else each, 0)
+        here = [node for node in nodes if keyspace.simple or node.dc == each]
+        down = [node.address for node in here if node.up is False]
+        spare = copies - (copies // 2 + 1)
+        if copies > len(here):
+            found = f"{counted}: {copies} copies cannot lie on {_nodes(len(here))} of {each}"
+            return Check("nodes", "warn", found, AWAY)
+        if copies and len(down) > spare:
+            found = (
+                f"{counted}: {', '.join(down)} down; with {copies} copies only {spare} may be: writes wait"
+            )
+            return Check("nodes", "warn", found, AWAY)
+        if down:
+            found = f"{counted}: {', '.join(down)} down; {REPAIR} if that lasts for more than three hours"
+            return Check("nodes", "warn", found, AWAY)
+    return Check("nodes", "pass", counted, AWAY)
+
+
+def consistency(keyspace: Keyspace, level: str, dc: str) -> Check:
+    """Who can read it."""
+    others = sorted(each for each, copies in keyspace.copies.items() if copies and each not in ("", dc))
+    if level == CONSISTENCY and others:
+        refused = f"readers in {', '.join(others)} are refused; EACH_QUORUM lets them read at LOCAL_QUORUM"
+        return Check("consistency", "pass", f"{level} in {dc}: {refused}", WHOLE)
+    return Check("consistency", "pass", f"written at {level}, read at {' or '.join(READ_AT[level])}", WHOLE)
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def gc_grace(found: Mapping[str, Mapping[str, Any]]) -> Check:
+    """How long tombstones stay: nothing older may be written again after they went."""
+    told = found.get("tidegate_rows", {}).get("gc_grace_seconds")
+    if told is None:
+        return Check("gc_grace", "warn", "cannot be told", KEPT)
+    if told < GC_GRACE_MIN_S:
+        short = (
+            f"{told:,} s: a node that was down for longer, or a write that lands later, brings back what was"
+            f" deleted; ALTER TABLE tidegate_rows WITH gc_grace_seconds = {GC_GRACE_MIN_S}"
+        )
+        return Check("gc_grace", "fail", short, KEPT)
+    return Check("gc_grace", "pass", f"{told / 86_400:.0f} days; {REPAIR}", KEPT)
+
+
+def time_to_live(found: Mapping[str, Mapping[str, Any]]) -> Check:
+    """Nothing of ours may expire."""
+    wrong = sorted(name for name, row in found.items() if row.get("default_time_to_live"))
+    if wrong:
+        gone = f"{', '.join(wrong)}: rows vanish by age; ALTER TABLE ... WITH default_time_to_live = 0"
+        return Check("time to live", "fail", gone, KEPT)
+    return Check("time to live", "pass", "none", KEPT)
+
+
+def compaction(found: Mapping[str, Mapping[str, Any]]) -> Check:
+    """Strategies by time take write timestamps for the time of writing, and may drop whole files by them."""
+    classes = {
+        name: str((row.get("compaction") or {}).get("class", "")).rpartition(".")[2]
+        for name, row in found.items()
+    }
+    wrong = sorted(name for name, strategy in classes.items() if strategy in NOT_FOR_ROWS)
+    if wrong:
+        by_time = (
+            f"{', '.join(wrong)}: {classes[wrong[0]]} keeps a row and its tombstone apart, and neither goes;"
+            " set LeveledCompactionStrategy or UnifiedCompactionStrategy"
+        )
+        return Check("compaction", "fail", by_time, BOUNDED)
+    return Check("compaction", "pass", classes.get("tidegate_rows") or "the default", BOUNDED)
+
+
+def read_repair(found: Mapping[str, Mapping[str, Any]]) -> Check:
+    """A flip that one quorum showed must be shown by the next, acknowledged or not."""
+    told = found.get("tidegate_pointers", {}).get("read_repair")
+    if told is None or told.upper() == "BLOCKING":
+        return Check("read repair", "pass", "blocking" if told else "as the server does it", ONE_WRITER)
+    off = (
+        f"{told}: while a version is made visible, a reader may see it and the next one not;"
+        " ALTER TABLE tidegate_pointers WITH read_repair = 'BLOCKING'"
+    )
+    return Check("read repair", "fail", off, ONE_WRITER)

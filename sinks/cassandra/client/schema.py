@@ -1,0 +1,117 @@
+"""The keyspace and its tables: whether they are there, as they should be, and how they are made.
+
+Only whoever is told to makes them: `tidegate init`, or a store with ``create``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tidegate.errors import ConfigError, StoreUnavailableError
+from tidegate.sinks.cassandra.client.statements import shape, shapes, tables
+
+if TYPE_CHECKING:
+    from tidegate.sinks.cassandra.client.settings import CassandraSettings
+
+KEYSPACES = "SELECT * FROM system_schema.keyspaces WHERE keyspace_name = %s"
+COLUMNS = "SELECT * FROM system_schema.columns WHERE keyspace_name = %s"
+CHANGE_WAITS = 6
+"""A change of the schema takes longer than a request: so many times ``timeout_s``."""
+
+
+class Session(Protocol):
+    """What is used here of ``session.Session``."""
+
+    where: str
+    settings: CassandraSettings
+
+    @property
+    def local_dc(self) -> str: ...
+    def hosts(self) -> list[Any]: ...
+    def plain(
+        self, cql: str, *values: Any, host: Any = None, timeout_s: float | None = None
+    ) -> list[dict[str, Any]]: ...
+    def agree(self) -> bool: ...
+
+
+def is_made(session: Session) -> bool:
+    """Whether all tables are there. ConfigError: one is made otherwise than here."""
+    found = _found(session)
+    _check_shapes(session, found)
+    return set(tables()) <= set(found)
+
+
+def make(session: Session) -> list[str]:
+    """Make keyspace and tables, whatever of them is missing; what was made, in words.
+
+    On return all nodes agree on them. May be repeated and raced. ConfigError: the cluster
+    refuses, how many copies to keep is not known, or a table of ours is made otherwise.
+    """
+    settings, made = session.settings, []
+    if not session.plain(KEYSPACES, settings.keyspace):
+        copies = planned(session)
+        if not copies:
+            raise ConfigError(
+                f"{session.where}: how many copies should keyspace {settings.keyspace} keep? Say it with"
+                " replication: store_options={'replication': {'<data centre>': 3}}, or a line"
+                " replication=<data centre>:3 in the file of --store-config"
+            )
+        places = ", ".join(f"'{dc}': {number}" for dc, number in sorted(copies.items()))
+        replication = f"{{'class': 'NetworkTopologyStrategy', {places}}}"
+        _change(
+            session, f"CREATE KEYSPACE IF NOT EXISTS {settings.keyspace} WITH replication = {replication}"
+        )
+        shown = ", ".join(f"{dc}: {number}" for dc, number in sorted(copies.items()))
+        made.append(f"keyspace {settings.keyspace} (copies: {shown})")
+    there = _found(session)
+    for table, cql in tables().items():
+        if table not in there:
+            _change(session, cql.replace(f" {table} ", f" {settings.keyspace}.{table} ", 1))
+            made.append(f"table {table}")
+    _check_shapes(session, _found(session))
+    return made
+
+
+def planned(session: Session) -> dict[str, int]:
+    """The copies per data centre of a keyspace that is made with these settings; none are known: none."""
+    return {dc or session.local_dc: number for dc, number in session.settings.replication.items()}
+
+
+def _change(session: Session, cql: str) -> None:
+    """Change the schema, and wait until all nodes agree.
+
+    Every client asks the same node: two nodes that make one table at the same moment would each
+    give it an id of its own, and no longer agree.
+    """
+    timeout_s = CHANGE_WAITS * session.settings.timeout_s
+    session.plain(cql, host=next(iter(session.hosts()), None), timeout_s=timeout_s)
+    if not session.agree():
+        raise StoreUnavailableError(
+            f"{session.where}: the nodes do not agree on the schema; look for one that is down with"
+            " `nodetool describecluster`, then repeat"
+        )
+
+
+def _found(session: Session) -> dict[str, dict[str, str]]:
+    """Our tables as they are."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for column in session.plain(COLUMNS, session.settings.keyspace):
+        if column["table_name"] in tables():
+            found[column["table_name"]][column["column_name"]] = shape(
+                column["kind"], column["type"], column["position"], column["clustering_order"]
+            )
+    return found
+
+
+def _check_shapes(session: Session, found: dict[str, dict[str, str]]) -> None:
+    """ConfigError names a table of ours that lacks a column or has it otherwise; more columns are fine."""
+    for table in sorted(found):
+        for column, wanted in shapes()[table].items():
+            is_there = found[table].get(column)
+            if is_there != wanted:
+                named = f"table {table} of keyspace {session.settings.keyspace}"
+                raise ConfigError(
+                    f"{session.where}: {named} is not as tidegate makes it: its column {column} is"
+                    f" {is_there or 'missing'}, not {wanted}; use another keyspace, or move that table away"
+                )

@@ -1,0 +1,466 @@
+"""The connection to a Cassandra cluster: one per process and settings, its statements, its errors.
+
+Everything but a conditional write may be repeated, and is, until ``timeout_s`` are over. A
+conditional write is sent once, unless its caller may repeat it: whether it took effect is unknown
+after a time-out, and whoever asked reads back (``committers/steps/publish.py``).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import os
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import cassandra
+import tenacity
+from cassandra import ConsistencyLevel, cluster, policies, query
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.connection import ConnectionException
+from cassandra.protocol import (
+    ErrorMessage,
+    ErrorMessageSub,
+    IsBootstrappingErrorMessage,
+    OverloadedErrorMessage,
+    ServerError,
+)
+
+from tidegate.base.certificates import over_its_time
+from tidegate.base.deadline import end_of, left_of, one_call, over_at
+from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
+from tidegate.sinks.cassandra.client import schema
+from tidegate.sinks.cassandra.client.batch import Protocol
+from tidegate.sinks.cassandra.client.settings import CassandraSettings
+from tidegate.sinks.cassandra.client.statements import statements, within
+
+IN_FLIGHT = 64
+"""Requests at once. The server has 128 threads for requests; more only wait there."""
+IN_FLIGHT_BYTES = 2 * 1024 * 1024
+"""What is more waits at the server until its time is over, and is sent again."""
+FETCH_ROWS = 1_000
+TRIES = 3
+"""So often a request is sent within ``timeout_s`` when nothing answers; and when half the time of a try is
+over to another node too, since one that stands still is taken for a live one for a minute.
+"""
+AT_ONCE_S = 0.001
+"""What the driver is given for a try when nothing is left: it has no zero."""
+BACK_FIRST_S, BACK_MOST_S = 0.5, 5.0
+"""How long after another a node that is down is looked for again. The driver's own choice goes up to ten
+minutes, and ends for ever after 64 times.
+"""
+
+
+class CasWriteUnknown(ErrorMessageSub):  # type: ignore[misc]
+    """What became of a conditional write is unknown: so protocol 5 says it, a time-out by protocol 4. The
+    driver has no name for it.
+    """
+
+    summary = "Unknown outcome of a conditional write"
+    error_code = 0x1700
+
+
+NO_ANSWER = (
+    cluster.NoHostAvailable,
+    cassandra.Unavailable,
+    cassandra.Timeout,
+    cassandra.CoordinationFailure,
+    cassandra.OperationTimedOut,
+    ConnectionException,
+    cassandra.UnresolvableContactPoints,
+    OverloadedErrorMessage,
+    IsBootstrappingErrorMessage,
+    ServerError,
+    CasWriteUnknown,
+)
+"""Nothing is proven by these. ``CoordinationFailure``: a replica could not, e.g. a full disk.
+``ServerError``: something went wrong in a node, and nobody says how far it had come.
+"""
+SIZES = "SELECT partitions_count, mean_partition_size FROM system.size_estimates WHERE keyspace_name = %s"
+GRANT = (
+    "grant it (docs/operations.md lists the rights of each role), or, for a reader that may not write, set"
+    " store_options={'leases': False}"
+)
+NOT_LEFT_THERE = ("unconfigured table", "does not exist", "Keyspace")
+
+Found = TypeVar("Found")
+Row = tuple[Any, ...]
+Page = tuple[list[Row], bytes | None]
+"""Rows, and where the next page begins; None: there is none."""
+Fields = dict[str, Any]
+
+
+class Session:
+    """A connected cluster and keyspace. May be used by several threads, not after a fork."""
+
+    def __init__(self, settings: CassandraSettings, where: str) -> None:
+        self.settings, self.where = settings, where
+        self._prepared: dict[str, Any] = {}
+        self._lock = threading.RLock()  # a scan that is collected while this thread prepares asks, too
+        self._tables_seen = False
+        self.cluster, self.driver = self._connect()
+
+    # -- what is there -------------------------------------------------------------------------
+
+    @property
+    def local_dc(self) -> str:
+        """The data centre that requests go to."""
+        if self.settings.local_dc:
+            return self.settings.local_dc
+        policy = self.cluster.profile_manager.default.load_balancing_policy
+        return str(policy._child_policy.local_dc)  # noqa: SLF001 - the driver finds it out and tells nobody
+
+    def has_tables(self) -> bool:
+        """Whether the keyspace and its tables are there; asked until they are. ConfigError: a table of
+        ours is made otherwise.
+        """
+        if not self._tables_seen and schema.is_made(self):
+            self._tables_seen = self._ask(self._is_told_of_keyspace)
+        return self._tables_seen
+
+    def _is_told_of_keyspace(self) -> bool:
+        try:
+            self.cluster.refresh_keyspace_metadata(self.settings.keyspace)
+        except KeyError:
+            return False
+        except NO_ANSWER:
+            raise
+        except cassandra.DriverException as error:  # that is all it says when its node does not answer
+            raise ConnectionException(str(error)) from error
+        return True
+
+    def hosts(self) -> list[Any]:
+        """The nodes that requests go to, those left out that are known to be down."""
+        here = [host for host in self.cluster.metadata.all_hosts() if host.datacenter == self.local_dc]
+        return sorted((host for host in here if host.is_up is not False), key=lambda host: str(host.host_id))
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def rows(self, name: str, *values: Any, level: int) -> list[Row]:
+        """All rows that a statement gives; each page is asked for again until it has an answer."""
+        return list(self.stream(name, *values, level=level))
+
+    def stream(self, name: str, *values: Any, level: int) -> Iterator[Row]:
+        """The rows that a statement gives, ``FETCH_ROWS`` in memory at a time."""
+        statement = self.bind(name, values, level)
+        rows, following = self._ask(functools.partial(self._page, statement, None))
+        yield from rows
+        while following is not None:
+            rows, following = self._ask(functools.partial(self._page, statement, following))
+            yield from rows
+
+    def _page(self, statement: Any, at: bytes | None) -> Page:
+        """Each page is a request of its own. The driver's way to the next one counts the time of all pages as
+        one, and takes a page that comes twice for the next: of a second node, which it asks when the first
+        is slow.
+        """
+        result = self.driver.execute(statement, timeout=self._try_s(), paging_state=at)
+        return result.current_rows, result.paging_state
+
+    def write(self, name: str, *values: Any, level: int) -> None:
+        """A plain write, repeated until it is acknowledged."""
+        statement = self.bind(name, values, level)
+        self._ask(lambda: self._execute(statement))
+
+    def decide(self, *steps: tuple[Any, ...], level: int, again: bool = False) -> Row:
+        """Conditional writes of one partition, each (name, values...), all or none: what the server says.
+
+        ``row[0]`` tells whether they were applied. Sent once, or ``again`` until there is an answer,
+        where it does not matter whose copy took effect. StoreUnavailableError: unknown.
+        """
+        if len(steps) == 1:
+            statement: Any = self.bind(steps[0][0], steps[0][1:], level)
+        else:
+            statement = query.BatchStatement(query.BatchType.UNLOGGED, consistency_level=level)
+            for name, *values in steps:
+                statement.add(self.prepared(name), values)
+        statement.serial_consistency_level = ConsistencyLevel.SERIAL
+        statement.is_idempotent = again  # else two nodes may be given it
+        return tuple(self._ask(lambda: self._execute(statement).one(), once=not again))
+
+    def each(self, requests: Iterable[tuple[Any, int]]) -> Iterator[list[Row]]:
+        """The rows of many requests (statement, bytes), in order, a bounded number of them at once.
+
+        They may be repeated, and are. StoreUnavailableError: one had no answer for ``timeout_s``.
+        """
+        waiting: collections.deque[tuple[Any, Any, int]] = collections.deque()
+        in_flight = 0
+        for statement, weight in requests:
+            while waiting and (len(waiting) >= IN_FLIGHT or in_flight + weight > IN_FLIGHT_BYTES):
+                rows, landed = self._land(*waiting.popleft())
+                in_flight -= landed
+                yield rows
+            waiting.append((self._send(statement), statement, weight))
+            in_flight += weight
+        while waiting:
+            yield self._land(*waiting.popleft())[0]
+
+    def _send(self, statement: Any) -> Any:
+        try:
+            return self.driver.execute_async(statement, timeout=self._try_s())
+        except NO_ANSWER:
+            return None
+
+    def _land(self, future: Any, statement: Any, weight: int) -> tuple[list[Row], int]:
+        try:
+            if future is not None:
+                return list(future.result()), weight
+        except NO_ANSWER:
+            pass
+        except Exception as error:
+            raise self._as_ours(error) from error
+        return self._ask(lambda: list(self._execute(statement))), weight
+
+    def plain(self, cql: str, *values: Any, host: Any = None, timeout_s: float | None = None) -> list[Fields]:
+        """The rows of a statement, by their columns' names; of ``host`` alone if it is given. For what is
+        asked rarely, and for changes of the schema. Repeated until it has an answer.
+        """
+
+        def ask() -> list[Fields]:
+            found: list[Fields] = []
+            following, timeout = None, timeout_s or self.settings.timeout_s
+            while True:  # a request for each page: see ``_page``
+                asked = {"timeout": timeout, "host": host, "paging_state": following}
+                result = self.driver.execute(cql, values or None, **asked)
+                found += [dict(zip(result.column_names, row, strict=True)) for row in result.current_rows]
+                if (following := result.paging_state) is None:
+                    return found
+
+        return self._ask(ask)
+
+    def agree(self) -> bool:
+        """Wait until all nodes have the same schema; whether they do within the driver's ten seconds."""
+        return bool(self._ask(self.cluster.control_connection.wait_for_schema_agreement))
+
+    def bind(self, name: str, values: Sequence[Any], level: int) -> Any:
+        statement = self.prepared(name).bind(values)
+        statement.consistency_level = level
+        return statement
+
+    def replicas(self, routing_key: bytes) -> frozenset[Any]:
+        """The nodes that have a partition of this key, as the driver knows the ring; none: it does not."""
+        return frozenset(self.cluster.metadata.get_replicas(self.settings.keyspace, routing_key))
+
+    def prepared(self, name: str) -> Any:
+        """A statement, prepared once in this session; a node that does not know it is told by the driver."""
+        found = self._prepared.get(name)
+        if found is None:
+            with self._lock:
+                found = self._prepared.get(name)
+                if found is None:
+                    found = self._ask(lambda: self.driver.prepare(self.cql(name)))
+                    found.is_idempotent = True
+                    self._prepared[name] = found
+        return found
+
+    def cql(self, name: str) -> str:
+        """A statement, its tables with their keyspace: what is prepared holds whatever a connection uses."""
+        return within(statements()[name], self.settings.keyspace)
+
+    def _execute(self, statement: Any) -> Any:
+        return self.driver.execute(statement, timeout=self._try_s())
+
+    def _try_s(self) -> float:
+        """How long one try may take: its part of ``timeout_s``, or what is left of the call."""
+        timeout_s = self.settings.timeout_s
+        return max(AT_ONCE_S, min(timeout_s / TRIES, left_of(timeout_s)))
+
+    def _ask(self, ask: Callable[[], Found], *, once: bool = False) -> Found:
+        """The answer; our error if there is none within ``timeout_s``, which count from where the call began
+        (``deadline.py``).
+        """
+        with one_call():
+            return self._answer(ask, once=once)
+
+    def _answer(self, ask: Callable[[], Found], *, once: bool) -> Found:
+        end = end_of(self.settings.timeout_s)
+        if not once:
+            try:
+                return ask()  # no detour when all is well
+            except NO_ANSWER:
+                pass  # asked again below
+            except Exception as error:
+                raise self._as_ours(error) from error
+        tries = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(NO_ANSWER),
+            wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
+            stop=tenacity.stop_after_attempt(1) if once else over_at(end),
+            reraise=True,
+        )
+        try:
+            return tries(ask)
+        except TidegateError:
+            raise
+        except Exception as error:
+            raise self._as_ours(error) from error
+
+    def _as_ours(self, error: Exception) -> Exception:
+        return as_ours(error, self.where, self.settings.tls)
+
+    def size(self) -> int:
+        """About how many bytes all tables take up on the nodes of this data centre, every copy and every
+        namespace. They estimate it every few minutes, from what they have flushed.
+        """
+        return sum(
+            of["partitions_count"] * of["mean_partition_size"]
+            for host in self.hosts()
+            for of in self.plain(SIZES, self.settings.keyspace, host=host)
+        )
+
+    # -- connecting ----------------------------------------------------------------------------
+
+    def _connect(self) -> tuple[Any, Any]:
+        """A driver's cluster that could not connect is of no use any more: each try makes its own."""
+
+        def once() -> tuple[Any, Any]:
+            made = self._cluster()
+            try:
+                return made, made.connect()
+            except BaseException:
+                made.shutdown()
+                raise
+
+        made, driver = self._ask(once)
+        driver.client_protocol_handler = Protocol
+        driver.default_fetch_size = FETCH_ROWS
+        return made, driver
+
+    def _cluster(self) -> Any:
+        settings = self.settings
+        profile = cluster.ExecutionProfile(
+            load_balancing_policy=policies.TokenAwarePolicy(
+                policies.DCAwareRoundRobinPolicy(settings.local_dc or None), shuffle_replicas=True
+            ),
+            retry_policy=policies.FallthroughRetryPolicy(),
+            request_timeout=settings.timeout_s / TRIES,
+            speculative_execution_policy=policies.ConstantSpeculativeExecutionPolicy(
+                settings.timeout_s / TRIES / 2, max_attempts=1
+            ),
+            row_factory=query.tuple_factory,
+        )
+        login = PlainTextAuthProvider(settings.username, settings.password) if settings.username else None
+        given = {"protocol_version": 4, "connect_timeout": min(5.0, settings.timeout_s), **settings.passed}
+        return cluster.Cluster(
+            list(settings.hosts),
+            port=settings.port,
+            execution_profiles={cluster.EXEC_PROFILE_DEFAULT: profile},
+            auth_provider=login,
+            ssl_context=_tls(settings),
+            compression=False,
+            prepare_on_all_hosts=False,  # a node that stands still would hold up every statement's first use
+            reconnection_policy=policies.ExponentialReconnectionPolicy(
+                BACK_FIRST_S, BACK_MOST_S, max_attempts=None
+            ),
+            **given,
+        )
+
+    def close(self) -> None:
+        self.cluster.shutdown()
+
+
+def as_ours(error: Exception, where: str, tls: dict[str, Any] | None = None) -> Exception:
+    """The driver's error as ours; what is none of its kind stays as it is, a mistake of ours. ``tls``: what
+    TLS was told, where it is used.
+    """
+    if isinstance(error, cluster.NoHostAvailable):
+        for each in getattr(error, "errors", {}).values():
+            if isinstance(each, cassandra.AuthenticationFailed):
+                return ConfigError(f"{where}: {each}")
+    if isinstance(error, NO_ANSWER):
+        renew = "" if tls is None else over_its_time(_in_short(error), tls.get("ssl_certfile"))
+        if renew:
+            return ConfigError(f"{where}: {_in_short(error)}; {renew}")
+        return StoreUnavailableError(f"{where}: {_in_short(error)}")
+    if isinstance(error, cassandra.Unauthorized):
+        return ConfigError(f"{where}: {error}; {GRANT}")
+    if isinstance(error, cassandra.AuthenticationFailed):
+        return ConfigError(f"{where}: {error}")
+    if isinstance(error, cassandra.InvalidRequest) and any(words in str(error) for words in NOT_LEFT_THERE):
+        return ConfigError(f"{where}: {error}; make the tables with `tidegate init`")
+    if isinstance(error, cassandra.InvalidRequest | ErrorMessage):
+        return ConfigError(f"{where}: the cluster refuses: {error}")
+    return error
+
+
+def _in_short(error: Exception) -> str:
+    if isinstance(error, cassandra.UnresolvableContactPoints):
+        return "none of the hosts' names is known here"
+    if isinstance(error, cluster.NoHostAvailable) and getattr(error, "errors", None):
+        return f"{error.args[0]}: " + "; ".join(f"{host}: {each}" for host, each in error.errors.items())
+    return str(error)
+
+
+def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
+    if settings.tls is None:
+        return None
+    given = settings.tls
+    try:
+        context = ssl.create_default_context(cafile=given.get("ssl_ca_certs"))
+        context.check_hostname = bool(given.get("ssl_check_hostname", True))
+        if "ssl_certfile" in given:
+            context.load_cert_chain(
+                given["ssl_certfile"], given.get("ssl_keyfile"), given.get("ssl_password")
+            )
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"store {settings.shown}: TLS cannot be set up: {error}") from error
+    return context
+
+
+# -- one session per process and settings ----------------------------------------------------------
+
+
+class _Shared:
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # a store that is collected while this thread connects is closed
+        self.sessions: dict[str, tuple[Session, int]] = {}
+
+
+_shared = _Shared()
+_left_to_parent: list[Any] = []
+
+
+def take(settings: CassandraSettings, where: str) -> Session:
+    """This process's session for these settings; every ``take`` is followed by one ``give_back``."""
+    with _shared.lock:
+        name = repr(dataclasses.astuple(settings))  # of all of it; its repr leaves the login out
+        session, users = _shared.sessions.get(name, (None, 0))
+        if session is None:
+            session = Session(settings, where)
+        _shared.sessions[name] = session, users + 1
+        return session
+
+
+def give_back(session: Session) -> None:
+    """The last user's closes it."""
+    with _shared.lock:
+        for name, (each, users) in list(_shared.sessions.items()):
+            if each is session:
+                if users > 1:
+                    _shared.sessions[name] = session, users - 1
+                else:
+                    del _shared.sessions[name]
+                    session.close()
+
+
+def _after_fork() -> None:
+    """The parent's sessions are left alone in a child (T13): neither used nor closed there.
+
+    The driver itself would close them: its next cluster begins with the connections of its event
+    loop, and the end of the process with all clusters it knows. Either waits for locks that a
+    thread of the parent may have held, for ever.
+    """
+    global _shared  # noqa: PLW0603
+    reactor: Any = sys.modules[cluster.Cluster.connection_class.__module__]
+    _left_to_parent.append((_shared, getattr(reactor, "_global_loop", None)))
+    for session, _ in _shared.sessions.values():
+        cluster._discard_cluster_shutdown(session.cluster)  # noqa: SLF001 - it has no public way
+    if _shared.sessions and hasattr(reactor, "_global_loop"):
+        reactor._global_loop = None  # noqa: SLF001 - likewise
+    _shared = _Shared()
+
+
+os.register_at_fork(after_in_child=_after_fork)

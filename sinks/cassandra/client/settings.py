@@ -1,0 +1,185 @@
+"""What a Cassandra URL and its options say: where the cluster is, and how to write to it.
+
+``cassandra://[user:password@]host1,host2[:port]/keyspace``
+
+A version is read whole only where every read meets a replica that every write reached, so a
+namespace is written at one consistency for life, and read at one that overlaps with it:
+
+    written at     read at                          by readers of
+    LOCAL_QUORUM   LOCAL_QUORUM                     the writer's data centre
+    QUORUM         QUORUM                           any
+    EACH_QUORUM    LOCAL_QUORUM (or QUORUM)         any
+
+One replica alone (ONE, LOCAL_ONE) may have missed any write, and nothing in what it answers says
+so: it would mix versions. It is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import re
+from typing import Any
+from urllib.parse import unquote
+
+from tidegate.base.urls import Url, addresses, redact, servers_at, user_and_password
+from tidegate.errors import ConfigError
+
+PORT = 9042
+TIMEOUT_S = 10.0
+READ_AT = {
+    "LOCAL_QUORUM": ("LOCAL_QUORUM",),
+    "QUORUM": ("QUORUM",),
+    "EACH_QUORUM": ("LOCAL_QUORUM", "QUORUM"),
+}
+"""Written at: read at, the default first."""
+CONSISTENCY = "LOCAL_QUORUM"
+
+OURS = ("create", "replication", "consistency", "read_consistency", "local_dc", "timeout_s", "tls", "leases")
+TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_check_hostname")
+PASSED = ("username", "password", "connect_timeout", "protocol_version", "idle_heartbeat_interval")
+KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CassandraSettings:
+    """Plain data. ``replication``: copies per data centre; ``""`` stands for the local one. ``leases`` False:
+    a reader without the right to write; its snapshots hold no version.
+    """
+
+    url: str = dataclasses.field(repr=False)
+    hosts: tuple[str, ...]
+    port: int
+    keyspace: str
+    username: str = dataclasses.field(default="", repr=False)
+    password: str = dataclasses.field(default="", repr=False)
+    tls: dict[str, Any] | None = dataclasses.field(default=None, repr=False)
+    create: bool = False
+    replication: dict[str, int] = dataclasses.field(default_factory=dict)
+    consistency: str = ""
+    read_consistency: str = ""
+    local_dc: str = ""
+    timeout_s: float = TIMEOUT_S
+    leases: bool = True
+    passed: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        return redact(self.url)
+
+
+def settings_of(url: str, options: dict[str, Any]) -> CassandraSettings:
+    """The settings. ConfigError names what does not fit; a password is never shown."""
+    shown, parts = f"store {redact(url)}", servers_at(url)
+    if parts.rest:
+        raise ConfigError(f"{shown}: give options as store_options (--store-config), not after '?' or '#'")
+    hosts, port = _hosts(parts, shown)
+    keyspace = unquote(parts.path.strip("/")).lower()  # as CQL takes a name
+    if not KEYSPACE.fullmatch(keyspace):
+        raise ConfigError(
+            f"{shown}: what follows its hosts is no keyspace: write cassandra://host1,host2/keyspace, a name"
+            " of at most 48 letters, digits and _"
+        )
+    username, password = user_and_password(parts.login)
+    if username and password is None and "password" not in options:
+        raise ConfigError(
+            f"{shown}: it has a user or a password, which of them cannot be told: write user:password@"
+        )
+    settings = CassandraSettings(url, hosts, port, keyspace, username, password or "")
+    return _with_options(settings, options, shown)
+
+
+def _hosts(parts: Url, shown: str) -> tuple[tuple[str, ...], int]:
+    found = addresses(parts, 0, shown)
+    ports = sorted({each.port for each in found if each.port})
+    if len(ports) > 1:
+        raise ConfigError(f"{shown}: the nodes of a cluster listen on one port, not on {ports}")
+    return tuple(each.host for each in found), ports[0] if ports else PORT
+
+
+def _with_options(settings: CassandraSettings, options: dict[str, Any], shown: str) -> CassandraSettings:
+    known = (*OURS, *TLS, *PASSED)
+    if unknown := sorted(set(options) - set(known)):
+        raise ConfigError(f"{shown}: unknown option {', '.join(unknown)}; there are {', '.join(known)}")
+    for name in ("create", "tls", "leases"):
+        if not isinstance(options.get(name, False), bool):
+            raise ConfigError(f"{shown}: {name} is {options[name]!r}; it must be True or False")
+    timeout_s = options.get("timeout_s", TIMEOUT_S)
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s <= 3_600:
+        raise ConfigError(f"{shown}: timeout_s is {timeout_s!r}; it must be 0 to 3,600 seconds")
+    tls = {name: options[name] for name in TLS if name in options}
+    if tls and options.get("tls") is False:
+        raise ConfigError(f"{shown}: ssl_ options need TLS: leave tls out, or set it to True")
+    return dataclasses.replace(
+        settings,
+        username=options.get("username", settings.username),
+        password=options.get("password", settings.password),
+        tls=tls if tls or options.get("tls") else None,
+        create=options.get("create", False),
+        replication=_replication(options.get("replication"), settings.hosts, shown),
+        consistency=_level("consistency", options, tuple(READ_AT), shown),
+        read_consistency=_read_level(options, shown),
+        local_dc=str(options.get("local_dc", "")),
+        timeout_s=float(timeout_s),
+        leases=options.get("leases", True),
+        passed={n: options[n] for n in PASSED if n in options and n not in ("username", "password")},
+    )
+
+
+def _level(name: str, options: dict[str, Any], known: tuple[str, ...], shown: str) -> str:
+    level = options.get(name, "")
+    if level and level not in known:
+        raise ConfigError(f"{shown}: {name} is {level!r}; it must be one of {', '.join(known)}")
+    return str(level)
+
+
+def _read_level(options: dict[str, Any], shown: str) -> str:
+    level = str(options.get("read_consistency", ""))
+    if level in ("ONE", "TWO", "THREE", "LOCAL_ONE", "ANY"):
+        raise ConfigError(
+            f"{shown}: read_consistency {level}: a replica that missed a write would answer with an older"
+            " value among newer ones, and nothing would say so; leave it out, and reads overlap with writes"
+        )
+    return _level("read_consistency", options, ("LOCAL_QUORUM", "QUORUM"), shown)
+
+
+def _replication(given: Any, hosts: tuple[str, ...], shown: str) -> dict[str, int]:
+    """Copies per data centre. Empty: not given, and not on one machine where one copy is all there can be."""
+    if given is None:
+        return {"": 1} if all(is_loopback(host) for host in hosts) else {}
+    copies = _copies(given) if isinstance(given, str) else {"": given} if isinstance(given, int) else given
+    fits = isinstance(copies, dict) and copies and not isinstance(given, bool)
+    if not fits or not all(isinstance(n, int) and 1 <= n <= 99 for n in copies.values()):
+        raise ConfigError(
+            f"{shown}: replication is {given!r}; give the copies per data centre, as {{'dc1': 3}}, or a"
+            " number for the local one"
+        )
+    return dict(copies)
+
+
+def _copies(given: str) -> dict[str, int]:
+    """``3``, or ``dc1:3,dc2:2``, as it stands in a file; nothing that fits if it is neither."""
+    found = re.fullmatch(r"\d+", given.strip())
+    if found:
+        return {"": int(given)}
+    pairs = [re.fullmatch(r"\s*([^:,]+?)\s*:\s*(\d+)\s*", part) for part in given.split(",")]
+    return {pair[1]: int(pair[2]) for pair in pairs if pair} if all(pairs) else {}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def read_level(written_at: str, asked: str, shown: str) -> str:
+    """The consistency to read at. ConfigError: what is asked for does not overlap with the writes."""
+    allowed = READ_AT[written_at]
+    if asked and asked not in allowed:
+        raise ConfigError(
+            f"{shown}: read_consistency {asked} may miss what was written at {written_at}; read at"
+            f" {' or '.join(allowed)}"
+        )
+    return asked or allowed[0]

@@ -1,0 +1,297 @@
+"""One namespace in a Cassandra keyspace: where it is, at which consistency, its pointer."""
+
+from __future__ import annotations
+
+import calendar
+import os
+import threading
+import uuid
+from typing import Any, NamedTuple
+
+import msgspec
+from cassandra import ConsistencyLevel
+
+from tidegate.base.names import check_name
+from tidegate.errors import ConfigError
+from tidegate.sinks.cassandra.client import schema
+from tidegate.sinks.cassandra.client import session as sessions
+from tidegate.sinks.cassandra.client.settings import CONSISTENCY, READ_AT, read_level, settings_of
+from tidegate.sinks.records import Identity, Pointer
+from tidegate.sinks.rules.reads import check_kept, check_visible, decode, dropped, encode, nothing_here
+
+HERE, DROPPING = "here", "dropping"
+NEVER_AGAIN_US = 2**62
+"""The timestamp of a drop: a space is never used again, whoever still writes to it."""
+
+
+class Written(msgspec.Struct, frozen=True):
+    """How a namespace is written, for life: what readers have to overlap with."""
+
+    consistency: str
+    dc: str
+
+
+class Made(NamedTuple):
+    """A namespace that was made. ``space`` is its key in every table, ``read_at`` and ``write_at`` are the
+    driver's numbers of consistencies.
+    """
+
+    space: uuid.UUID
+    identity: Identity
+    written: Written
+    read_at: int
+    write_at: int
+
+
+class Seen(NamedTuple):
+    """The pointer as it was read, with what only the store's own statements need. ``now_ms``: its clock."""
+
+    pointer: Pointer
+    leases_at: uuid.UUID
+    now_ms: int
+
+
+class CassandraNamespace:
+    """A namespace on the cluster that a URL names. Connects when it is first used.
+
+    ``visible`` and ``horizon`` are the highest that were seen here; neither goes back. ``merged``: up to
+    this version all is whole, and nothing of it is written any more.
+    ``writing``: this instance has claimed an epoch, so that what became of its own conditional
+    writes must be settled before it reads the pointer.
+    """
+
+    def __init__(self, url: str, namespace: str, options: dict[str, Any]) -> None:
+        check_name("namespace", namespace)
+        self.settings = settings_of(url, options)
+        self.where = f"store {self.settings.shown}, namespace {namespace}"
+        self.namespace = namespace
+        self.visible = self.horizon = self.merged = 0
+        self.writing = False
+        self._made: Made | None = None
+        self._known: uuid.UUID | None = None
+        self._session: sessions.Session | None = None
+        self._pid = 0
+        self._closed = False
+
+    # -- the session ---------------------------------------------------------------------------
+
+    @property
+    def session(self) -> sessions.Session:
+        """This process's; a child of a fork connects anew (T13)."""
+        session = self._session
+        if session is None or self._pid != os.getpid():
+            with _taking:
+                if self._closed:
+                    raise ConfigError(f"{self.where}: this store was closed; open it again")
+                session = self._session
+                if session is None or self._pid != os.getpid():
+                    session = sessions.take(self.settings, self.where)
+                    self._session, self._pid = session, os.getpid()
+        return session
+
+    def close(self) -> None:
+        with _taking:
+            session, self._session, self._closed = self._session, None, True
+            if session is not None and self._pid == os.getpid():
+                sessions.give_back(session)
+
+    @property
+    def not_made(self) -> str:
+        """What to do where keyspace or tables are missing."""
+        return (
+            f"keyspace {self.settings.keyspace} or a table in it is not there; make them with"
+            " `tidegate init`, or set store_options={'create': True, 'replication': {'<data centre>': 3}}"
+        )
+
+    @property
+    def read_at(self) -> int:
+        return self.made.read_at
+
+    @property
+    def write_at(self) -> int:
+        return self.made.write_at
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def rows(self, name: str, *values: Any) -> list[sessions.Row]:
+        """What a statement on this space gives; its first value is the space."""
+        return self.session.rows(name, self.made.space, *values, level=self.read_at)
+
+    def write(self, name: str, *values: Any) -> None:
+        """A plain write; its values are given in full."""
+        self.session.write(name, *values, level=self.write_at)
+
+    def decide(self, *steps: tuple[Any, ...], again: bool = False) -> sessions.Row:
+        """Conditional writes of one partition: whether they were applied, and else what stands there."""
+        return self.session.decide(*steps, level=self.write_at, again=again)
+
+    # -- identity ------------------------------------------------------------------------------
+
+    @property
+    def made(self) -> Made:
+        """The namespace that this instance works on, found once. ConfigError: there is none, or it cannot
+        be read from here.
+        """
+        if self._made is None:
+            found = self._find()
+            if found is None:
+                raise nothing_here(self.where)
+            if self._known not in (None, found.space):  # another one was made since its identity was read
+                raise dropped(self.where)
+            self._made = self._readable(found)
+        return self._made
+
+    def find(self) -> Made | None:
+        """The namespace, whether it can be read from here or not; None: it is not made yet."""
+        return self._made or self._find()
+
+    def identity(self) -> Identity | None:
+        found = self._find()
+        if found is None:
+            return None
+        self._known = self._known or found.space
+        return found.identity
+
+    def _find(self, *, state: str = HERE) -> Made | None:
+        if not self.session.has_tables():
+            return None
+        # SERIAL: whatever a conditional write left half done is settled first.
+        found = self.session.rows("find", self.namespace, level=ConsistencyLevel.SERIAL)
+        if not found or found[0][3] != state:
+            return None
+        space, identity, settings, _ = found[0]
+        written = decode(self.where, settings, Written)
+        read_at = read_level(written.consistency, self.settings.read_consistency, self.where)
+        identity = decode(self.where, identity, Identity)
+        return Made(space, identity, written, _level(read_at), _level(written.consistency))
+
+    def _readable(self, found: Made) -> Made:
+        written, local = found.written, self.session.local_dc
+        asked = self.settings.consistency
+        if asked and asked != written.consistency:
+            raise ConfigError(
+                f"{self.where}: consistency is {asked}, but the namespace is written at"
+                f" {written.consistency}, for life; leave it out"
+            )
+        if written.consistency == CONSISTENCY and local != written.dc:
+            raise ConfigError(
+                f"{self.where}: it is written at {CONSISTENCY} in data centre {written.dc}, and this client"
+                f" is in {local}, where a version may be only partly there; read in {written.dc}, or make a"
+                " namespace with store_options={'consistency': 'EACH_QUORUM'}"
+            )
+        return found
+
+    def prepare(self) -> list[str]:
+        """Make keyspace and tables; what was made."""
+        return schema.make(self.session)
+
+    def create(self, identity: Identity) -> Identity:
+        if self.settings.create and not self.session.has_tables():
+            self.prepare()
+        if not self.session.has_tables():
+            raise ConfigError(f"{self.where}: {self.not_made}")
+        self.finish_drop()
+        written = Written(self.settings.consistency or CONSISTENCY, self.session.local_dc)
+        level, space = _level(written.consistency), uuid.uuid4()
+        self.session.decide(("new_pointer", space), level=level)
+        content = encode(identity).decode(), encode(written).decode()
+        entered = self.session.decide(("enter", self.namespace, space, *content), level=level)
+        if not entered[0]:  # another was faster
+            self.session.write("drop_pointer", NEVER_AGAIN_US, space, level=level)
+        self._made = self._known = None
+        return self.made.identity
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def begin_drop(self) -> bool:
+        """Take the namespace out of sight, for ever; whether there was one. The first step of a drop."""
+        found = self._find()
+        if found is not None:
+            if self._known not in (None, found.space):
+                raise dropped(self.where)
+            level = found.write_at
+            self.session.decide(("begin_drop", self.namespace, found.space), level=level)
+        self._made = self._known = None
+        self.visible = self.horizon = self.merged = 0
+        return found is not None
+
+    def finish_drop(self) -> bool:
+        """Delete what a drop has taken out of sight; whether there was anything. May be repeated."""
+        found = self._find(state=DROPPING)
+        if found is None:
+            return False
+        level, session = found.write_at, self.session
+        rows = session.rows("versions", found.space, level=level)
+        versions = [version for (version,) in rows if version is not None]  # a pointer alone: one row, none
+        # One more may have been applied, and not published.
+        for version in {*versions, max(versions, default=0) + 1}:
+            session.write("drop_notes", NEVER_AGAIN_US, found.space, version, level=level)
+        for (table,) in session.rows("tables", found.space, level=level):
+            requests = (
+                (session.bind("drop_rows", (NEVER_AGAIN_US, found.space, table, group), level), 1)
+                for group in range(found.identity.key_groups)
+            )
+            for _ in session.each(requests):
+                pass
+        for name in ("drop_tables", "drop_schemas", "drop_all_leases", "drop_pointer"):
+            session.write(name, NEVER_AGAIN_US, found.space, level=level)
+        session.decide(("end_drop", self.namespace, found.space), level=level)
+        return True
+
+    # -- the pointer ---------------------------------------------------------------------------
+
+    def look(self, *, settle: bool = False) -> Seen:
+        """The pointer, the newest that was acknowledged.
+
+        Plain reads of a quorum show a flip once it was acknowledged, and never take back one that
+        they showed. What a conditional write with an unknown outcome left behind only a SERIAL
+        read settles (``settle``), and only its writer has to know.
+        """
+        space = self.made.space
+        level = ConsistencyLevel.SERIAL if settle or self.writing else self.read_at
+        found = self.session.rows("pointer", space, level=level)
+        if not found or found[0][0] is None:
+            raise dropped(self.where)
+        visible, digest, epoch, writer, horizon, filled, beat, leases_at, now = found[0]
+        age_s = None if beat is None else max(0.0, (now - beat).total_seconds())
+        self.visible, self.horizon = max(self.visible, visible), max(self.horizon, horizon)
+        self.merged = max(self.merged, horizon - 1, filled or 0)
+        pointer = Pointer(visible, digest, epoch, writer, horizon, age_s)
+        return Seen(pointer, leases_at, milliseconds(now))
+
+    def check_before(self, version: int) -> None:
+        """Before the rows: what is not visible may be half applied."""
+        if version > self.visible:
+            check_visible(self.where, version, self.look().pointer.visible)
+        check_kept(self.where, version, self.horizon)
+
+    def check_after(self, version: int) -> None:
+        """After rows that were not there: the horizon moves before anything is deleted."""
+        pointer = self.look().pointer
+        check_visible(self.where, version, pointer.visible)
+        check_kept(self.where, version, pointer.horizon)
+
+
+def milliseconds(moment: Any) -> int:
+    """A CQL timestamp, which the driver gives as a naive datetime in UTC."""
+    return calendar.timegm(moment.timetuple()) * 1_000 + int(moment.microsecond) // 1_000
+
+
+_taking = threading.RLock()
+"""Who takes a session or gives it back. One for all: a connection is made at a time. What is collected
+meanwhile in the same thread may close a store.
+"""
+
+
+def _after_fork() -> None:
+    global _taking  # noqa: PLW0603 - a thread of the parent may have held it
+    _taking = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _level(name: str) -> int:
+    assert name in READ_AT
+    value: int = ConsistencyLevel.name_to_value[name]
+    return value

@@ -1,0 +1,232 @@
+"""What only a thorough look at Cassandra's nodes tells: clocks, sizes, and settings that would refuse us."""
+
+from __future__ import annotations
+
+import calendar
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tidegate.base.checks import Check, Outcome
+from tidegate.errors import ConfigError
+from tidegate.keys.groups import KEY_GROUPS_MAX
+from tidegate.options import KEY_BYTES_MAX
+from tidegate.sinks.cassandra.client.session import FETCH_ROWS, Fields
+from tidegate.sinks.cassandra.namespace import CassandraNamespace, Made
+from tidegate.sinks.cassandra.rows import KEYS_AT_ONCE
+
+APPLIED = "what is decided can be applied (I4)"
+LEASED = "leases hold as long as they say (I8), versions by time"
+DURABLE = "durable before visible (I3)"
+READ = "a version can be read"
+
+NOW = "SELECT toTimestamp(now()) AS now FROM system.local"
+SETTINGS = "SELECT name, value FROM system_views.settings"
+LARGEST = "SELECT * FROM system_views.max_partition_size"
+ESTIMATES = "SELECT * FROM system.size_estimates WHERE keyspace_name = %s"
+CLOCK_WARN_S, CLOCK_FAIL_S = 0.5, 5.0
+MIB = 1024**2
+PARTITION_WARN_BYTES, PARTITION_WANTED_BYTES = 100 * MIB, 50 * MIB
+OVERHEAD_BYTES = 4 * 1024
+"""Of a batch of one row, beside its key and value."""
+TOMBSTONES_MIN = 100_000
+"""Cassandra's default."""
+UNITS = {"B": 1, "KiB": 1024, "MiB": MIB, "GiB": 1024 * MIB}
+
+Settings = Mapping[str, str]
+
+
+class Clock(NamedTuple):
+    """How far a node's clock is ahead of this machine's, at least and at most: the reply took that long."""
+
+    address: str
+    least_s: float
+    most_s: float
+
+
+def set_up(space: CassandraNamespace, made: Made | None, copies: int, value_bytes_max: int) -> list[Check]:
+    """A line for each thing looked at, of every node of this data centre. Writes nothing."""
+    session = space.session
+    agreed = session.agree()
+    differs = "the nodes do not agree; look for one that is down with `nodetool describecluster`"
+    checks = [
+        Check("schema", "pass" if agreed else "warn", "all nodes agree" if agreed else differs, APPLIED)
+    ]
+    checks.append(clocks([_clock(space, host) for host in session.hosts()]))
+    told = {str(host.address): _settings(space, host) for host in session.hosts()}
+    looks: list[Callable[[Settings], Check]] = [
+        refusals,
+        lambda settings: sizes(settings, value_bytes_max),
+        lambda settings: commit_log(settings, copies),
+    ]
+    for look in looks:
+        checks += _of_each(told, look)
+    checks.append(partitions(_largest(space), made.identity.key_groups if made else None))
+    return checks
+
+
+def _settings(space: CassandraNamespace, host: Any) -> Settings | None:
+    try:
+        return {row["name"]: str(row["value"]) for row in space.session.plain(SETTINGS, host=host)}
+    except ConfigError:
+        return None
+
+
+def _of_each(told: Mapping[str, Settings | None], look: Callable[[Settings], Check]) -> Iterator[Check]:
+    """The check of every node: once where all are alike, else with the nodes' addresses."""
+    alike: dict[Check, list[str]] = defaultdict(list)
+    for address, settings in told.items():
+        check = look(settings or {})
+        if not settings:
+            check = check._replace(outcome="warn", found="cannot be told: system_views is barred")
+        alike[check].append(address)
+    for check, addresses in alike.items():
+        yield check if len(alike) == 1 else check._replace(found=f"{', '.join(addresses)}: {check.found}")
+
+
+# -- clocks -----------------------------------------------------------------------------------------
+
+
+def _clock(space: CassandraNamespace, host: Any) -> Clock:
+    before = time.time()
+    now = space.session.plain(NOW, host=host)[0]["now"]
+    after = time.time()
+    told = calendar.timegm(now.timetuple()) + now.microsecond / 1e6
+    return Clock(str(host.address), told - after, told + 0.001 - before)
+
+
+def clocks(found: Sequence[Clock]) -> Check:
+    """How far the clocks are apart for sure: the nodes' from each other, and from this machine's."""
+    if not found:
+        return Check("clocks", "warn", "cannot be told: no node is up", LEASED)
+    apart = max(clock.least_s for clock in found) - min(clock.most_s for clock in found)
+    here = max(max(clock.least_s, -clock.most_s) for clock in found)
+    worst = max(apart, here)
+    outcome: Outcome = "fail" if worst > CLOCK_FAIL_S else "warn" if worst > CLOCK_WARN_S else "pass"
+    if outcome == "pass":
+        return Check("clocks", outcome, "this machine's and the nodes' agree", LEASED)
+    far = max(found, key=lambda clock: max(clock.least_s, -clock.most_s)).address
+    told = f"{worst:,.1f} s apart, {far} most of all: run NTP on all nodes and here"
+    return Check("clocks", outcome, told, LEASED)
+
+
+# -- settings -----------------------------------------------------------------------------------------
+
+
+def refusals(settings: Settings) -> Check:
+    """Settings by which a node would refuse requests of tidegate's."""
+    wrong = list(_refused(settings))
+    if wrong:
+        return Check("guardrails", "fail", "; ".join(wrong), f"{APPLIED}; {READ}", may_be_allowed=False)
+    few = number(settings, "tombstone_failure_threshold")
+    if few is not None and 0 <= few < TOMBSTONES_MIN:
+        low = (
+            f"tombstone_failure_threshold {few:,}: scans past many deleted keys fail; set {TOMBSTONES_MIN:,}"
+        )
+        return Check("guardrails", "warn", low, READ)
+    if settings.get("read_thresholds_enabled") == "true":
+        return Check("guardrails", "warn", "read_thresholds_enabled: large reads may be refused", READ)
+    return Check("guardrails", "pass", "none that refuses tidegate's requests", f"{APPLIED}; {READ}")
+
+
+def _refused(settings: Settings) -> Iterator[str]:
+    for name, what in (
+        ("allow_filtering_enabled", "scans filter by version within a key group"),
+        ("group_by_enabled", "scans and reads of many keys group by key"),
+        ("user_timestamps_enabled", "every write has its version's timestamp"),
+    ):
+        if settings.get(name) == "false":
+            yield f"{name} false: {what}; set it to true"
+    for name, least, what in (
+        ("in_select_cartesian_product_fail_threshold", KEYS_AT_ONCE, "keys are read"),
+        ("page_size_fail_threshold", FETCH_ROWS, "rows are fetched"),
+    ):
+        limit = number(settings, name)
+        if limit is not None and 0 <= limit < least:
+            yield f"{name} {limit}: {least:,} {what} at once; raise it to that"
+    for kind in ("read", "write"):
+        name = f"{kind}_consistency_levels_disallowed"
+        levels = set(re.findall(r"\w+", settings.get(name, ""))) & {"LOCAL_QUORUM", "SERIAL"}
+        if levels:
+            yield f"{name} has {' and '.join(sorted(levels))}: take it out"
+    if settings.get("maximum_timestamp_fail_threshold", "None") not in ("None", "null", ""):
+        yield "maximum_timestamp_fail_threshold: `tidegate drop` deletes with the highest timestamp; unset it"
+    if settings.get("minimum_timestamp_fail_threshold", "None") not in ("None", "null", ""):
+        yield "minimum_timestamp_fail_threshold: a version is applied with the time of its decision; unset it"
+
+
+def sizes(settings: Settings, value_bytes_max: int) -> Check:
+    """Whether the largest value fits into a request, a mutation and a column."""
+    wanted = value_bytes_max + KEY_BYTES_MAX + OVERHEAD_BYTES
+    names = ("native_transport_max_frame_size", "max_mutation_size", "column_value_size_fail_threshold")
+    found = {name: size for name in names if (size := in_bytes(settings.get(name, ""))) is not None}
+    if not found:
+        return Check("value size", "warn", "cannot be told", APPLIED)
+    least = min(found, key=lambda name: found[name])
+    if found[least] < wanted:
+        fits = max(1, found[least] - KEY_BYTES_MAX - OVERHEAD_BYTES)
+        has = f"{least} is {found[least]:,} bytes"
+        small = f"{has}: set value_bytes_max to at most {fits:,}, or raise it to {wanted:,}"
+        return Check("value size", "warn", small, APPLIED)
+    return Check("value size", "pass", f"values of {value_bytes_max / MIB:.0f} MiB fit", APPLIED)
+
+
+def commit_log(settings: Settings, copies: int) -> Check:
+    """Whether an acknowledged write is on a disk."""
+    sync = settings.get("commitlog_sync")
+    if sync is None:
+        return Check("commit log", "warn", "cannot be told", DURABLE)
+    if sync != "periodic":
+        return Check("commit log", "pass", f"{sync}: on disk before it is acknowledged", DURABLE)
+    period = settings.get("commitlog_sync_period", "its period")
+    lost = f"periodic: machines that lose power at the same time lose what they acknowledged in {period}"
+    return Check(
+        "commit log", "pass" if copies > 1 else "warn", f"{lost}; batch or group waits for it", DURABLE
+    )
+
+
+def number(settings: Settings, name: str) -> int | None:
+    """A whole number; None: not told."""
+    found = re.fullmatch(r"-?\d+", settings.get(name, ""))
+    return int(found[0]) if found else None
+
+
+def in_bytes(text: str) -> int | None:
+    """A size as Cassandra writes it; None: none, or no limit."""
+    found = re.fullmatch(r"(\d+)(B|KiB|MiB|GiB)", text)
+    return int(found[1]) * UNITS[found[2]] if found else None
+
+
+# -- partitions ------------------------------------------------------------------------------------------
+
+
+def _largest(space: CassandraNamespace) -> int | None:
+    """Bytes of the largest partition with rows, of any namespace of the keyspace; None: not told."""
+    found: list[int] = []
+    session, keyspace = space.session, space.settings.keyspace
+    for host in session.hosts():
+        try:
+            rows: list[Fields] = session.plain(LARGEST, host=host)
+            of = [r for r in rows if (r["keyspace_name"], r["table_name"]) == (keyspace, "tidegate_rows")]
+            found += [int(row["mebibytes"]) * MIB for row in of]
+        except (ConfigError, KeyError):
+            estimates = session.plain(ESTIMATES, keyspace, host=host)
+            found += [r["mean_partition_size"] for r in estimates if r["table_name"] == "tidegate_rows"]
+    return max(found, default=None)
+
+
+def partitions(largest: int | None, groups: int | None) -> Check:
+    """A key group of a table is one partition; key groups are fixed for life."""
+    if largest is None:
+        return Check("partitions", "pass", "none yet, or their sizes are not told", READ)
+    shown = f"the largest takes {largest / MIB:,.0f} MiB"
+    if largest <= PARTITION_WARN_BYTES:
+        return Check("partitions", "pass", shown, READ)
+    advice = "more key groups"
+    if groups is not None:
+        times = -(-largest // PARTITION_WANTED_BYTES)
+        advice = f"{min(KEY_GROUPS_MAX, 1 << (groups * times - 1).bit_length()):,} key groups, not {groups:,}"
+    found = f"{shown}, and above 100 all gets slow; make the next namespace of that size with {advice}"
+    return Check("partitions", "warn", found, READ)

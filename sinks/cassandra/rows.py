@@ -1,0 +1,471 @@
+"""The rows of a Cassandra store: applied, counted, read, retired. The pointer stands elsewhere.
+
+A row's timestamp is its version's ``decided_at``, and so is that of the tombstones a version
+brings, so that whatever is written again, however late, is what was there before, or stays
+deleted. Every delete is bounded by a version: ``version < N`` of one key, where N is a row of that
+key at or below the horizon. So a row that is found is right whatever was deleted meanwhile: a
+delete that takes a newer row of the key away takes the older ones with it, in one tombstone.
+Only a key that is not found may have been retired, and then the horizon, which moves before
+anything is deleted, has passed the version (``CassandraNamespace.check_after``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from cassandra import ConsistencyLevel
+
+from tidegate.errors import CorruptError
+from tidegate.keys.groups import key_group
+from tidegate.sinks.cassandra.client.batch import (
+    Packed,
+    PackedBatch,
+    bigint,
+    bound,
+    joined,
+    one,
+    routing_key,
+    rows,
+    rows_of_groups,
+    statement,
+)
+from tidegate.sinks.cassandra.namespace import CassandraNamespace
+from tidegate.sinks.records import CatalogEntry, Counts, Finding, Stamp, Stopped
+from tidegate.sinks.rules.attempts import other_attempt
+from tidegate.sinks.rules.expiry import SweepPage, is_hidden, unreachable
+from tidegate.sinks.rules.layout import unpack
+from tidegate.sinks.rules.reads import batch_of, by_group
+from tidegate.wal.frame import Chunk, Run
+from tidegate.wal.value_flags import DELETES
+
+KEY_MAX = 65_535
+"""Cassandra refuses to be asked for a longer one. None is written: keys of all stores are shorter."""
+KEYS_AT_ONCE = 100
+"""Keys in one request: each is a slice of its own for the server."""
+TOGETHER, TOGETHER_BYTES = 10, 5 * 1024
+"""Partitions in one request, and their bytes: servers warn of more, and refuse ten times as many bytes
+(unlogged_batch_across_partitions_warn_threshold, batch_size_warn_threshold and _fail_threshold)."""
+PACKED_ROWS = 16_384
+"""Rows that are packed at once; a larger run is packed alone. So many key groups take few calls of Arrow, in
+memory that the processor's cache holds.
+"""
+PAGE_FIRST, PAGE_ROWS = 32, 500
+PAGE_BYTES = 2 * 1024 * 1024
+SEAL = ""
+"""The note that a key group is sealed: of a table without a name, which no table is. Before the name of the
+table a note has its attempt and a ``/``, which no name has; those of older releases have neither.
+"""
+
+Request = tuple[Any, int]
+Part = tuple[tuple[bytes, ...], Packed]
+"""Statements of one partition, and which."""
+
+
+class _Table(NamedTuple):
+    """Rows of one table: key group (numpy), key and stored value (Arrow) of each."""
+
+    name: str
+    groups: Any
+    keys: Any
+    values: Any
+
+
+class Rows:
+    """The rows and notes of one space."""
+
+    def __init__(self, space: CassandraNamespace) -> None:
+        self._space = space
+        self._listed: set[tuple[Any, str]] = set()
+        self._expiry_rows = PAGE_FIRST
+        self.begun: Stamp | None = None
+        """The version that this instance began last: it is above the visible one, so above all merged."""
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def apply(self, stamp: Stamp, chunks: Sequence[Chunk]) -> None:
+        """Write the changes and, once they are acknowledged, how many there were."""
+        if stamp != self.begun and self.is_merged(stamp.version):
+            return
+        self.rewrite(stamp, [run for chunk in chunks for run in chunk.runs])
+        notes: dict[tuple[int, str, int], int] = {}
+        for chunk in chunks:
+            counted: dict[tuple[int, str, int], int] = defaultdict(int)
+            for run in chunk.runs:
+                counted[run.group, run.table, chunk.ordinal] += len(run.keys)
+            notes |= counted  # a chunk that comes again counts once
+        named = [(group, noted_as(stamp, table), at, rows) for (group, table, at), rows in notes.items()]
+        self.note(stamp, named)
+
+    def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
+        """Write rows, whatever the horizon is. One that was replaced since is hidden by a tombstone that is
+        newer, or by the row that replaced it.
+        """
+        self._list_tables({run.table for run in runs})
+        head, version = self._start_of("put_row", 6), bound(bigint(stamp.version))
+        puts = self._parts(head, version, _tables(runs), with_values=True)
+        self._send(self._batches(stamp, _in_turns(puts)))
+
+    def seal(self, stamp: Stamp, counts: Counts) -> list[str]:
+        """Seal what is whole; in words, what is not. WalGapError: notes of another attempt are there."""
+        if self.is_merged(stamp.version):
+            return []
+        sealed, found, others = self._notes(stamp, counts)
+        if others:
+            raise other_attempt(self._space.where, stamp, min(others))
+        whole = [
+            group
+            for group in counts
+            if group not in sealed and _without_zeros(counts[group]) == found.get(group, {})
+        ]
+        name = noted_as(stamp, SEAL)
+        self.note(stamp, [(group, name, 0, sum(counts[group].values())) for group in whole])
+        wrong = sorted(counts.keys() - sealed - set(whole))
+        return [
+            f"key group {group}: {found.get(group, {})} instead of {dict(counts[group])}" for group in wrong
+        ]
+
+    def is_merged(self, version: int) -> bool:
+        """Whether the version is below the horizon, or not above what the store was filled with: whole long
+        ago, and replaced ones of its rows may be gone. What comes late is left out; were it sent all the
+        same, the tombstones are newer.
+        """
+        if version > self._space.merged:
+            self._space.look()
+        return version <= self._space.merged
+
+    def _list_tables(self, tables: set[str]) -> None:
+        space = self._space.made.space
+        for table in sorted(tables):
+            if (space, table) not in self._listed:
+                self._space.write("put_table", space, table)
+                self._listed.add((space, table))
+
+    def note(self, stamp: Stamp, notes: Sequence[tuple[int, str, int, int]]) -> None:
+        """Write notes of the version: key group, name, chunk, number."""
+        self._send(self.requests_to_note(stamp, notes))
+
+    def requests_to_note(self, stamp: Stamp, notes: Sequence[tuple[int, str, int, int]]) -> Iterator[Request]:
+        of = self._space.made.space.bytes, bigint(stamp.version)
+        head = self._start_of("note", 6)
+        encoded = [
+            one(head + bound(*of), _int(group), table.encode(), _int(chunk), bigint(changes))
+            for group, table, chunk, changes in notes
+        ]
+        return (self._batch(of, packed, stamp) for packed in _joined(encoded))
+
+    def _notes(
+        self, stamp: Stamp, counts: Counts, *, older: bool = False
+    ) -> tuple[set[int], dict[int, dict[str, int]], set[str]]:
+        """Which of the key groups are sealed, what they were brought, and which other attempts noted there.
+        ``older``: a seal by a release that named no attempt counts.
+        """
+        sealed, found, others = set[int](), dict[int, dict[str, int]](), set[str]()
+        noted = self._space.rows("notes", stamp.version, min(counts), max(counts)) if counts else ()
+        for group, name, changes in noted:
+            attempt, _, table = name.rpartition("/")
+            own = attempt == stamp.attempt
+            if table == SEAL and (own or (older and not attempt)):
+                sealed.add(group)
+            elif own:
+                of_group = found.setdefault(group, {})
+                of_group[table] = of_group.get(table, 0) + changes
+            elif attempt:
+                others.add(attempt)
+        return sealed, found, others
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def get(self, table: str, key: bytes, version: int, start: int) -> bytes | None:
+        """The stored value of a key. One request if there is a row, delete markers included."""
+        group = key_group(key, self._space.made.identity.key_groups)
+        found = self._space.rows("get", table, group, key, version, start) if len(key) <= KEY_MAX else []
+        if not found:
+            self._space.check_after(version)
+            return None
+        stored: bytes = found[0][0]
+        return stored
+
+    def look_up(self, name: str, table: str, keys: Sequence[bytes], *bounds: int) -> list[bytes | None]:
+        """Stored values, aligned with ``keys``, by a statement on some keys of a partition."""
+        space, found = self._space, dict[bytes, bytes]()
+        distinct = [key for key in dict.fromkeys(keys) if len(key) <= KEY_MAX]
+        asked = by_group(distinct, space.made.identity.key_groups, KEYS_AT_ONCE)
+        requests = (
+            (
+                space.session.bind(
+                    name,
+                    (space.made.space, table, group, [distinct[at] for at in some], *bounds),
+                    space.read_at,
+                ),
+                sum(len(distinct[at]) for at in some),
+            )
+            for group, some in asked
+        )
+        for answer in space.session.each(requests):
+            found.update(answer)
+        return [found.get(key) for key in keys]
+
+    def scan(self, table: str, group: int, version: int, start: int) -> Iterator[Any]:
+        """Rows of a key group, page by page; each page is a request of its own."""
+        last, limit = None, PAGE_FIRST
+        while True:
+            of = (table, group) if last is None else (table, group, last)
+            name = "first_page" if last is None else "page"
+            page = self._space.rows(name, *of, version, start, limit)
+            self._space.check_after(version)  # what is missing in the page may have been retired
+            if page:
+                last = page[-1][0]
+                yield batch_of([key for key, _ in page], [value for _, value in page])
+            if len(page) < limit:
+                return
+            limit = _next_limit(page)
+
+    # -- retirement ----------------------------------------------------------------------------
+
+    def retire(self, stamp: Stamp, changes: Iterable[Chunk], stopped: Stopped) -> bool:
+        """Delete what these changes have replaced: one tombstone per key, bounded by the version. False:
+        stopped between two chunks.
+        """
+        version = bound(bigint(stamp.version))
+        below, until = self._start_of("drop_below", 5), self._start_of("drop_until", 5)
+        for chunk in changes:
+            if stopped():
+                return False
+            tables = _tables(chunk.runs)
+            for head, deleted in ((below, False), (until, True)):
+                gone = self._parts(head, version, [_only(table, deleted=deleted) for table in tables])
+                self._send(self._batches(stamp, itertools.chain.from_iterable(gone)))
+        return True
+
+    def retire_replaced(self, stamp: Stamp, table: str) -> None:
+        """A table that the version emptied: everything that was written before it goes."""
+        self._each_group("drop_older", stamp.decided_at_us - 1, table)
+
+    def drop_expired(
+        self, table: str, group: int, last: bytes | None, most: int, entry: CatalogEntry
+    ) -> SweepPage:
+        """Delete what had expired when the entry's version was decided, at or below the horizon, of some
+        keys behind ``last``: as a delete marker at or below the horizon, with all that is older.
+        """
+        limit = min(most, self._expiry_rows)
+        of = (table, group) if last is None else (table, group, last)
+        page = self._space.rows("first_newest" if last is None else "newest", *of, entry.version, limit)
+        old: dict[tuple[int, int], list[bytes]] = defaultdict(list)
+        for key, version, value, written_us in page:
+            if is_hidden(value, entry.decided_at_us):
+                old[version, written_us].append(key)
+        head = self._start_of("drop_until", 5) + bound(*self._partition(table, group))
+        self._send(
+            self._batch(self._partition(table, group), packed, Stamp(version, written_us))
+            for (version, written_us), keys in old.items()
+            for packed in rows(head, pa.array(keys, pa.binary()), bound(bigint(version)))
+        )
+        if page:
+            self._expiry_rows = _next_limit([(key, value) for key, _, value, _ in page])
+        following = page[-1][0] if len(page) == limit else None
+        return SweepPage(len(page), sum(map(len, old.values())), following)
+
+    def drop_lost(self, lost: Sequence[Stamp]) -> None:
+        """Delete every row that these attempts have written, by their times: nothing else has those. Every
+        node is asked: rows that reached one of them alone would come back.
+        """
+        lowest, times = min(one.version for one in lost), {one.decided_at_us for one in lost}
+        head = self._start_of("drop_version", 5)
+        for table, group, key, versions in self._keys(level=ConsistencyLevel.ALL):
+            of = self._partition(table, group)
+            gone = [(v, at_us) for v, (_, at_us) in versions.items() if v >= lowest and at_us in times]
+            self._send(
+                self._batch(of, one(head, *of, key, bigint(version)), Stamp(version, at_us))
+                for version, at_us in gone
+            )
+
+    def drop_noted(self, stamp: Stamp, notes: Iterable[tuple[int, str, int]]) -> None:
+        """Delete these notes of the attempt: key group, name, chunk."""
+        of = self._space.made.space.bytes, bigint(stamp.version)
+        head = self._start_of("drop_note", 5)
+        encoded = [one(head, *of, _int(group), name.encode(), _int(chunk)) for group, name, chunk in notes]
+        self._send(self._batch(of, packed, stamp) for packed in _joined(encoded))
+
+    def drop_notes(self, version: int, timestamp_us: int) -> None:
+        """The version is below the horizon: it is whole, and nobody asks any more."""
+        self._space.write("drop_notes", timestamp_us, self._space.made.space, version)
+
+    # -- checking ------------------------------------------------------------------------------
+
+    def verify(self, stamp: Stamp, counts: Counts) -> Iterator[Finding]:
+        if self.is_merged(stamp.version):
+            return
+        sealed, _, _ = self._notes(stamp, counts, older=True)
+        for group in sorted(counts):
+            where = f"{self._space.where}, version {stamp.version}, key group {group}"
+            if group not in sealed:
+                yield Finding(where, "sealed", "not sealed")
+            for table, changes in sorted(counts[group].items()):
+                ((found,),) = self._space.rows("count_version", table, group, stamp.version)
+                if found != changes:
+                    yield Finding(f"{where}, table {table}", f"{changes} rows", f"{found} rows")
+
+    def malformed(self) -> Iterator[Finding]:
+        """Stored values that are none."""
+        for table, group, key, versions in self._keys():
+            for version, (value, _) in versions.items():
+                try:
+                    unpack(value)
+                except CorruptError as error:
+                    where = f"{self._space.where}, table {table}, key group {group}, key {key!r}"
+                    yield Finding(f"{where}, version {version}", "a stored value", str(error))
+
+    # -- vacuum and drop -------------------------------------------------------------------------
+
+    def vacuum(self, horizon: int, starts: Mapping[str, int], at_us: int, *, dry_run: bool) -> int:
+        """Delete rows that no reader at or above the horizon reaches; how many there are."""
+        gone = 0
+        for table, group, key, versions in self._keys():
+            stored = {version: value for version, (value, _) in versions.items()}
+            old = unreachable(stored, horizon, starts.get(table, 0), at_us)
+            gone += len(old)
+            if old and not dry_run:
+                # One tombstone for all: a reader that is too late finds none of them, and is refused.
+                timestamp_us = max(versions[version][1] for version in old)
+                packed = one(
+                    self._start_of("drop_until", 5),
+                    *self._partition(table, group),
+                    key,
+                    bigint(old[-1]),
+                )
+                stamp = Stamp(old[-1], timestamp_us)
+                self._send(iter([self._batch(self._partition(table, group), packed, stamp)]))
+        return gone
+
+    def tables(self) -> list[str]:
+        """Every table that may have rows."""
+        return sorted(table for (table,) in self._space.rows("tables"))
+
+    def _keys(
+        self, level: int | None = None
+    ) -> Iterator[tuple[str, int, bytes, dict[int, tuple[bytes, int]]]]:
+        """Every key with all its rows: (table, key group, key, version -> value and timestamp)."""
+        space = self._space
+        level = space.read_at if level is None else level
+        for table in self.tables():
+            for group in range(space.made.identity.key_groups):
+                found = space.session.stream("all_rows", space.made.space, table, group, level=level)
+                for key, of_key in itertools.groupby(found, lambda row: row[0]):
+                    yield table, group, key, {row[1]: (row[2], row[3]) for row in of_key}
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def _partition(self, table: str, group: int) -> tuple[bytes, ...]:
+        return self._space.made.space.bytes, table.encode(), _int(group)
+
+    def _start_of(self, name: str, values: int) -> bytes:
+        return statement(self._space.session.prepared(name).query_id, values)
+
+    def _parts(
+        self, head: bytes, tail: bytes, tables: Iterable[_Table], *, with_values: bool = False
+    ) -> Iterator[Iterator[Part]]:
+        """A statement for each row: for each key group of each table its parts."""
+        space = self._space.made.space.bytes
+        for of in tables:
+            table = of.name.encode()
+            values = of.values if with_values else None
+            for group, some in rows_of_groups(head + bound(space, table), of.groups, of.keys, tail, values):
+                yield zip(itertools.repeat((space, table, _int(group))), some, strict=False)
+
+    def _batches(self, stamp: Stamp, parts: Iterable[Part]) -> Iterator[Request]:
+        """A request for each part; small ones go together where the same nodes have their partitions."""
+        session, waiting = self._space.session, defaultdict[Any, list[Part]](list)
+        for of, packed in parts:
+            if packed.weight > TOGETHER_BYTES // 2:
+                yield self._batch(of, packed, stamp)
+                continue
+            together = waiting[session.replicas(routing_key(of))]
+            weight = packed.weight + sum(other.weight for _, other in together)
+            if weight > TOGETHER_BYTES or len(together) == TOGETHER:
+                yield self._batch(together[0][0], joined(packed for _, packed in together), stamp)
+                together.clear()
+            together.append((of, packed))
+        for together in waiting.values():
+            yield self._batch(together[0][0], joined(packed for _, packed in together), stamp)
+
+    def _batch(self, of: tuple[bytes, ...], packed: Packed, stamp: Stamp) -> tuple[Any, int]:
+        space = self._space
+        batch = PackedBatch(space.settings.keyspace, of, packed, stamp.decided_at_us, space.write_at)
+        return batch, packed.weight
+
+    def _send(self, requests: Iterator[tuple[Any, int]]) -> None:
+        """On return all are acknowledged."""
+        for _ in self._space.session.each(requests):
+            pass
+
+    def _each_group(self, name: str, timestamp_us: int, table: str) -> None:
+        space = self._space
+        self._send(
+            (space.session.bind(name, (timestamp_us, space.made.space, table, group), space.write_at), 1)
+            for group in range(space.made.identity.key_groups)
+        )
+
+
+def noted_as(stamp: Stamp, table: str) -> str:
+    """The name under which a chunk or a seal is noted: with its attempt, so no other's is added to it."""
+    return f"{stamp.attempt}/{table}" if stamp.attempt else table
+
+
+def _in_turns(of_each: Iterable[Iterator[Part]]) -> Iterator[Part]:
+    """One part of each partition after the other: writers of one partition wait for each other there."""
+    for some in itertools.zip_longest(*of_each):
+        yield from (part for part in some if part is not None)
+
+
+def _tables(runs: Sequence[Run]) -> list[_Table]:
+    """The rows of all runs, by table; runs of few rows together."""
+    together: list[list[Run]] = []
+    rows = PACKED_ROWS
+    for run in sorted(runs, key=lambda run: run.table):
+        if rows + len(run.keys) > PACKED_ROWS or together[-1][0].table != run.table:
+            together.append([])
+            rows = 0
+        together[-1].append(run)
+        rows += len(run.keys)
+    return [
+        _Table(
+            some[0].table,
+            np.repeat([run.group for run in some], [len(run.keys) for run in some]),
+            pa.concat_arrays([run.keys for run in some]),
+            pa.concat_arrays([run.values for run in some]),
+        )
+        for some in together
+    ]
+
+
+def _only(table: _Table, *, deleted: bool) -> _Table:
+    """Its deletes alone, or all but these."""
+    wanted = pc.is_in(pc.binary_slice(table.values, 0, 1), pa.array(DELETES))
+    wanted = wanted if deleted else pc.invert(wanted)
+    groups = table.groups[wanted.to_numpy(zero_copy_only=False)]
+    return _Table(table.name, groups, table.keys.filter(wanted), table.values.filter(wanted))
+
+
+def _joined(statements: Sequence[Packed], at_once: int = 1_000) -> Iterator[Packed]:
+    for at in range(0, len(statements), at_once):
+        yield joined(statements[at : at + at_once])
+
+
+def _next_limit(page: Sequence[tuple[bytes, bytes]]) -> int:
+    """So many rows as fit into ``PAGE_BYTES`` if they are like these."""
+    mean_bytes = sum(len(key) + len(value) for key, value in page) // len(page) + 1
+    return max(1, min(PAGE_ROWS, PAGE_BYTES // mean_bytes))
+
+
+def _int(number: int) -> bytes:
+    return number.to_bytes(4, "big", signed=True)
+
+
+def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
+    return {table: rows for table, rows in counts.items() if rows}

@@ -1,0 +1,314 @@
+"""The store on Cassandra: every version's rows beside each other, a pointer moved by conditional writes.
+
+Durable, larger than memory, on many nodes. What decides (which namespace, the pointer, claims,
+flips, the horizon) is a conditional write, agreed on by Paxos; everything else may be repeated.
+docs/storage-format.md has the layout, docs/decisions/0014 why it is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tidegate.base.checks import Check
+from tidegate.errors import IncompleteError
+from tidegate.sinks.aliases import Aliases
+from tidegate.sinks.cassandra import leases
+from tidegate.sinks.cassandra.aliases import CassandraAliases
+from tidegate.sinks.cassandra.attempts import NotedAttempts
+from tidegate.sinks.cassandra.checks import set_up
+from tidegate.sinks.cassandra.namespace import NEVER_AGAIN_US, CassandraNamespace, milliseconds
+from tidegate.sinks.cassandra.rows import Rows
+from tidegate.sinks.records import (
+    CatalogEntry,
+    Counts,
+    Finding,
+    Identity,
+    Pointer,
+    Stamp,
+    Stopped,
+    Vacuumed,
+    never,
+)
+from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
+from tidegate.sinks.rules.leases import Lease, LeaseInfo, Limits, check_leasable
+from tidegate.sinks.rules.reads import check_fillable, decode, dropped, encode
+from tidegate.sinks.store import Store
+from tidegate.wal.frame import Chunk, Run
+from tidegate.wal.record import TableSchema
+
+
+class CassandraStore(Store):
+    """A namespace in a keyspace. Connects when it is first used. ``options``: ``client/settings.py``."""
+
+    can_be_filled = can_rewrite = True
+    apply_bytes = 16 * 1024 * 1024
+    """A frame has few partitions, whose writers wait for each other; more of them keep the nodes busy."""
+    value_bytes_max = 15 * 1024 * 1024
+    """A server takes a write of up to half its commit log's segments, 16 MiB unless set otherwise."""
+
+    size_counts = "all namespaces and copies of this data centre, as its nodes last estimated"
+
+    def __init__(self, url: str, namespace: str, **options: Any) -> None:
+        self._space = CassandraNamespace(url, namespace, options)
+        self._rows = Rows(self._space)
+        self._attempts = NotedAttempts(self._space, self._rows)
+        self._sweep = ExpirySweep()
+        self.where = self._space.where
+
+    # -- identity ------------------------------------------------------------------------------
+
+    def identity(self) -> Identity | None:
+        return self._space.identity()
+
+    def prepare(self) -> list[str]:
+        return self._space.prepare()
+
+    def create(self, identity: Identity) -> Identity:
+        return self._space.create(identity)
+
+    def aliases(self) -> Aliases:
+        return CassandraAliases(self._space)
+
+    # -- the pointer ---------------------------------------------------------------------------
+
+    def pointer(self) -> Pointer:
+        return self._space.look().pointer
+
+    def claim(self, epoch: int, writer: str) -> int:
+        self._space.writing = True
+        claimed = self._space.decide(("claim", epoch, writer, self._space.made.space, epoch), again=True)
+        if claimed[0]:
+            return epoch
+        if len(claimed) == 1 or claimed[1] is None:  # Scylla gives a row of nulls
+            raise dropped(self.where)
+        return int(claimed[1])
+
+    def heartbeat(self, epoch: int) -> None:
+        self._space.decide(("heartbeat", self._space.made.space, epoch))
+
+    def publish(self, entry: CatalogEntry, epoch: int) -> bool:
+        self._space.writing = True
+        space, version = self._space.made.space, entry.version
+        flip = ("flip", version, entry.digest, epoch, space, version - 1, version, epoch)
+        return bool(self._space.decide(flip, self._entered(entry))[0])
+
+    def _entered(self, entry: CatalogEntry) -> tuple[Any, ...]:
+        content = encode(msgspec.structs.replace(entry, published_at_us=0)).decode()
+        return "enter_version", self._space.made.space, entry.version, content
+
+    # -- writing a decided version ---------------------------------------------------------------
+
+    def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
+        space = self._space.made.space
+        for schema in schemas:
+            self._space.write("put_schema", space, schema.schema_id, encode(schema).decode())
+
+    def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
+        return self._attempts.begin(stamp, schemas, epoch)
+
+    def begun(self) -> list[Stamp]:
+        return self._attempts.begun()
+
+    def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
+        self._attempts.discard(lost, epoch)
+
+    def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
+        self._attempts.refuse_other(stamp)
+        self._rows.apply(stamp, chunks)
+
+    def seal(self, stamp: Stamp, counts: Counts) -> None:
+        wrong = self._rows.seal(stamp, counts)
+        if wrong:
+            raise IncompleteError(
+                f"{self.where}: version {stamp.version} is not whole in {len(wrong)} key groups:"
+                f" {'; '.join(wrong[:3])}"
+            )
+
+    def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
+        self._rows.rewrite(stamp, runs)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def catalog(self, oldest: int = 0, newest: int | None = None) -> list[CatalogEntry]:
+        pointer = self.pointer()
+        first = max(oldest, pointer.horizon, 1)
+        last = pointer.visible if newest is None else min(newest, pointer.visible)
+        found = self._entries(first, last)
+        if len(found) <= last - first:
+            # A flip whose coordinator died is on one node, maybe, and a read repaired its pointer alone.
+            self._space.look(settle=True)
+            found = self._entries(first, last)
+        return found
+
+    def _entries(self, first: int, last: int) -> list[CatalogEntry]:
+        return [
+            msgspec.structs.replace(
+                decode(self.where, entry, CatalogEntry), published_at_us=milliseconds(published) * 1_000
+            )
+            for entry, published in reversed(self._space.rows("catalog", first, last))
+            if entry is not None and published is not None
+        ]
+
+    def schemas(self) -> dict[str, TableSchema]:
+        return {name: decode(self.where, one, TableSchema) for name, one in self._space.rows("schemas")}
+
+    def get_stored_one(self, table: str, key: bytes, version: int, start: int = 0) -> bytes | None:
+        self._space.check_before(version)
+        return self._rows.get(table, key, version, start)
+
+    def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+        self._space.check_before(version)
+        found = self._rows.look_up("get_some", table, keys, version, start)
+        if None in found:
+            self._space.check_after(version)
+        return pa.array(found, pa.binary())
+
+    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+        self._space.check_before(version)
+        yield from self._rows.scan(table, group, version, start)
+
+    # -- leases and retirement -----------------------------------------------------------------------
+
+    def lease(self, lease: Lease, ttl_s: float) -> None:
+        if self._space.settings.leases:
+            leases.lease(self._space, lease, ttl_s)
+        else:  # nothing holds the version: a read of what was retired finds that out by itself (0014)
+            pointer = self.pointer()
+            check_leasable(self.where, lease, ttl_s, pointer.visible, pointer.horizon)
+
+    def release(self, lease_id: str) -> None:
+        if self._space.settings.leases:
+            leases.release(self._space, lease_id)
+
+    def leases(self) -> list[LeaseInfo]:
+        return leases.leases(self._space)
+
+    def announce(
+        self,
+        horizon: int,
+        *,
+        max_lease_s: float | None = None,
+        max_layers: int | None = None,
+        keep_versions: int | None = None,
+        max_leases: int | None = None,
+    ) -> int:
+        limits = Limits(max_lease_s, max_layers, keep_versions)
+        return leases.announce(self._space, horizon, limits, self._published_us)
+
+    def _published_us(self, version: int) -> int | None:
+        return next((entry.published_at_us for entry in self._entries(version, version)), None)
+
+    def retire(
+        self, stamp: Stamp, counts: Counts, changes: Iterable[Chunk], stopped: Stopped = never
+    ) -> bool:
+        if not self._rows.retire(stamp, changes, stopped):
+            return False
+        for table, start in self._starts(self.pointer().horizon).items():
+            if start == stamp.version:
+                if stopped():
+                    return False
+                self._rows.retire_replaced(stamp, table)
+        self._rows.drop_notes(stamp.version - 1, stamp.decided_at_us)
+        self._forget(stamp.version)
+        return True
+
+    def drop_expired(self, rows: int) -> int:
+        entry = self._entry(self.pointer().horizon)
+        if entry is None:
+            return 0
+
+        def look(table: str, group: int, following: bytes | None, most: int) -> SweepPage:
+            return self._rows.drop_expired(table, group, following, most, entry)
+
+        return self._sweep.run(rows, entry, self._space.made.identity.key_groups, look)
+
+    def _entry(self, version: int) -> CatalogEntry | None:
+        return next(iter(self.catalog(version, version)), None) if version else None
+
+    def _starts(self, version: int) -> dict[str, int]:
+        entries = self.catalog(version, version) if version else []
+        return {table: at.start for entry in entries for table, at in entry.tables.items()}
+
+    def _forget(self, version: int) -> None:
+        """Catalog entries up to the version and below the horizon go, if it is what it was."""
+        space, horizon = self._space.made.space, self.pointer().horizon
+        end = min(version + 1, horizon)
+        if end:
+            self._space.decide(("same_horizon", horizon, space, horizon), ("forget_versions", space, end))
+
+    # -- filling a new store from another one ---------------------------------------------------------
+
+    def begin_fill(self, entry: CatalogEntry, epoch: int) -> int:
+        check_fillable(self.where, entry.version)
+        version, made = entry.version, self._space.made
+        self._space.decide(("begin_fill", version, made.space, version, epoch), again=True)
+        pointer = self.pointer()
+        if pointer.visible or pointer.epoch > epoch:
+            return 0
+        if pointer.horizon == version:
+            self._rows.begun = Stamp(version, entry.decided_at_us, entry.attempt)
+            # What an older filler wrote, and what it still may write late: its version's timestamp is older.
+            for table in {*entry.tables, *self._rows.tables()}:
+                self._rows.retire_replaced(Stamp(version, entry.decided_at_us), table)
+        return pointer.horizon
+
+    def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
+        self._space.writing = True
+        space, version = self._space.made.space, entry.version
+        flip = ("flip_filled", version, version, entry.digest, epoch, space, version, epoch)
+        return bool(self._space.decide(flip, self._entered(entry))[0])
+
+    # -- checking ---------------------------------------------------------------------------------------
+
+    def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
+        return list(self._rows.verify(stamp, counts))
+
+    def size(self) -> int:
+        return self._space.session.size()
+
+    def checks(self, *, thorough: bool = False) -> list[Check]:
+        return set_up(self._space, self.value_bytes_max, thorough=thorough)
+
+    def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
+        return pa.array(self._rows.look_up("of_version", table, keys, version), pa.binary())
+
+    def self_check(self) -> Iterator[Finding]:
+        pointer, entries = self.pointer(), self.catalog()
+        expected = list(range(max(pointer.horizon, 1), pointer.visible + 1))
+        found = [entry.version for entry in entries]
+        if found != expected:
+            yield Finding(f"{self.where}, catalog", f"versions {expected}", f"versions {found}")
+        if entries and entries[-1].digest != pointer.digest:
+            yield Finding(f"{self.where}, pointer", f"digest {entries[-1].digest}", pointer.digest)
+        yield from self._rows.malformed()
+
+    # -- mending and ending -----------------------------------------------------------------------------
+
+    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+        pointer = self.pointer()
+        if pointer.filling_at:
+            return Vacuumed()  # the version that is being written may not be taken for an old one
+        horizon = pointer.horizon
+        entry = self._entry(horizon)
+        starts = {table: at.start for table, at in entry.tables.items()} if entry else {}
+        at_us = entry.decided_at_us if entry else 0
+        rows = self._rows.vacuum(horizon, starts, at_us, dry_run=dry_run) if horizon else 0
+        entries = len(self._space.rows("versions_below", horizon))
+        ran_out = leases.ran_out(self._space)
+        if not dry_run:
+            for entry_version in [version for (version,) in self._space.rows("versions_below", horizon)]:
+                self._rows.drop_notes(entry_version, NEVER_AGAIN_US)
+            self._forget(horizon)
+            leases.announce(self._space, 0, Limits(), self._published_us)  # leases that ran out go
+        return Vacuumed(rows, 0, ran_out, entries)
+
+    def drop(self) -> bool:
+        begun = self._space.begin_drop()
+        return self._space.finish_drop() or begun
+
+    def close(self) -> None:
+        self._space.close()

@@ -1,0 +1,222 @@
+"""What differs between two versions of a table, from its store alone: streamed, key group by key group.
+
+Two ways. Where rows neither expire nor were emptied in between, only what was written in between is read,
+and looked up at the older version: the cost grows with the changes (I11). Else both versions are scanned,
+side by side.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.rules.reads import BATCH, check_kept, values_at
+from tidegate.sinks.store import Store
+from tidegate.wal.record import TableAt
+from tidegate.wal.value_flags import DELETE, DELETES
+
+DIFFERENCES = pa.schema(
+    [pa.field("key", pa.binary()), pa.field("before", pa.binary()), pa.field("after", pa.binary())]
+)
+"""Values without flags byte; ``before`` is null where a key is new, ``after`` where it is gone."""
+
+KEYS_AT_ONCE = 500
+"""So many keys are looked up at the older version by one call."""
+
+
+def stored_differences(
+    store: Store, table: str, group: int, before: CatalogEntry | None, after: CatalogEntry | None
+) -> Iterator[Any]:
+    """Rows of one key group that differ, by key: record batches of ``DIFFERENCES``, none empty.
+
+    Either version may be the newer one; None is before the first version: nothing. A row that was
+    written again with the same value does not differ. Values are compared as they are stored.
+    Both versions must be held by leases, and nothing is held open in the store between batches.
+
+    SnapshotExpiredError: a version was retired meanwhile. VersionRegressedError: one is not visible.
+    """
+    if before is None or (after is not None and before.version <= after.version):
+        yield from _forward(store, table, group, before, after)
+        return
+    for batch in _forward(store, table, group, after, before):
+        yield batch.select(["key", "after", "before"]).rename_columns(DIFFERENCES.names)
+
+
+def untouched(store: Store, older: CatalogEntry | None, newer: CatalogEntry) -> frozenset[str]:
+    """The tables that no version above ``older`` and up to ``newer`` changed, by the catalog alone."""
+    if older is None:
+        return frozenset()
+    between = store.catalog(older.version + 1, newer.version)
+    if len(between) != newer.version - older.version:
+        return frozenset()  # unknown: some were retired
+    written = {table for entry in between for table, changes in entry.changes.items() if changes}
+    return frozenset(
+        table
+        for table, at in newer.tables.items()
+        if table not in written and _follows(older.tables.get(table), at)
+    )
+
+
+def _follows(old: TableAt | None, new: TableAt | None) -> bool:
+    """Whether all that happened to the table in between was writing rows."""
+    if old is None or new is None:
+        return False
+    return old.start == new.start and not old.expires and not new.expires
+
+
+def _forward(
+    store: Store, table: str, group: int, older: CatalogEntry | None, newer: CatalogEntry | None
+) -> Iterator[Any]:
+    if older is not None and newer is not None and _follows(older.tables.get(table), newer.tables.get(table)):
+        yield from _written(store, table, group, older, newer)
+        return
+    yield from _side_by_side(_live(store, table, group, older), _live(store, table, group, newer))
+
+
+def changes_to(
+    store: Store, table: str, group: int, now: CatalogEntry, wanted: CatalogEntry
+) -> Iterator[Any]:
+    """What to write above version ``now`` so that readers see the older version ``wanted`` again: record
+    batches (key, value) of stored values, by key, none empty.
+
+    Values go back as they are stored, with their expiry and sequence; what has expired since stays gone.
+    Both versions must be held; errors as ``stored_differences``.
+    """
+    if _follows(wanted.tables.get(table), now.tables.get(table)):
+        start = now.tables[table].start
+        for batch in store.scan_stored(table, group, now.version, max(start, wanted.version + 1)):
+            check_kept(store.where, wanted.version, store.pointer().horizon)
+            for at in range(0, batch.num_rows, KEYS_AT_ONCE):
+                some = batch.slice(at, KEYS_AT_ONCE)
+                then = store.get_stored(table, some["key"].to_pylist(), wanted.version, start)
+                yield from _back(some["key"], some["value"], then)
+        check_kept(store.where, wanted.version, store.pointer().horizon)
+        return
+    for batch in _side_by_side(
+        _stored_live(store, table, group, now), _stored_live(store, table, group, wanted)
+    ):
+        yield from _back(batch["key"], batch["before"], batch["after"])
+
+
+def _back(keys: Any, now: Any, then: Any) -> Iterator[Any]:
+    """The rows to write where ``now`` shall be ``then`` again; nulls and delete markers are absent rows."""
+    value = pc.fill_null(then, DELETE)
+    both_absent = pc.and_(_is_absent(now), _is_absent(then))
+    needed = pc.and_(_differ(now, then), pc.invert(both_absent))
+    yield from _non_empty(pa.record_batch([keys, value], schema=BATCH).filter(needed))
+
+
+def _is_absent(stored: Any) -> Any:
+    flags = pc.binary_slice(stored, 0, 1)
+    return pc.fill_null(pc.is_in(flags, value_set=pa.array(DELETES, pa.binary())), fill_value=True)
+
+
+def _stored_live(store: Store, table: str, group: int, entry: CatalogEntry) -> Iterator[Any]:
+    """Rows that are live at their version, as they are stored."""
+    if table in entry.tables:
+        for batch in store.scan_stored(table, group, entry.version, entry.tables[table].start):
+            keys = batch["key"].to_pylist()
+            live = values_at(store.where, table, keys, batch["value"], entry.decided_at_us).is_valid()
+            yield from _non_empty(batch.filter(live))
+
+
+# -- what was written in between ------------------------------------------------------------------
+
+
+def _written(store: Store, table: str, group: int, older: CatalogEntry, newer: CatalogEntry) -> Iterator[Any]:
+    """The newest rows above the older version, beside what their keys had there.
+
+    None of these rows is dropped, delete markers included, while the horizon is not above the older
+    version; it moves before anything goes, so it is looked at after they were read.
+    """
+    start = newer.tables[table].start
+    for batch in store.scan_stored(table, group, newer.version, max(start, older.version + 1)):
+        check_kept(store.where, older.version, store.pointer().horizon)
+        for at in range(0, batch.num_rows, KEYS_AT_ONCE):
+            some = batch.slice(at, KEYS_AT_ONCE)
+            keys = some["key"].to_pylist()
+            now = values_at(store.where, table, keys, some["value"], newer.decided_at_us)
+            then = store.get_many(table, keys, older.version, start, older.decided_at_us)
+            found = pa.record_batch([some["key"], then, now], schema=DIFFERENCES)
+            yield from _non_empty(found.filter(_differ(then, now)))
+    check_kept(store.where, older.version, store.pointer().horizon)
+
+
+def _differ(one: Any, other: Any) -> Any:
+    """Where two columns do not hold the same; two nulls do."""
+    one_is_null_only = pc.xor(one.is_null(), other.is_null())
+    return pc.or_(one_is_null_only, pc.fill_null(pc.not_equal(one, other), fill_value=False))
+
+
+# -- both versions, side by side ------------------------------------------------------------------
+
+
+def _live(store: Store, table: str, group: int, entry: CatalogEntry | None) -> Iterator[Any]:
+    if entry is not None and table in entry.tables:
+        at = entry.tables[table]
+        yield from store.scan(table, group, entry.version, at.start, entry.decided_at_us)
+
+
+class _Side:
+    """One version's rows by key: a batch at a time, of which a head can be taken."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self.batch: Any = next(batches, None)
+
+    @property
+    def last(self) -> bytes:
+        """The last key of the batch at hand."""
+        last: bytes = self.batch["key"][-1].as_py()
+        return last
+
+    def take(self, bound: bytes) -> Any:
+        """The rows at hand up to the key ``bound``."""
+        if self.batch is None:
+            return EMPTY
+        keys = self.batch["key"]
+        end = bisect.bisect_right(range(len(keys)), bound, key=lambda at: keys[at].as_py())
+        taken, self.batch = self.batch.slice(0, end), self.batch.slice(end)
+        if not self.batch.num_rows:
+            self.batch = next(self._batches, None)
+        return taken
+
+
+# Not pa.array: it imports pandas where that is installed, which takes half a second.
+EMPTY = pa.record_batch([pa.nulls(0, pa.binary())] * 2, names=["key", "value"])
+
+
+def _side_by_side(olds: Iterator[Any], news: Iterator[Any]) -> Iterator[Any]:
+    """Merge two streams of rows by key: only a batch of each is in memory."""
+    old, new = _Side(olds), _Side(news)
+    while sides := [side for side in (old, new) if side.batch is not None]:
+        bound = min(side.last for side in sides)
+        yield from _non_empty(_joined(old.take(bound), new.take(bound)))
+
+
+def _joined(old: Any, new: Any) -> Any:
+    """The rows of two batches that differ, by key; both hold all keys of the same span."""
+    at = pc.index_in(old["key"], value_set=new["key"])
+    kept = old.filter(at.is_valid())
+    now = new["value"].take(at.drop_null())
+    differs = pc.not_equal(kept["value"], now)
+    gone = old.filter(at.is_null())
+    come = new.filter(pc.invert(pc.is_in(new["key"], value_set=old["key"])))
+    parts = [
+        [kept["key"].filter(differs), kept["value"].filter(differs), now.filter(differs)],
+        [gone["key"], gone["value"], pa.nulls(gone.num_rows, pa.binary())],
+        [come["key"], pa.nulls(come.num_rows, pa.binary()), come["value"]],
+    ]
+    columns = [pa.concat_arrays(list(column)) for column in zip(*parts, strict=True)]
+    joined = pa.record_batch(columns, schema=DIFFERENCES)
+    return joined.take(pc.sort_indices(joined["key"]))
+
+
+def _non_empty(batch: Any) -> Iterator[Any]:
+    if batch.num_rows:
+        yield batch

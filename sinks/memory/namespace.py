@@ -1,0 +1,52 @@
+"""What one namespace of the reference store holds: dictionaries under one lock."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+
+from tidegate.options import LEASES_MAX
+from tidegate.sinks.memory.attempts import NotedAttempts
+from tidegate.sinks.memory.rows import without_versions
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.sinks.rules.leases import KeptLease
+from tidegate.wal.record import TableSchema
+
+
+class MemoryNamespace:
+    """What one namespace holds. ``rows``: (table, group) -> key -> version -> stored value."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.empty()
+
+    def empty(self) -> None:
+        """As if nothing had ever been made here."""
+        self.identity: Identity | None = None
+        self.pointer = Pointer()
+        self.heartbeat_us: int | None = None
+        self.catalog: dict[int, CatalogEntry] = {}
+        self.schemas: dict[str, TableSchema] = {}
+        self.leases: dict[str, KeptLease] = {}
+        self.max_leases = LEASES_MAX
+        self.rows: dict[tuple[str, int], dict[bytes, dict[int, bytes]]] = defaultdict(dict)
+        self.floors: dict[int, int] = {}
+        self.applied: dict[tuple[int, int], dict[str, dict[int, int]]] = {}  # group, version -> counts
+        self.sealed: set[tuple[int, int]] = set()
+        self.attempts = NotedAttempts()
+
+    def holding(self, now_us: int) -> list[KeptLease]:
+        """The leases that have not run out."""
+        return [held for held in self.leases.values() if held.expires_us > now_us]
+
+    def published_us(self, version: int) -> int | None:
+        """When a version became visible."""
+        entry = self.catalog.get(version)
+        return entry.published_at_us if entry else None
+
+    def drop_from(self, lowest: int) -> None:
+        """Drop every row, count and seal of versions from the lowest one on."""
+        for at, of_group in self.rows.items():
+            self.rows[at] = without_versions(of_group, lowest)
+        self.applied = {at: counts for at, counts in self.applied.items() if at[1] < lowest}
+        self.sealed = {at for at in self.sealed if at[1] < lowest}

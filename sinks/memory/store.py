@@ -1,0 +1,498 @@
+"""The reference store: plain dictionaries under one lock. Read this one first.
+
+Everything that the interface promises stands here in its simplest form; the other stores do
+the same with files and servers. "Durable" means here: as long as the process lives.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tidegate.base.clock import Clock
+from tidegate.base.names import check_name
+from tidegate.base.urls import redact
+from tidegate.errors import IncompleteError
+from tidegate.keys.groups import key_group
+from tidegate.sinks.aliases import Aliases
+from tidegate.sinks.capabilities import SupportsReadWithPointer
+from tidegate.sinks.memory import aliases as memory_aliases
+from tidegate.sinks.memory.aliases import MemoryAliases
+from tidegate.sinks.memory.namespace import MemoryNamespace
+from tidegate.sinks.memory.rows import (
+    counted_in,
+    drop_below,
+    drop_replaced,
+    drop_up_to,
+    newest_of,
+    put_rows,
+    without_zeros,
+)
+from tidegate.sinks.records import (
+    CatalogEntry,
+    Counts,
+    Finding,
+    Identity,
+    Pointer,
+    Stamp,
+    Stopped,
+    Vacuumed,
+    never,
+)
+from tidegate.sinks.rules import leases as rules
+from tidegate.sinks.rules.attempts import fenced
+from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage, is_hidden, unreachable
+from tidegate.sinks.rules.leases import Lease, LeaseInfo
+from tidegate.sinks.rules.reads import (
+    batch_of,
+    check_fillable,
+    check_kept,
+    check_visible,
+    dropped,
+    nothing_here,
+)
+from tidegate.wal.frame import Chunk, Run
+from tidegate.wal.record import TableSchema
+
+SCAN_ROWS = 1_000
+
+
+_spaces: dict[tuple[str, str], MemoryNamespace] = {}
+_spaces_lock = threading.Lock()
+
+
+def forget(name: str) -> None:
+    """Drop every namespace of ``memory://name`` in this process; for tests that make many."""
+    memory_aliases.forget(name)
+    with _spaces_lock:
+        for at in [at for at in _spaces if at[0] == name]:
+            del _spaces[at]
+
+
+class MemoryStore(SupportsReadWithPointer):
+    """A namespace in this process's memory, shared by all instances of the same name."""
+
+    can_be_filled = can_rewrite = True
+
+    def __init__(self, name: str, namespace: str, clock: Clock | None = None) -> None:
+        check_name("namespace", namespace)
+        self.where = f"store {redact(f'memory://{name}')}, namespace {namespace}"
+        self._place, self._clock = name, clock or Clock()
+        self._sweep = ExpirySweep()
+        self._known: Identity | None = None
+        with _spaces_lock:
+            self._found = _spaces.setdefault((name, namespace), MemoryNamespace())
+
+    # -- identity ------------------------------------------------------------------------------
+
+    def identity(self) -> Identity | None:
+        self._known = self._known or self._found.identity
+        return self._found.identity
+
+    def create(self, identity: Identity) -> Identity:
+        with self._found.lock:
+            if self._found.identity is None:
+                self._found.identity = identity
+            return self._found.identity
+
+    def aliases(self) -> Aliases:
+        return MemoryAliases(self._place)
+
+    @property
+    def _space(self) -> MemoryNamespace:
+        identity = self.identity()
+        if identity is None:
+            raise nothing_here(self.where)
+        if identity != self._known:  # another one of its name, made since
+            raise dropped(self.where)
+        return self._found
+
+    # -- the pointer ---------------------------------------------------------------------------
+
+    def pointer(self) -> Pointer:
+        space = self._space
+        with space.lock:
+            if space.heartbeat_us is None:
+                return space.pointer
+            age_s = max(0.0, (self._clock.now_us() - space.heartbeat_us) / 1e6)
+            return msgspec.structs.replace(space.pointer, heartbeat_age_s=age_s)
+
+    def claim(self, epoch: int, writer: str) -> int:
+        space = self._space
+        with space.lock:
+            if epoch > space.pointer.epoch:
+                space.pointer = msgspec.structs.replace(space.pointer, epoch=epoch, writer=writer)
+            return space.pointer.epoch
+
+    def heartbeat(self, epoch: int) -> None:
+        space = self._space
+        with space.lock:
+            if epoch == space.pointer.epoch:
+                space.heartbeat_us = self._clock.now_us()
+
+    def publish(self, entry: CatalogEntry, epoch: int) -> bool:
+        space = self._space
+        with space.lock:
+            at, version = space.pointer, entry.version
+            # I7: only from the exact predecessor, and not into a fill. I6: never under a higher epoch.
+            if at.visible != version - 1 or at.horizon >= version or at.epoch > epoch:
+                return False
+            space.catalog[entry.version] = msgspec.structs.replace(
+                entry, published_at_us=self._clock.now_us()
+            )
+            space.pointer = msgspec.structs.replace(
+                space.pointer, visible=entry.version, digest=entry.digest, epoch=epoch
+            )
+            return True
+
+    # -- writing a decided version ---------------------------------------------------------------
+
+    def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
+        space = self._space
+        with space.lock:
+            space.schemas.update((schema.schema_id, schema) for schema in schemas)
+
+    def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
+        space = self._space
+        with space.lock:
+            self.put_schemas(schemas)
+            return space.attempts.begin(self.where, stamp, space.pointer, epoch)
+
+    def begun(self) -> list[Stamp]:
+        space = self._space
+        with space.lock:
+            return space.attempts.above(space.pointer.visible)
+
+    def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
+        space, lowest = self._space, min(lost, key=lambda one: one.version)
+        with space.lock:
+            if space.pointer.epoch > epoch:
+                raise fenced(self.where, lowest, space.pointer.epoch, epoch, space.pointer.writer)
+            space.attempts.discard(lost)
+            space.drop_from(lowest.version)
+
+    def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
+        space, version = self._space, stamp.version
+        with space.lock:
+            space.attempts.refuse_other(self.where, stamp)
+            for chunk in chunks:
+                counted: dict[tuple[int, str], int] = defaultdict(int)
+                for run in chunk.runs:
+                    if space.floors.get(run.group, 0) >= version:
+                        continue  # a late zombie: what it brings was merged, or replaced and dropped
+                    put_rows(space.rows[run.table, run.group], run, version)
+                    counted[run.group, run.table] += len(run.keys)
+                for (group, table), count in counted.items():
+                    # Set, not added: a chunk that comes again counts once.
+                    of_group = space.applied.setdefault((group, version), {})
+                    of_group.setdefault(table, {})[chunk.ordinal] = count
+
+    def seal(self, stamp: Stamp, counts: Counts) -> None:
+        space, version = self._space, stamp.version
+        wrong = []
+        with space.lock:
+            space.attempts.refuse_other(self.where, stamp)
+            for group, expected in counts.items():
+                if (group, version) in space.sealed or space.floors.get(group, 0) >= version:
+                    continue
+                found = counted_in(space.applied.get((group, version), {}))
+                if found == without_zeros(expected):
+                    space.sealed.add((group, version))
+                else:
+                    wrong.append(f"key group {group}: {found} instead of {dict(expected)}")
+        if wrong:
+            raise IncompleteError(f"{self.where}: version {version} is not whole in {'; '.join(wrong[:3])}")
+
+    def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
+        space, version = self._space, stamp.version
+        with space.lock:
+            for run in (run for run in runs if space.floors.get(run.group, 0) <= version):
+                put_rows(space.rows[run.table, run.group], run, version)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def catalog(self, oldest: int = 0, newest: int | None = None) -> list[CatalogEntry]:
+        space = self._space
+        with space.lock:
+            first = max(oldest, space.pointer.horizon)
+            return [
+                entry
+                for version, entry in sorted(space.catalog.items())
+                if first <= version and (newest is None or version <= newest)
+            ]
+
+    def schemas(self) -> dict[str, TableSchema]:
+        space = self._space
+        with space.lock:
+            return dict(space.schemas)
+
+    def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+        space = self._space
+        key_groups = space.identity.key_groups if space.identity else 1
+        with space.lock:
+            groups = [key_group(key, key_groups) for key in keys]
+            self._check_readable(space, version, set(groups))
+            found = [
+                newest_of(space.rows[table, group].get(key, {}), version, start)
+                for group, key in zip(groups, keys, strict=True)
+            ]
+        return pa.array(found, pa.binary())
+
+    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+        space = self._space
+        with space.lock:
+            # Keys that come later belong to later versions; keys that go take the floor with them.
+            keys = sorted(space.rows[table, group])
+        for at in range(0, max(len(keys), 1), SCAN_ROWS):
+            page = keys[at : at + SCAN_ROWS]
+            with space.lock:
+                self._check_readable(space, version, {group})
+                rows = space.rows[table, group]
+                newest = {key: newest_of(rows.get(key, {}), version, start) for key in page}
+            found = {key: stored for key, stored in newest.items() if stored is not None}
+            if found:
+                yield batch_of(list(found), list(found.values()))
+
+    def _check_readable(self, space: MemoryNamespace, version: int, groups: set[int]) -> None:
+        """I8, T28: refuse rather than mix. In other stores the order of these reads matters."""
+        check_visible(self.where, version, space.pointer.visible)
+        oldest = max([space.pointer.horizon, *(space.floors.get(group, 0) for group in groups)])
+        check_kept(self.where, version, oldest)
+
+    # -- leases and retirement -----------------------------------------------------------------------
+
+    def lease(self, lease: Lease, ttl_s: float) -> None:
+        space = self._space
+        with space.lock:
+            rules.check_leasable(self.where, lease, ttl_s, space.pointer.visible, space.pointer.horizon)
+            now_us = self._clock.now_us()
+            known = space.leases.get(lease.lease_id)
+            if known is None and len(space.holding(now_us)) >= space.max_leases:
+                raise rules.too_many_leases(self.where, space.max_leases)
+            taken_us = known.taken_us if known is not None and known.version == lease.version else now_us
+            expires_us = now_us + int(ttl_s * 1e6)
+            space.leases[lease.lease_id] = rules.KeptLease(
+                lease.lease_id, lease.version, taken_us, expires_us
+            )
+
+    def release(self, lease_id: str) -> None:
+        space = self._space
+        with space.lock:
+            space.leases.pop(lease_id, None)
+
+    def leases(self) -> list[LeaseInfo]:
+        space, now_us = self._space, self._clock.now_us()
+        with space.lock:
+            infos = [held.told(now_us) for held in space.holding(now_us)]
+        return sorted(infos, key=lambda info: info.version)
+
+    def announce(self, horizon: int, *, max_leases: int | None = None, **limits: Any) -> int:
+        space = self._space
+        with space.lock:
+            visible, now_us = space.pointer.visible, self._clock.now_us()
+            holding, wanted, published_us = space.holding(now_us), min(horizon, visible), space.published_us
+            of_leases = rules.Limits(**limits)
+            allowed = rules.horizon_allowed(wanted, holding, of_leases, visible, now_us, published_us)
+            moved = max(space.pointer.horizon, allowed)
+            space.pointer = msgspec.structs.replace(space.pointer, horizon=moved)
+            space.max_leases = space.max_leases if max_leases is None else max_leases
+            # Revoked where the horizon passed.
+            space.leases = {held.lease_id: held for held in holding if held.version >= moved}
+            return moved
+
+    def retire(
+        self, stamp: Stamp, counts: Counts, changes: Iterable[Chunk], stopped: Stopped = never
+    ) -> bool:
+        space, version = self._space, stamp.version
+        for chunk in changes:
+            if stopped():
+                return False
+            with space.lock:
+                for run in chunk.runs:
+                    self._raise_floor(space, run.group, version)
+                    rows = space.rows[run.table, run.group]
+                    for key in run.keys.to_pylist():
+                        drop_replaced(rows, key, version)
+        with space.lock:
+            self._retire_replaced_tables(space, version)
+            last = min(version, space.pointer.horizon - 1)  # later ones still say which tables they emptied
+            for old in [old for old in space.catalog if old <= last]:
+                del space.catalog[old]
+        return True
+
+    def drop_expired(self, rows: int) -> int:
+        space = self._space
+        with space.lock:
+            entry = space.catalog.get(space.pointer.horizon)
+        if entry is None or space.identity is None:
+            return 0
+        version, at_us = entry.version, entry.decided_at_us
+
+        def look(table: str, group: int, following: bytes | None, most: int) -> SweepPage:
+            with space.lock:
+                held, gone = space.rows[table, group], 0
+                page = sorted(key for key in held if key >= (following or b""))[: most + 1]
+                for key in page[:most]:
+                    newest = max((v for v in held[key] if v <= version), default=None)
+                    if newest is not None and is_hidden(held[key][newest], at_us):
+                        space.floors[group] = max(space.floors.get(group, 0), version)
+                        drop_up_to(held, key, newest)
+                        gone += 1
+                return SweepPage(len(page[:most]), gone, page[most] if len(page) > most else None)
+
+        return self._sweep.run(rows, entry, space.identity.key_groups, look)
+
+    def _retire_replaced_tables(self, space: MemoryNamespace, version: int) -> None:
+        """A table that ``version`` emptied: its older rows go, whichever keys came back."""
+        entry = space.catalog.get(version)
+        starts = {table for table, at in entry.tables.items() if at.start == version} if entry else set()
+        for table, group in [at for at in space.rows if at[0] in starts]:
+            self._raise_floor(space, group, version)
+            drop_below(space.rows[table, group], version)
+
+    @staticmethod
+    def _raise_floor(space: MemoryNamespace, group: int, version: int) -> None:
+        space.floors[group] = max(space.floors.get(group, 0), version)
+        space.applied.pop((group, version), None)
+        space.sealed.discard((group, version))
+
+    # -- filling a new store from another one ---------------------------------------------------------
+
+    def begin_fill(self, entry: CatalogEntry, epoch: int) -> int:
+        check_fillable(self.where, entry.version)
+        space = self._space
+        with space.lock:
+            if space.pointer.visible or space.pointer.epoch > epoch:
+                return 0
+            stands = max(space.pointer.horizon, entry.version)
+            space.pointer = msgspec.structs.replace(space.pointer, horizon=stands)
+            self._raise_floors(space, stands - 1)
+            for at, of_group in space.rows.items():
+                space.rows[at] = {
+                    key: {v: value for v, value in versions.items() if v >= stands}
+                    for key, versions in of_group.items()
+                    if max(versions) >= stands
+                }
+            return stands
+
+    def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
+        space = self._space
+        with space.lock:
+            pointer = space.pointer
+            if pointer.visible or pointer.horizon != entry.version or pointer.epoch > epoch:
+                return False
+            self._raise_floors(space, entry.version)
+            space.catalog[entry.version] = msgspec.structs.replace(
+                entry, published_at_us=self._clock.now_us()
+            )
+            space.pointer = msgspec.structs.replace(
+                pointer, visible=entry.version, digest=entry.digest, epoch=epoch
+            )
+            return True
+
+    @staticmethod
+    def _raise_floors(space: MemoryNamespace, floor: int) -> None:
+        for group in range(space.identity.key_groups if space.identity else 0):
+            space.floors[group] = max(space.floors.get(group, 0), floor)
+        space.applied = {at: counts for at, counts in space.applied.items() if at[1] > floor}
+        space.sealed = {at for at in space.sealed if at[1] > floor}
+
+    # -- checking ---------------------------------------------------------------------------------------
+
+    def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
+        space, version = self._space, stamp.version
+        findings = []
+        with space.lock:
+            for group, expected in sorted(counts.items()):
+                if space.floors.get(group, 0) >= version:
+                    continue  # merged: its rows cannot be told from newer ones
+                where = f"{self.where}, version {version}, key group {group}"
+                if (group, version) not in space.sealed:
+                    findings.append(Finding(where, "sealed", "not sealed"))
+                for table, rows in sorted(expected.items()):
+                    held = sum(version in of_key for of_key in space.rows[table, group].values())
+                    if held != rows:
+                        findings.append(Finding(f"{where}, table {table}", f"{rows} rows", f"{held} rows"))
+        return findings
+
+    def size(self) -> int:
+        space = self._space
+        with space.lock:
+            return sum(
+                len(key) + sum(map(len, versions.values()))
+                for of_group in space.rows.values()
+                for key, versions in of_group.items()
+            )
+
+    def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
+        space = self._space
+        key_groups = space.identity.key_groups if space.identity else 1
+        with space.lock:
+            found = [
+                space.rows.get((table, key_group(key, key_groups)), {}).get(key, {}).get(version)
+                for key in keys
+            ]
+        return pa.array(found, pa.binary())
+
+    def self_check(self) -> Iterator[Finding]:
+        """A row lies in the key group of its key: nothing else could be wrong with dictionaries."""
+        space = self._space
+        key_groups = space.identity.key_groups if space.identity else 1
+        with space.lock:
+            rows = [(*at, key) for at, of_group in space.rows.items() for key in of_group]
+        for table, group, key in rows:
+            if key_group(key, key_groups) != group:
+                where = f"{self.where}, table {table}, key group {group}"
+                yield Finding(where, "keys of this key group", f"key {key!r}")
+
+    # -- mending and ending -----------------------------------------------------------------------------
+
+    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+        space = self._space
+        with space.lock:
+            if space.pointer.filling_at:
+                return Vacuumed()  # the floors must stay below the version that is being written
+            now_us, horizon = self._clock.now_us(), space.pointer.horizon
+            entry = space.catalog.get(horizon)
+            starts = {table: at.start for table, at in entry.tables.items()} if entry else {}
+            at_us = entry.decided_at_us if entry else 0
+            rows = [
+                (at, key, version)
+                for at, of_group in space.rows.items()
+                for key, versions in of_group.items()
+                for version in unreachable(versions, horizon, starts.get(at[0], 0), at_us)
+            ]
+            notes = {at for at in {*space.applied, *space.sealed} if at[1] <= horizon}
+            leases = [name for name, held in space.leases.items() if held.expires_us <= now_us]
+            entries = [version for version in space.catalog if version < horizon]
+            if not dry_run:
+                for group in range(space.identity.key_groups if space.identity and horizon else 0):
+                    space.floors[group] = max(space.floors.get(group, 0), horizon)
+                for at, key, version in rows:
+                    del space.rows[at][key][version]
+                    if not space.rows[at][key]:
+                        del space.rows[at][key]
+                for note in notes:
+                    space.applied.pop(note, None)
+                    space.sealed.discard(note)
+                for name in leases:
+                    del space.leases[name]
+                for version in entries:
+                    del space.catalog[version]
+            return Vacuumed(len(rows), len(notes), len(leases), len(entries))
+
+    def drop(self) -> bool:
+        with self._found.lock:
+            if self.identity() not in (None, self._known):
+                raise dropped(self.where)
+            there, self._known = self._found.identity is not None, None
+            self._found.empty()
+            return there
+
+    def close(self) -> None:
+        pass

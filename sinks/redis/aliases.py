@@ -1,0 +1,101 @@
+"""Aliases on Redis: a hash for each, ``tg:{<alias>}:alias``, with ``namespace``, ``uuid`` and ``revision``.
+
+One HSET of all flips it, if the revision is still what was read before (``lua/alias.lua``). Key and commands
+are such as a namespace of that name would have, so that rights which were given for a name cover it. A
+failover may lose the last HSET, as it may any write: readers are then back at the namespace that the alias
+named before, whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from typing import Any
+
+from tidegate.base.names import NAME, check_name
+from tidegate.errors import CorruptError
+from tidegate.sinks.aliases import Aliases, Target, changed
+from tidegate.sinks.redis.client.calls import Calls
+from tidegate.sinks.redis.client.replies import Call, plain
+from tidegate.sinks.redis.keys import beside
+
+logger = logging.getLogger("tidegate")
+
+EVERY = "tg:{*}:alias"
+KEY = re.compile(rb"tg:\{([A-Za-z0-9_.-]{1,64})\}:alias")
+
+
+def alias_key(alias: str) -> bytes:
+    """Where an alias lies."""
+    return beside(alias, "alias")
+
+
+def alias_call(alias: str) -> Call:
+    """Asks for what ``target_in`` decodes."""
+    return plain(alias_key(alias), b"HMGET", alias_key(alias), b"namespace", b"uuid")
+
+
+def target_in(where: str, alias: str, found: Any) -> Target | None:
+    """What an alias names. CorruptError: it is none of ours."""
+    if found == [None, None]:
+        return None
+    namespace, uuid = ((one or b"").decode(errors="replace") for one in found)
+    if NAME.fullmatch(namespace) is None or not uuid:
+        raise CorruptError(
+            f"{where}: {alias_key(alias).decode()} is no alias of tidegate's: set it again with"
+            " `tidegate alias set`"
+        )
+    return Target(namespace, uuid)
+
+
+class RedisAliases(Aliases):
+    """The aliases on the servers that a store is on."""
+
+    def __init__(self, calls: Calls, where: str) -> None:
+        self.where, self._calls = where, calls
+
+    def get(self, alias: str) -> Target | None:
+        (found,) = self._calls.run([alias_call(alias)])
+        return target_in(self.where, alias, found)
+
+    def all(self) -> dict[str, Target]:
+        keys = {key for key in self._calls.each_primary_scan(EVERY) if KEY.fullmatch(key)}
+        aliases = sorted(key[len(b"tg:{") : -len(b"}:alias")].decode() for key in keys)
+        targets = dict[str, Target]()
+        for alias in aliases:
+            try:
+                target = self.get(alias)
+            except CorruptError as error:
+                # On a shared server it may be another tenant's, who must not hide everybody's.
+                logger.warning("left out: %s", error)
+            else:
+                targets |= {} if target is None else {alias: target}
+        return targets
+
+    def set(self, alias: str, target: Target) -> None:
+        check_name("alias", alias)
+        fields = (uuid.uuid4().hex.encode(), target.namespace.encode(), target.uuid.encode())
+
+        def once() -> bool | None:
+            _, revision = self._look(alias)
+            return self._change("set_alias", alias, revision, *fields) or None
+
+        changed(self.where, alias, once)
+
+    def drop(self, alias: str) -> bool:
+        def once() -> bool | None:
+            there, revision = self._look(alias)
+            return False if not there else self._change("drop_alias", alias, revision) or None
+
+        return changed(self.where, alias, once)
+
+    def _look(self, alias: str) -> tuple[bool, bytes]:
+        """Whether there is anything, and its revision."""
+        key = alias_key(alias)
+        namespace, revision = self._calls.run([plain(key, b"HMGET", key, b"namespace", b"revision")])[0]
+        return namespace is not None, revision or b""
+
+    def _change(self, name: str, alias: str, *args: bytes) -> bool:
+        """Whether it took effect, and not somebody else's change before it."""
+        return bool(self._calls.run([Call(alias_key(alias), name, args)])[0])

@@ -1,0 +1,326 @@
+"""The Redis store for readers in an event loop: ``sinks/redis/store.py``'s reads, without threads.
+
+Calls, answers and refusals are those of ``sinks/redis/reads.py``. Every read of rows goes by one read
+of the pointer, its version and its listed servers together (docs/decisions/0013), however many
+tasks look at the pointer meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import redis
+
+from tidegate.base.deadline import one_call
+from tidegate.base.names import check_name
+from tidegate.base.urls import Address, redact
+from tidegate.keys.groups import key_group
+from tidegate.sinks.aliases import Target
+from tidegate.sinks.async_store import AsyncSupportsReadWithPointer
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.sinks.redis.aliases import alias_call, target_in
+from tidegate.sinks.redis.client.async_calls import AsyncCalls, Listed
+from tidegate.sinks.redis.client.async_servers import View
+from tidegate.sinks.redis.client.channel import AsyncNode, Channel, closed, connected
+from tidegate.sinks.redis.client.replies import Call, Refused, answer_of, encoded, plain
+from tidegate.sinks.redis.client.resp import pack
+from tidegate.sinks.redis.client.settings import RedisSettings, settings_of
+from tidegate.sinks.redis.client.single_flight import SingleFlight
+from tidegate.sinks.redis.keys import meta_key
+from tidegate.sinks.redis.origins import Origins, process_in
+from tidegate.sinks.redis.reads import (
+    BLOCK_S,
+    KEYS_AT_ONCE,
+    AnotherServerError,
+    Known,
+    batches_of,
+    catalog_in,
+    catalog_range,
+    head_of,
+    identity_call,
+    identity_in,
+    in_places,
+    known_in,
+    lease_args,
+    newer_call,
+    of_group,
+    refusal,
+    scan_steps,
+    schemas_in,
+)
+from tidegate.sinks.rules.leases import Lease, check_lease
+from tidegate.sinks.rules.reads import by_group, check_kept, check_visible, live_rows, nothing_here, values_at
+from tidegate.wal.record import TableSchema
+
+CLOSING_STEPS = 3
+"""asyncio closes the socket of a connection that failed while it was made some steps later: before the loop
+may end.
+"""
+
+
+def _none_listed() -> frozenset[bytes]:
+    return frozenset()
+
+
+class AsyncRedisStore(AsyncSupportsReadWithPointer):
+    """A namespace on the servers that a URL names. Connects when it is first used."""
+
+    def __init__(self, url: str, namespace: str, options: dict[str, Any]) -> None:
+        check_name("namespace", namespace)
+        self.where = f"store {redact(url)}, namespace {namespace}"
+        self.namespace = namespace
+        self._calls = AsyncCalls(settings_of(url, options), self.where, self._accept, self)
+        self._origins = Origins()
+        self._meta = meta_key(namespace)
+        self._identity: Identity | None = None
+        self._known = Known(Pointer(), frozenset())
+        self._horizon = 0
+        self._waiting = _Waiting(self._calls, namespace)
+
+    # -- the pointer and what lies beside it -------------------------------------------------------
+
+    async def identity(self) -> Identity | None:
+        (found,) = await self._calls.run([identity_call(self.namespace)], _none_listed)
+        identity = identity_in(self.where, found)
+        if self._identity is None:
+            self._identity = identity
+        return identity
+
+    async def alias(self, alias: str) -> Target | None:
+        (found,) = await self._calls.run([alias_call(alias)], _none_listed)
+        return target_in(self.where, alias, found)
+
+    async def pointer(self) -> Pointer:
+        return (await self._look()).pointer
+
+    async def catalog(self, oldest: int = 0, newest: int | None = None) -> list[CatalogEntry]:
+        return catalog_in(self.where, await self._ask("catalog", *catalog_range(oldest, newest)))
+
+    async def schemas(self) -> dict[str, TableSchema]:
+        return schemas_in(self.where, await self._ask("schemas"))
+
+    async def lease(self, lease: Lease, ttl_s: float) -> None:
+        check_lease(self.where, lease, ttl_s)
+        await self._ask("lease", *lease_args(lease, ttl_s))
+
+    async def release(self, lease_id: str) -> None:
+        await self._ask("release", lease_id.encode())
+
+    async def await_newer(self, version: int, timeout_s: float) -> bool:
+        return await self._waiting.newer(version, timeout_s)
+
+    async def close(self) -> None:
+        try:
+            await self._waiting.close()
+        finally:
+            await self._calls.close()
+        for _ in range(CLOSING_STEPS):
+            await asyncio.sleep(0)
+
+    # -- rows --------------------------------------------------------------------------------------
+
+    async def get_many(
+        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+    ) -> Any:
+        asked, calls = await self._reads(table, keys, version, start)
+        found = in_places(asked, await self._asked(calls, version), len(keys))
+        return values_at(self.where, table, keys, found, at_us)
+
+    async def get_many_with_pointer(
+        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+    ) -> tuple[Any, Pointer]:
+        asked, calls = await self._reads(table, keys, version, start)
+        look = Call(self._meta, "pointer", ((await self._made()).uuid.encode(),))
+        found, *replies = await self._asked([look, *calls], version)
+        known = self._looked(found)
+        found = in_places(asked, replies, len(keys))
+        return values_at(self.where, table, keys, found, at_us), known.pointer
+
+    async def _reads(
+        self, table: str, keys: Sequence[bytes], version: int, start: int
+    ) -> tuple[list[tuple[int, list[int]]], list[Call]]:
+        """Places of the keys by key group, and a call for each."""
+        made = self._identity or await self._made()
+        await self._check_readable(version)
+        if len(keys) == 1:  # nothing that is made for many
+            asked = [(key_group(keys[0], made.key_groups), [0])]
+        else:
+            asked = by_group(keys, made.key_groups, KEYS_AT_ONCE)
+        uuid, head = made.uuid.encode(), head_of(table, version, start)
+        return asked, [
+            of_group(self.namespace, uuid, group, "read", *head, *(keys[at] for at in some))
+            for group, some in asked
+        ]
+
+    async def scan(
+        self, table: str, group: int, version: int, start: int = 0, at_us: int | None = None
+    ) -> AsyncGenerator[Any, None]:
+        uuid = (await self._made()).uuid.encode()
+        await self._check_readable(version)
+        head, steps, reply = head_of(table, version, start), scan_steps(self.where, group), None
+        while True:
+            try:
+                ask = steps.send(reply)
+            except StopIteration as end:
+                rows = end.value
+                break
+            call = of_group(self.namespace, uuid, group, ask.name, *head, *ask.args)
+            try:
+                with one_call():
+                    (reply,) = await self._asked([call._replace(server=ask.server)], version)
+            except AnotherServerError:
+                reply = None
+        for batch in batches_of(rows):
+            await self._check_readable(version)
+            live = live_rows(batch, at_us, self.where, table)
+            if live.num_rows:
+                yield live
+
+    async def _check_readable(self, version: int) -> None:
+        """What is known here; the key group's floor is compared where the rows are read."""
+        if version > self._known.pointer.visible:
+            check_visible(self.where, version, (await self._look()).pointer.visible)
+        check_kept(self.where, version, self._horizon)
+
+    # -- asking ------------------------------------------------------------------------------------
+
+    async def _ask(self, name: str, *args: bytes) -> Any:
+        """One function on the pointer."""
+        uuid = (self._identity or await self._made()).uuid.encode()
+        reply = await self._calls.one(Call(self._meta, name, (uuid, *args)), _none_listed)
+        if isinstance(reply, Refused):
+            raise await self._refused(reply)
+        return reply
+
+    async def _asked(self, calls: list[Call], version: int) -> list[Any]:
+        replies = await self._calls.few(calls, self._listed_for(version))
+        for reply in replies:
+            if isinstance(reply, Refused):
+                if reply.code == "TGSERVER":
+                    raise AnotherServerError(reply.detail)
+                raise await self._refused(reply)
+        return replies
+
+    async def _refused(self, refused: Refused) -> Exception:
+        if refused.code == "TGLOST":
+            await self._look()  # dropped meanwhile? then that is what there is to say
+        return refusal(self.where, refused, opened=self._identity is not None)
+
+    async def _made(self) -> Identity:
+        if self._identity is None and await self.identity() is None:
+            raise nothing_here(self.where)
+        assert self._identity is not None
+        return self._identity
+
+    async def _look(self) -> Known:
+        return self._looked(await self._ask("pointer"))
+
+    def _looked(self, found: list[Any]) -> Known:
+        known = known_in(self.where, found)
+        known = known._replace(listed=self._origins.trusted(known.listed))
+        self._known = known  # as a pair
+        self._horizon = max(self._horizon, known.pointer.horizon)
+        return known
+
+    def _listed_for(self, version: int) -> Listed:
+        """The listed servers that have all of this version: none, when what is known is from before it.
+
+        Two tasks that look at the pointer may get their answers in the other order.
+        """
+
+        def listed() -> frozenset[bytes]:
+            known = self._known
+            return known.listed if known.pointer.visible >= version else frozenset()
+
+        return listed
+
+    async def _accept(self, server_id: bytes, listed: Listed) -> bool:
+        """Whether the pointer lists this server, by what is known or else by what stands there now."""
+        if server_id not in listed():
+            await self._look()
+        if server_id not in listed():
+            await self._survey(await self._calls.servers.view())
+            await self._look()
+        return server_id in listed()
+
+    # -- planned changes -----------------------------------------------------------------------------
+
+    def meant(self, key: bytes, server_id: bytes) -> bytes:
+        """How a call names the server: with the origin of a key group that moved there and is whole."""
+        return self._origins.meant(key, server_id, self._calls.servers.known)
+
+    async def moved(self, call: Call, node: AsyncNode, origin: bytes) -> bool:
+        """Whether a key group that moved to this server is whole: the call is sent again, then."""
+        view = await self._calls.servers.view_from(node)
+        found = await self._survey(view)
+        listed, server = (await self._look()).listed, call.server or node.server_id
+        if found is None or not self._origins.proves(origin, server, listed, found):
+            return False
+        self._origins.remember(call.key, server, origin, view)
+        return True
+
+    async def _survey(self, view: View) -> dict[bytes, bytes] | None:
+        """The ids of all primaries, each with its process; None: one does not answer."""
+        answers = await self._calls.each_primary(view, pack((b"INFO",)))
+        if None in answers:
+            return None
+        found = dict(map(process_in, answers))
+        (noted,) = await self._calls.run([plain(self._meta, b"HGET", self._meta, b"processes")], _none_listed)
+        self._origins.learn(noted, found)
+        return found
+
+
+class _Waiting:
+    """Sleeps on the stream of published versions: on one connection of its own, however many wait."""
+
+    def __init__(self, calls: AsyncCalls, namespace: str) -> None:
+        self._calls, self._namespace = calls, namespace
+        self._above = 0
+        self._sleep = SingleFlight(self._until_newer, closed)
+        self._channel: Channel | None = None
+        self._address: Address | None = None
+
+    async def newer(self, version: int, timeout_s: float) -> bool:
+        """True: look at the pointer, something newer may be there. False, perhaps at once: cannot tell."""
+        if not self._sleep.running:
+            self._above = version
+        elif self._above > version:
+            return True  # the others have seen a newer one already
+        try:
+            return await asyncio.wait_for(self._sleep.result(), timeout_s)
+        except asyncio.TimeoutError:
+            return True
+        except (redis.RedisError, OSError):
+            return False  # the pointer is asked next, and says what there is to say
+
+    async def close(self) -> None:
+        """Whoever sleeps is woken. May be repeated."""
+        await self._sleep.close()
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def _until_newer(self) -> bool:
+        servers = self._calls.servers
+        view = await servers.view()
+        call = newer_call(self._namespace, self._above, BLOCK_S)
+        address = view.node_of(call.key).address
+        channel = await self._channel_to(address, servers.settings)
+        (reply,) = await channel.send((encoded(call, b"", functions=False),))
+        if isinstance(reply, Exception):
+            answer_of(reply, call, self._calls.where, address)  # raises what looking does not mend
+            servers.forget(view)
+            return False
+        return True
+
+    async def _channel_to(self, address: Address, settings: RedisSettings) -> Channel:
+        channel = self._channel
+        if channel is not None and (channel.failed is not None or self._address != address):
+            self._channel = None
+            await channel.close()
+        if self._channel is None:
+            connection = await connected(address, settings)
+            limit_s = BLOCK_S + settings.connection["socket_timeout"]
+            self._channel, self._address = Channel(connection, limit_s), address
+        return self._channel

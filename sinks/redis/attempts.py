@@ -1,0 +1,96 @@
+"""The noted attempts of a namespace in Redis: beside the pointer, and in the headers of its key groups.
+
+A version's rows come under a name that holds their attempt. Their seal gives them the name that is read, so
+the rows of two attempts never meet. A seal is refused where another attempt of its version was sealed, or
+where its own was discarded. On a Cluster the pointer's server may lose a note, and another server may keep
+the seal that came after it: then the headers tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tidegate.sinks.records import Stamp
+from tidegate.sinks.redis.client.replies import Call, Refused, plain
+from tidegate.sinks.redis.keys import header_key, patterns
+from tidegate.sinks.redis.namespace import RedisNamespace
+from tidegate.sinks.redis.reads import number, number_in, readable
+from tidegate.sinks.redis.upkeep.merge import UNSEALED
+from tidegate.sinks.rules.attempts import DISCARDED, DISCARDED_MAX
+from tidegate.sinks.rules.reads import encode
+from tidegate.wal.record import TableSchema
+
+
+def schema_parts(schemas: Iterable[TableSchema]) -> list[bytes]:
+    """Ids and schemas as ``put_schemas`` takes them."""
+    return [part for one in schemas for part in (one.schema_id.encode(), encode(one))]
+
+
+def begin(space: RedisNamespace, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
+    """As ``Attempts.begin``; note and schemas travel together."""
+    noted = number(epoch), number(stamp.version), number(stamp.decided_at_us), stamp.attempt.encode()
+    calls = [
+        Call(space.meta, "put_schemas", (space.uuid, *schema_parts(schemas))),
+        Call(space.meta, "begin", (space.uuid, *noted)),
+    ]
+    replies = space.calls.few(calls)
+    for reply in replies:
+        if isinstance(reply, Refused):
+            raise space.refused(reply)
+    return int(replies[1]) == 1
+
+
+def begun(space: RedisNamespace) -> list[Stamp]:
+    """As ``Attempts.begun``."""
+    discarded, *notes = space.ask("begun")
+    found = {}
+    for version, note in zip(notes[::2], notes[1::2], strict=True):
+        number_of, at_us, attempt = _parts(space, b"%b %b" % (version, note))
+        found[number_of, attempt] = Stamp(number_of, at_us, attempt)
+    visible = space.pointer().visible
+    for note in filter(None, discarded.split(b",")):
+        version, at_us, _ = _parts(space, note)
+        found[version, DISCARDED] = Stamp(version, at_us, DISCARDED)
+    if space.servers.settings.kind == "cluster":
+        for note in _sealed_last(space):
+            version, at_us, attempt = _parts(space, note)
+            found[version, attempt] = Stamp(version, at_us, attempt)
+    return sorted(
+        (one for one in found.values() if one.version > visible),
+        key=lambda one: (one.version, one.decided_at_us),
+    )
+
+
+def _sealed_last(space: RedisNamespace) -> set[bytes]:
+    """What the headers say of the newest version that was sealed there; whatever their servers lost."""
+    keys = [header_key(space.namespace, group) for group in range(space.made.key_groups)]
+    found = space.calls.run([plain(key, b"HGET", key, b"sealed") for key in keys])
+    return {note for note in found if note}
+
+
+def _parts(space: RedisNamespace, note: bytes) -> tuple[int, int, str]:
+    with readable(space.where, "a note of an attempt", note):
+        version, at_us, attempt = note.split(b" ", 2)
+        return number_in(version), number_in(at_us), attempt.decode()
+
+
+def discard(space: RedisNamespace, lost: Sequence[Stamp], epoch: int) -> None:
+    """As ``Attempts.discard``: refused at the pointer and in every key group first, then changes go."""
+    lowest = min(one.version for one in lost)
+    told = [
+        part
+        for one in lost
+        for part in (number(one.version), number(one.decided_at_us), one.attempt.encode())
+    ]
+    space.ask("refuse_attempts", number(epoch), number(DISCARDED_MAX), *told)
+    attempts = [one.attempt.encode() for one in lost]
+    groups = range(space.made.key_groups)
+    args = number(lowest), number(DISCARDED_MAX), *attempts
+    with space.relying_on(space.server_ids()):  # also on servers that nobody has compared with the log yet
+        space.asked([space.of_group(group, "discard", *args) for group in groups])
+    _, pattern = patterns(space.namespace)
+    for key in space.calls.each_primary_scan(pattern.replace(":*", ":*:d:*")):
+        unsealed = UNSEALED.search(key)
+        if unsealed is not None and unsealed.group(2) in attempts:
+            space.calls.run([plain(key, b"UNLINK", key)])
+    space.ask("forget_begun", number(lowest))

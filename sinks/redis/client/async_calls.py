@@ -1,0 +1,327 @@
+"""Calls to many servers at once from an event loop: ``calls.py`` without threads, for reads.
+
+Any number of tasks may ask at the same time; their calls share few connections
+(``channel.py``). What an answer means, and when it may be asked again, stands in
+``sinks/redis/client/replies.py``, for both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import redis
+import tenacity
+
+from tidegate.base.deadline import end_of, over_at
+from tidegate.errors import ConfigError
+from tidegate.sinks.redis.client.async_servers import AsyncServers, View
+from tidegate.sinks.redis.client.channel import AsyncNode
+from tidegate.sinks.redis.client.library import loading
+from tidegate.sinks.redis.client.replies import (
+    DENIED,
+    FEW_CALLS,
+    FLIGHT_BYTES,
+    FLIGHT_CALLS,
+    LOST,
+    NOT_NOW,
+    Call,
+    NextAction,
+    Refused,
+    RetryLater,
+    ServerState,
+    answer_of,
+    denied,
+    encoded,
+    load_script,
+    no_answer,
+    not_compared,
+    origin_in,
+    takes_no_functions,
+    why_again,
+)
+from tidegate.sinks.redis.client.settings import RedisSettings
+
+AHEAD = 2
+"""So many flights of one request are out to one server at a time."""
+
+Listed = Callable[[], frozenset[bytes]]
+"""The servers whose data may be relied on, as they are listed now."""
+
+
+class AsyncMoves(Protocol):
+    """Knows which key groups moved, and are whole where they are now."""
+
+    def meant(self, key: bytes, server_id: bytes) -> bytes:
+        """How a call for this key names the server."""
+
+    async def moved(self, call: Call, node: AsyncNode, origin: bytes) -> bool:
+        """Whether the call's key group came whole from its origin to this server. It is remembered."""
+
+
+class AsyncCalls:
+    """Sends calls that may be repeated. ``accept`` looks again whether a server is listed. ``moves`` knows of
+    key groups that moved.
+    """
+
+    def __init__(
+        self,
+        settings: RedisSettings,
+        where: str,
+        accept: Callable[[bytes, Listed], Awaitable[bool]],
+        moves: AsyncMoves,
+    ) -> None:
+        self.servers, self.where, self._accept = AsyncServers(settings), where, accept
+        self._moves = moves
+        self._functions = settings.functions
+        self.closed = False
+
+    async def one(self, call: Call, listed: Listed) -> Any:
+        """The reply to one call: no detour when all is well. Errors as ``run``."""
+        return (await self.few((call,), listed))[0]
+
+    async def few(self, calls: Sequence[Call], listed: Listed) -> list[Any]:
+        """The replies: no detour when there are few, one server has them all, and all is well. Errors as
+        ``run``.
+        """
+        view = self.servers.known
+        if view is not None and 0 < len(calls) <= FEW_CALLS:
+            try:
+                node = view.node_of(calls[0].key)
+                if node.ready and view.node_of(calls[-1].key) is node:
+                    replies = await node.ask([self._encoded(call, node, listed) for call in calls])
+                    if not any(isinstance(reply, Exception) for reply in replies):
+                        return replies
+            except (redis.RedisError, OSError):
+                pass  # asked again, and dealt with, below
+        return await self.run(calls, listed)
+
+    async def run(self, calls: Sequence[Call], listed: Listed) -> list[Any]:
+        """The replies, in order; what a function refused is ``Refused``. All calls may be repeated.
+
+        StoreUnavailableError: no answer within ``timeout_s``, which count from where the user's call began
+        (``deadline.py``). StoreNotVerifiedError: a server answered
+        that is not listed. ConfigError: the servers refuse us.
+        """
+        replies: list[Any] = [None] * len(calls)
+        left = list(range(len(calls)))
+        async for attempt in self._retrying():
+            with attempt:
+                left, why = await self._round(calls, left, replies, listed)
+                if left:
+                    raise RetryLater(why)
+        return replies
+
+    async def close(self) -> None:
+        """End all connections; who still waits for a reply is refused. May be repeated."""
+        self.closed = True
+        await self.servers.close()
+
+    async def _retrying(self) -> AsyncIterator[tenacity.AttemptManager]:
+        timeout_s = self.servers.settings.timeout_s
+        try:
+            async for attempt in tenacity.AsyncRetrying(
+                retry=tenacity.retry_if_exception_type(RetryLater),
+                wait=tenacity.wait_exponential(multiplier=0.005, max=0.25),
+                stop=over_at(end_of(timeout_s)),
+                reraise=True,
+            ):
+                yield attempt
+        except RetryLater as later:
+            own = self.servers.settings.connection.get("ssl_certfile")
+            raise no_answer(self.where, timeout_s, later, own) from later
+
+    async def _round(
+        self, calls: Sequence[Call], left: list[int], replies: list[Any], listed: Listed
+    ) -> tuple[list[int], str]:
+        """Ask each server for what is left of its calls; those without an answer, and why."""
+        if self.closed:
+            raise ConfigError(f"{self.where}: it was closed while it was asked")
+        view: View | None = None
+        by_node: dict[AsyncNode, list[int]] = {}
+        try:
+            view = await self.servers.view()
+            for at in left:
+                by_node.setdefault(view.node_of(calls[at].key), []).append(at)
+        except DENIED as error:
+            raise denied(self.where, error) from error
+        except (redis.RedisError, OSError) as error:
+            self.servers.forget(view)
+            return left, str(error) or type(error).__name__
+        # Each is waited for, whatever the others met: nothing of this round goes on after it.
+        found = await asyncio.gather(
+            *(self._exchange(view, node, calls, mine, replies, listed) for node, mine in by_node.items()),
+            return_exceptions=True,
+        )
+        again, why = [], ""
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+            if one[0]:
+                again += one[0]
+                why = one[1]
+        return sorted(again), why
+
+    # -- one server ------------------------------------------------------------------------------
+
+    async def _exchange(
+        self,
+        view: View,
+        node: AsyncNode,
+        calls: Sequence[Call],
+        mine: list[int],
+        replies: list[Any],
+        listed: Listed,
+    ) -> tuple[list[int], str]:
+        """One server's calls: those to send again, and why."""
+        read = 0
+        flights: list[tuple[int, asyncio.Future[list[Any]]]] = []
+        try:
+            await self._make_ready(node)
+            waiting = self._flights(calls, mine, node, listed)
+            while True:
+                while len(flights) < AHEAD and (contents := next(waiting, None)):
+                    flights.append((len(contents), asyncio.ensure_future(node.ask(contents))))
+                if not flights:
+                    break
+                size, flight = flights[0]
+                found = await flight
+                del flights[0]
+                for at, reply in zip(mine[read : read + size], found, strict=True):
+                    replies[at] = reply
+                read += size
+            why = ""
+        except DENIED as error:
+            raise denied(self.where, error) from error
+        except (*LOST, *NOT_NOW) as error:
+            node.ready = False
+            self.servers.forget(view)
+            why = f"{node.address}: {str(error) or type(error).__name__}"
+        finally:
+            for _, flight in flights:
+                flight.cancel()
+            await asyncio.gather(*(flight for _, flight in flights), return_exceptions=True)
+        again, refused = await self._sort_out(view, node, calls, mine[:read], replies, listed)
+        return again + mine[read:], refused or why
+
+    def _flights(
+        self, calls: Sequence[Call], mine: list[int], node: AsyncNode, listed: Listed
+    ) -> Iterator[list[bytes]]:
+        flight: list[bytes] = []
+        size = 0
+        for at in mine:
+            content = self._encoded(calls[at], node, listed)
+            flight.append(content)
+            size += len(content)
+            if len(flight) == FLIGHT_CALLS or size >= FLIGHT_BYTES:
+                yield flight
+                flight, size = [], 0
+        if flight:
+            yield flight
+
+    def _encoded(self, call: Call, node: AsyncNode, listed: Listed) -> bytes:
+        known = node.server_id if call.at_server and node.server_id in listed() else b""
+        if call.at_server and (meant := call.server or known):
+            known = self._moves.meant(call.key, meant)
+        return encoded(call, known, functions=self._functions)
+
+    async def _make_ready(self, node: AsyncNode) -> None:
+        """Our functions on this server, or the knowledge that they are barred: then EVAL it is."""
+        if self._functions and not node.ready:
+            self._functions = await self._load(node)
+        node.ready = True
+
+    async def _load(self, node: AsyncNode) -> bool:
+        steps, found = loading(self.where, node.address), None
+        try:
+            while True:
+                (found,) = await node.ask((steps.send(found),))
+        except StopIteration as end:
+            return bool(end.value)
+        except (*DENIED, *LOST, *NOT_NOW):
+            raise
+        except redis.ResponseError as error:
+            raise takes_no_functions(self.where, node.address, error) from error
+
+    # -- replies -----------------------------------------------------------------------------------
+
+    async def _sort_out(
+        self,
+        view: View,
+        node: AsyncNode,
+        calls: Sequence[Call],
+        answered: list[int],
+        replies: list[Any],
+        listed: Listed,
+    ) -> tuple[list[int], str]:
+        """Errors among the replies: which calls to send again, and why; what we refused ourselves."""
+        again: list[int] = []
+        why, met, proven = "", set[bytes](), dict[tuple[bytes, bytes], bool]()
+        for at in answered:
+            error = replies[at]
+            if not isinstance(error, Exception):
+                continue
+            answer = answer_of(error, calls[at], self.where, node.address)
+            if isinstance(answer, Refused):
+                origin = origin_in(answer)
+                if not origin or not await self._is_whole(calls[at], node, origin, proven):
+                    replies[at] = answer
+                    continue
+            elif isinstance(answer, ServerState):
+                await self._meet(view, node, answer.server_id, met, listed)
+            elif answer is NextAction.LOAD_SCRIPT:
+                await self._load_script(node, calls[at].name)
+            elif answer is NextAction.LOAD:
+                node.ready = False
+            elif answer is NextAction.EVAL:
+                self._functions = False
+            else:
+                self.servers.forget(view)
+            again.append(at)
+            why = why_again(node.address, error)
+        return again, why
+
+    async def _is_whole(
+        self, call: Call, node: AsyncNode, origin: bytes, proven: dict[tuple[bytes, bytes], bool]
+    ) -> bool:
+        """Whether a key group that moved is whole; not asked again in this round once it was not."""
+        way = call.server or node.server_id, origin
+        if way not in proven or proven[way]:
+            try:
+                proven[way] = await self._moves.moved(call, node, origin)
+            except (redis.RedisError, OSError):
+                proven[way] = False
+        return proven[way]
+
+    async def each_primary(self, view: View, content: bytes) -> list[Any]:
+        """The reply of every primary to one command; None: it does not answer now."""
+        nodes = list(dict.fromkeys(node for _, _, node in view.ranges))
+        asked = await asyncio.gather(*(node.ask([content]) for node in nodes), return_exceptions=True)
+        found: list[Any] = []
+        for one in asked:
+            if isinstance(one, BaseException) and not isinstance(one, (redis.RedisError, OSError)):
+                raise one
+            reply = one if isinstance(one, BaseException) else one[0]
+            found.append(None if isinstance(reply, BaseException) else reply)
+        return found
+
+    async def _meet(
+        self, view: View, node: AsyncNode, server_id: bytes, met: set[bytes], listed: Listed
+    ) -> None:
+        """A server gave its id: remember it if it is listed."""
+        if server_id in met:
+            return
+        if server_id == b"replica":
+            self.servers.forget(view)
+        elif await self._accept(server_id, listed):
+            node.server_id = server_id
+        else:
+            raise not_compared(self.where, node.address)
+        met.add(server_id)
+
+    async def _load_script(self, node: AsyncNode, name: str) -> None:
+        try:
+            await node.ask((load_script(name),))
+        except LOST as lost:
+            raise RetryLater(f"{node.address}: {lost}") from lost

@@ -1,0 +1,138 @@
+"""Which server holds which key, looked at from an event loop (``servers.py`` is for threads)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import redis
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+
+from tidegate.base.urls import Address
+from tidegate.sinks.redis.client.channel import AsyncNode, closed, in_time
+from tidegate.sinks.redis.client.resp import pack
+from tidegate.sinks.redis.client.servers import (
+    no_cluster,
+    no_primary,
+    place_of,
+    primary_among,
+    refused_by_sentinel,
+    slot_ranges,
+    without_words,
+)
+from tidegate.sinks.redis.client.settings import RedisSettings
+from tidegate.sinks.redis.client.single_flight import SingleFlight
+from tidegate.sinks.redis.keys import SLOTS, slot_of
+
+
+class View(NamedTuple):
+    """The primaries as they were looked at once: last slot, first slot and server of each range."""
+
+    ranges: tuple[tuple[int, int, AsyncNode], ...]
+
+    def node_of(self, key: bytes) -> AsyncNode:
+        """The primary that holds the key. redis.ClusterDownError: none does."""
+        if len(self.ranges) == 1:
+            return self.ranges[0][2]
+        return self.ranges[place_of(slot_of(key), self.ranges)][2]
+
+
+class AsyncServers:
+    """The primaries, as last looked at, and the connections to them."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.settings = settings
+        self.known: View | None = None
+        self._nodes: dict[Address, AsyncNode] = {}
+        self._looking = SingleFlight(self._look, closed)
+
+    async def view(self) -> View:
+        """The primaries, looked up when that has to be. redis.RedisError, OSError: they cannot be now."""
+        if self.known is not None:
+            return self.known
+        return await in_time(self._looking.result(), self.settings, "the servers were not found in time")
+
+    async def view_from(self, node: AsyncNode) -> View:
+        """The primaries as this server sees them now. redis.RedisError, OSError: they cannot be looked up."""
+        if self.settings.kind != "cluster":
+            return await self.view()
+        view = await self._ask_cluster(node.address)
+        await self._keep({node.address for _, _, node in view.ranges})
+        self.known = view
+        return view
+
+    def forget(self, view: View | None) -> None:
+        """Look again when next needed, unless somebody has done so since."""
+        if self.known is view:
+            self.known = None
+
+    async def close(self) -> None:
+        """End all connections. May be repeated."""
+        await self._looking.close()
+        await self._keep(set())
+
+    async def _keep(self, addresses: set[Address]) -> None:
+        """Only these servers' connections; whatever is out to others is asked again elsewhere."""
+        for address in set(self._nodes) - addresses:
+            await self._nodes.pop(address).close()
+
+    def _node(self, address: Address) -> AsyncNode:
+        if address not in self._nodes:
+            self._nodes[address] = AsyncNode(address, self.settings)
+        return self._nodes[address]
+
+    async def _look(self) -> View:
+        kind = self.settings.kind
+        if kind == "cluster":
+            view = await self._ask_cluster()
+        else:
+            address = await self._ask_sentinels() if kind == "sentinel" else self.settings.seeds[0]
+            view = View(((SLOTS - 1, 0, self._node(address)),))
+        await self._keep({node.address for _, _, node in view.ranges})
+        self.known = view
+        return view
+
+    async def _ask_sentinels(self) -> Address:
+        make: Any = Sentinel
+        seeds = [tuple(seed) for seed in self.settings.seeds]
+        # One that is silent is asked once: the next one may answer. Its client would try again and again.
+        once = {"retry": Retry(NoBackoff(), 0)}
+        sentinel = make(seeds, sentinel_kwargs={**self.settings.sentinel, **once})
+        failed = []
+        try:
+            for seed, client in zip(self.settings.seeds, sentinel.sentinels, strict=True):
+                try:
+                    found: Address | Exception | None = primary_among(
+                        await client.sentinel_masters(), sentinel, self.settings
+                    )
+                except (redis.ConnectionError, redis.TimeoutError) as error:
+                    failed.append(f"{seed}: {without_words(error, self.settings)}")
+                    continue
+                except redis.ResponseError as error:
+                    found = refused_by_sentinel(self.settings, error)
+                if isinstance(found, Exception):  # raised here, so that it has no context
+                    raise found
+                if found is not None:
+                    return found
+        finally:
+            for client in sentinel.sentinels:
+                await client.aclose()
+        raise no_primary(self.settings, failed)
+
+    async def _ask_cluster(self, *first: Address) -> View:
+        """Ask any server that answers; those known before the ones of the URL."""
+        error: Exception | None = None
+        for address in dict.fromkeys([*first, *self._nodes, *self.settings.seeds]):
+            try:
+                (slots,) = await self._node(address).ask([pack((b"CLUSTER", b"SLOTS"))])
+            except (redis.RedisError, OSError) as failed:
+                error = failed
+                continue
+            if not isinstance(slots, Exception):
+                ranges = slot_ranges(slots, address)
+                return View(tuple((last, first, self._node(at)) for last, first, at in ranges))
+            if "cluster support disabled" in str(slots):
+                raise no_cluster(address)
+            error = slots
+        raise redis.ConnectionError(f"no server of the Cluster answered: {error}")

@@ -1,0 +1,318 @@
+"""Connections of an event loop: each is shared by all that ask, and its replies are told apart by order.
+
+What is sent is a flight: one or more calls whose replies are awaited together. Its place in the
+queue of its connection stays until its replies have come, whether or not anybody still waits for
+them: a request that is cancelled takes no reply from the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import math
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import redis
+from redis import exceptions
+from redis.asyncio.connection import Connection, SSLConnection
+
+from tidegate.base.deadline import left_of
+from tidegate.base.urls import Address
+from tidegate.sinks.redis.client.replies import LOST
+from tidegate.sinks.redis.client.servers import without_words
+from tidegate.sinks.redis.client.settings import RedisSettings
+from tidegate.sinks.redis.client.single_flight import SingleFlight
+
+CONNECTIONS = 4
+"""To each server, at most."""
+SHARE = 64
+"""Another connection is opened when each one has so many flights out."""
+FLIGHTS_MAX = 256
+"""So many flights are out to one server; who comes then waits."""
+
+Result = TypeVar("Result")
+
+
+class Flight:
+    """Calls that were sent together: ``done`` is set when the last of their replies is there."""
+
+    __slots__ = ("calls", "done", "end", "replies", "sent_at")
+
+    def __init__(self, calls: int, loop: asyncio.AbstractEventLoop, left_s: float) -> None:
+        self.calls = calls
+        self.done: asyncio.Future[list[Any]] = loop.create_future()
+        self.replies: list[Any] = []
+        self.sent_at = loop.time()
+        self.end = self.sent_at + left_s
+
+
+class Channel:
+    """One open connection. Replies that are errors are given as they are; a connection that is lost, or
+    silent for ``limit_s`` with a reply outstanding, fails every flight on it. A flight whose own time is
+    over fails alone.
+    """
+
+    def __init__(self, connection: Any, limit_s: float, landed: Callable[[], None] | None = None) -> None:
+        self.out: collections.deque[Flight] = collections.deque()
+        self.failed: Exception | None = None
+        self._connection, self._limit_s = connection, limit_s
+        self._landed = landed or (lambda: None)
+        self._loop = asyncio.get_running_loop()
+        self._heard_at = self._loop.time()
+        self._unsent: list[bytes] = []
+        self._wake = asyncio.Event()
+        self._watch: asyncio.TimerHandle | None = None
+        self._watch_at = math.inf
+        self._tasks = [self._loop.create_task(each) for each in (self._write(), self._read())]
+
+    def send(self, contents: Sequence[bytes], left_s: float = math.inf) -> asyncio.Future[list[Any]]:
+        """Send calls; their replies, or redis.TimeoutError after ``left_s``. Never waits, may be cancelled.
+        ``landed`` is called when they are there or lost, whoever still waits for them; also when this
+        raises.
+        """
+        if self.failed is not None:
+            self._landed()
+            raise self.failed
+        flight = Flight(len(contents), self._loop, left_s)
+        self.out.append(flight)
+        self._unsent.extend(contents)
+        self._wake.set()
+        if self._watch is None or flight.end < self._watch_at:
+            self._look_at(min(flight.sent_at + self._limit_s, flight.end))
+        return flight.done
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                unsent, self._unsent = self._unsent, []
+                await self._connection.send_packed_command(unsent, check_health=False)
+        except (*LOST, asyncio.CancelledError) as error:
+            self._fail(error)
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                reply = await self._reply()
+                self._heard_at = self._loop.time()
+                if not self.out:
+                    raise redis.ConnectionError("the server sent what nobody asked for")
+                flight = self.out[0]
+                flight.replies.append(reply)
+                if len(flight.replies) == flight.calls:
+                    self.out.popleft()
+                    self._landed()
+                    if not flight.done.done():  # else it was cancelled, and nobody waits
+                        flight.done.set_result(flight.replies)
+        except (redis.RedisError, OSError, asyncio.CancelledError) as error:
+            self._fail(error)
+        finally:
+            await self._disconnect()
+
+    async def _reply(self) -> Any:
+        try:
+            return await self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
+        except (exceptions.BusyLoadingError, exceptions.AuthenticationError) as refused:
+            return refused  # for redis-py they are lost connections
+        except redis.ResponseError as refused:
+            return refused
+
+    def _look_at(self, when: float) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch, self._watch_at = self._loop.call_at(when, self._look), when
+
+    def _look(self) -> None:
+        """Whether the server still answers: what is oldest has waited ``limit_s`` without a sign of life.
+        Whose time is over waits no longer; its place in the queue stays.
+        """
+        self._watch = None
+        if not self.out or self.failed is not None:
+            return
+        now = self._loop.time()
+        silent_at = max(self._heard_at, self.out[0].sent_at) + self._limit_s
+        if silent_at <= now:
+            self._fail(redis.TimeoutError(f"no reply for {self._limit_s:g} s"))
+            return
+        for flight in self.out:
+            if flight.end <= now and not flight.done.done():
+                flight.done.set_exception(redis.TimeoutError("no reply in time"))
+                flight.done.exception()  # who was cancelled meanwhile does not ask
+        ends = [flight.end for flight in self.out if not flight.done.done()]
+        self._look_at(min([silent_at, *ends]))
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failed is not None:
+            return
+        lost = error if isinstance(error, Exception) else closed()
+        self.failed = lost
+        if self._watch is not None:
+            self._watch.cancel()
+        while self.out:
+            flight = self.out.popleft()
+            self._landed()
+            if not flight.done.done():
+                flight.done.set_exception(lost)
+                flight.done.exception()  # a flight whose sender was cancelled is nobody's to hear of
+        mine = asyncio.current_task()
+        for task in self._tasks:
+            if task is not mine:
+                task.cancel()
+
+    async def close(self) -> None:
+        """End it; what is still out fails. May be repeated."""
+        self._fail(asyncio.CancelledError())
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._disconnect()  # for a reader that was ended before it began
+
+    async def _disconnect(self) -> None:
+        with contextlib.suppress(redis.RedisError, OSError):
+            await self._connection.disconnect()  # waits for the transport, no longer than to connect
+
+
+async def in_time(work: Coroutine[Any, Any, Result], settings: RedisSettings, late: str) -> Result:
+    """What it gives before the call is over (``deadline.py``); else redis.TimeoutError says ``late``."""
+    left_s = left_of(settings.timeout_s)
+    if left_s == math.inf:
+        return await work
+    try:
+        return await asyncio.wait_for(work, left_s)
+    except asyncio.TimeoutError:
+        raise redis.TimeoutError(late) from None
+
+
+def closed() -> redis.ConnectionError:
+    """The error of who waits while the connections are closed."""
+    return redis.ConnectionError("the connection was closed")
+
+
+class _Ended:
+    """However a connection ends, its transport does: by itself one of TLS waits for the server's goodbye, and
+    one with bytes unsent until they are taken, beyond every deadline.
+    """
+
+    async def disconnect(self: Any, *given: Any, **named: Any) -> None:
+        writer = self._writer  # redis-py has no other name for it
+        try:
+            await super().disconnect(*given, **named)  # type: ignore[misc]
+        finally:
+            if writer is not None:
+                writer.transport.abort()
+
+
+class _Plain(_Ended, Connection):
+    pass
+
+
+class _Tls(_Ended, SSLConnection):
+    pass
+
+
+async def connected(address: Address, settings: RedisSettings) -> Any:
+    """A connection that has logged in. redis.RedisError or OSError: not in time, or refused."""
+    limits, refused = settings.connection, None
+    kind: Any = _Tls if settings.tls else _Plain
+    connection = kind(host=address.host, port=address.port, protocol=2, **limits)
+    try:
+        await asyncio.wait_for(
+            connection.connect(), limits["socket_connect_timeout"] + limits["socket_timeout"]
+        )
+    except asyncio.TimeoutError:
+        await _abandon(connection)
+        raise redis.TimeoutError(f"no connection to {address} in time") from None
+    except (redis.ResponseError, redis.AuthenticationError) as error:
+        await _abandon(connection)
+        refused = without_words(error, settings)
+    except BaseException:
+        await _abandon(connection)
+        raise
+    if refused is not None:  # raised here, so that it has no context
+        raise refused
+    connection.socket_timeout = None  # the channel's reader always waits; the channel has its own limit
+    return connection
+
+
+async def _abandon(connection: Any) -> None:
+    """Drop what was not connected. A transport closes its socket in the loop's next turn, and there may be
+    none: whoever was refused may be the last that the loop runs.
+    """
+    await connection.disconnect(nowait=True)
+    await asyncio.sleep(0)
+
+
+class AsyncNode:
+    """One server: connections to it, and what was learned about it (as ``redis_servers.Node``)."""
+
+    def __init__(self, address: Address, settings: RedisSettings) -> None:
+        self.address = address
+        self.server_id = b""
+        self.ready = False
+        self._settings = settings
+        self._channels: list[Channel] = []
+        self._opening = SingleFlight(self._connect, closed)
+        self._slots = asyncio.Semaphore(FLIGHTS_MAX)
+        self._closed = False
+
+    async def ask(self, contents: Sequence[bytes]) -> list[Any]:
+        """The replies to one flight; errors that a server replies are among them.
+
+        redis.RedisError or OSError: the connection was lost, or the call's time is over (``deadline.py``);
+        whether the calls took effect is unknown.
+        """
+        if left_of(self._settings.timeout_s) <= 0:
+            raise redis.TimeoutError("no time was left to ask")
+        if self._slots.locked():
+            await self._wait_for_slot()
+        else:
+            await self._slots.acquire()  # at once
+        try:
+            channel = self._free()
+            if channel is None:
+                channel = await in_time(self._open(), self._settings, "no connection in time")
+        except BaseException:
+            self._slots.release()
+            raise
+        return await channel.send(contents, left_of(self._settings.timeout_s))
+
+    async def _wait_for_slot(self) -> None:
+        what = f"{FLIGHTS_MAX} requests were out all the time"
+        limit_s = min(self._settings.timeout_s, left_of(self._settings.timeout_s))
+        try:
+            await asyncio.wait_for(self._slots.acquire(), limit_s)
+        except asyncio.TimeoutError:
+            raise redis.TimeoutError(what) from None
+
+    def _free(self) -> Channel | None:
+        """The connection with the least to do; None: open one."""
+        best: Channel | None = None
+        for channel in self._channels:
+            if channel.failed is None and (best is None or len(channel.out) < len(best.out)):
+                best = channel
+        if best is None or (len(best.out) >= SHARE and len(self._channels) < CONNECTIONS):
+            return None
+        return best
+
+    async def _open(self) -> Channel:
+        """A new connection. Who comes while it is being opened shares it, or its failure."""
+        if self._closed:
+            raise closed()
+        return await self._opening.result()
+
+    async def _connect(self) -> Channel:
+        for channel in [each for each in self._channels if each.failed is not None]:
+            self._channels.remove(channel)
+            await channel.close()
+        connection = await connected(self.address, self._settings)
+        channel = Channel(connection, self._settings.connection["socket_timeout"], self._slots.release)
+        self._channels.append(channel)
+        return channel
+
+    async def close(self) -> None:
+        """End its connections; what is still out fails. May be repeated."""
+        self._closed = True
+        await self._opening.close()
+        while self._channels:
+            await self._channels.pop().close()

@@ -1,0 +1,94 @@
+"""Install our functions on every primary of a Redis, for the administrator of a server that several share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import redis
+
+from tidegate.base.urls import redact
+from tidegate.errors import ConfigError
+from tidegate.sinks.redis.client.calls import Calls
+from tidegate.sinks.redis.client.functions import LIBRARY, library, library_name
+from tidegate.sinks.redis.client.replies import DENIED, LOST, NOT_NOW, RetryLater, denied, takes_no_functions
+from tidegate.sinks.redis.client.servers import servers_of
+from tidegate.sinks.redis.client.settings import settings_of
+
+Ask = Callable[[tuple[bytes, ...]], Any]
+Found = TypeVar("Found")
+
+
+class Installed(NamedTuple):
+    """One primary: whether it had this release's library before, and the libraries of other releases."""
+
+    address: str
+    before: bool
+    others: tuple[str, ...]
+
+
+def install(url: str, options: dict[str, Any], *, remove_others: bool, dry_run: bool) -> list[Installed]:
+    """Load the library of this release where it is missing, and compare its text where it is not.
+
+    Repeatable: a server that has the library keeps it. ``remove_others``: delete the libraries of other
+    releases, and of servers that have them only. ``dry_run``: write nothing.
+    Raises: ConfigError where a library of this name has another text; nothing was written then.
+    """
+    where = f"store {redact(url)}"
+    calls = Calls(servers_of(settings_of(url, options)), where, lambda _: True, frozenset)
+    try:
+        found = _on_each(calls, _libraries)
+        for address, texts in found.items():
+            if texts.get(library_name(), library()) != library():
+                raise ConfigError(
+                    f"{where}: {address} has a library {library_name()} with another text, which every"
+                    " client runs: a user with the right function|load put it there. Check who has that"
+                    f" right, take it away, then run FUNCTION DELETE {library_name()}, and this command"
+                )
+        if not dry_run:
+            _on_each(calls, lambda ask: _change(ask, remove_others=remove_others))
+        return [
+            Installed(address, library_name() in texts, tuple(sorted({*texts} - {library_name()})))
+            for address, texts in found.items()
+        ]
+    finally:
+        calls.servers.close()
+
+
+def _on_each(calls: Calls, work: Callable[[Ask], Found]) -> dict[str, Found]:
+    """What ``work``, which may be repeated, returns for each primary, by address."""
+    for attempt in calls.retrying():
+        with attempt:
+            found: dict[str, Found] = {}
+            try:
+                for node in calls.servers.primaries():
+                    found[str(node.address)] = work(functools.partial(calls.at, node))
+            except DENIED as error:
+                raise denied(calls.where, error) from error
+            except (*LOST, *NOT_NOW) as error:
+                calls.servers.refresh()
+                raise RetryLater(str(error) or type(error).__name__) from error
+            except redis.ResponseError as error:
+                raise takes_no_functions(calls.where, node.address, error) from error
+    return found
+
+
+def _change(ask: Ask, *, remove_others: bool) -> None:
+    texts = _libraries(ask)
+    if library_name() not in texts:
+        ask((b"FUNCTION", b"LOAD", library()))
+    if remove_others:
+        for name in sorted({*texts} - {library_name()}):
+            ask((b"FUNCTION", b"DELETE", name.encode()))
+
+
+def _libraries(ask: Ask) -> dict[str, bytes]:
+    """The text of each library of this format, by name."""
+    return _texts(ask((b"FUNCTION", b"LIST", b"LIBRARYNAME", f"{LIBRARY}_*".encode(), b"WITHCODE")))
+
+
+def _texts(reply: list[list[Any]]) -> dict[str, bytes]:
+    """The text of each library, by name."""
+    libraries = [dict(zip(one[::2], one[1::2], strict=True)) for one in reply]
+    return {one[b"library_name"].decode(): one[b"library_code"] for one in libraries}

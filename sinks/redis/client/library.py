@@ -1,0 +1,63 @@
+"""How a server gets our functions: what is asked, in which order, and what the answers mean. Pure.
+
+A user that may load functions may change what every user of the server runs, so on a server that several
+share only its administrator has that right, and runs `tidegate redis-functions`. A client that lacks the
+functions tries to load them, then EVAL, and else names that command. docs/decisions/0072.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from tidegate.errors import ConfigError
+from tidegate.sinks.redis.client.functions import call_head, library, library_name
+from tidegate.sinks.redis.client.replies import DENIED, barred
+from tidegate.sinks.redis.client.resp import pack
+
+
+def present() -> bytes:
+    """The command that a server answers if it has our functions."""
+    return pack((*call_head("present", functions=True)[:2], b"0"))
+
+
+def _present_by_eval() -> bytes:
+    return pack((*call_head("present", functions=False)[:2], b"0", b"present"))
+
+
+def load_library() -> bytes:
+    """The command that loads our functions; it replaces nothing."""
+    return pack((b"FUNCTION", b"LOAD", library()))
+
+
+def loading(where: str, address: object) -> Generator[bytes, Any, bool]:
+    """Make our functions usable on one server: gives the commands to send, is sent their replies, an error
+    as the exception; returns whether functions are used there, not EVAL. Asked once for each server.
+
+    Raises: ConfigError where this user may use neither; what the server says of itself, as it came.
+    """
+    found = yield present()
+    if not isinstance(found, Exception):
+        return True
+    if barred(found):
+        return False
+    if "not found" not in str(found):
+        raise found
+    found = yield load_library()
+    if not isinstance(found, Exception) or "already exists" in str(found):
+        return True
+    if not barred(found):
+        raise found
+    found = yield _present_by_eval()
+    if isinstance(found, DENIED):
+        raise not_installed(where, address)
+    return False
+
+
+def not_installed(where: str, address: object) -> ConfigError:
+    """The error for a server without our functions, and a user that may not load them."""
+    return ConfigError(
+        f"{where}: {address} does not have the functions of this release ({library_name()}), and this user"
+        " may not load them: the administrator of the server runs `tidegate redis-functions --store URL`,"
+        " once for each release; nothing was written"
+    )

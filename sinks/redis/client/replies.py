@@ -1,0 +1,233 @@
+"""A call, and the meaning of its reply, for ``calls.py`` and ``async_calls.py``. Pure."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple
+
+import redis
+from redis import exceptions
+
+from tidegate.base.certificates import over_its_time
+from tidegate.errors import ConfigError, CorruptError, StoreNotVerifiedError, StoreUnavailableError
+from tidegate.sinks.redis.client.functions import call_head, script_of
+from tidegate.sinks.redis.client.resp import pack
+
+FLIGHT_BYTES = 256 * 1024
+FLIGHT_CALLS = 500
+FEW_CALLS = 2  # the first and the last of so many are all of them
+"""So many calls are sent without what larger numbers need: a look at the pointer with one for rows."""
+
+NOT_NOW = (
+    exceptions.MovedError,
+    exceptions.AskError,
+    exceptions.TryAgainError,
+    exceptions.ClusterDownError,
+    exceptions.ReadOnlyError,
+    exceptions.MasterDownError,
+    exceptions.BusyLoadingError,
+)
+"""The server refused and did nothing: another one holds the key, or this one is not ready yet.
+
+An ASK is not followed, though clients may: while a slot moves, its keys lie on both servers, and a
+function that is asked on the receiving one takes those that are still to come for absent. The
+sending one refuses such a call as a whole, so it is asked until the slot has moved.
+"""
+NON_LOCAL = "non local key"
+OTHER_TYPE, IN_LUA = "WRONGTYPE", "attempt to "
+"""What Redis and Lua answer where a key or a field is not what a release writes there."""
+OPEN_SLOT = (
+    "the slot of a key moves to another server, and the call is refused until it has moved;"
+    " `redis-cli --cluster check` lists slots that were left open, `redis-cli --cluster fix` closes them"
+)
+CROSS_SLOT = "CROSSSLOT"
+"""The keys of one call lie in several slots, and the server is one of a Cluster, or in front of one."""
+BUSY = ("BUSY", "LOADING", "NOREPLICAS", "UNBLOCKED")
+"""It does nothing for us just now. ``UNBLOCKED``: who slept there was woken, since it is a replica now."""
+DENIED = (exceptions.AuthenticationError, exceptions.NoPermissionError)
+LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
+OUT_OF_MEMORY = (
+    "its memory is full: raise maxmemory, or free some (`tidegate vacuum`, smaller keep_versions); what is"
+    " visible stays as it is"
+)
+NOT_SAVED = (
+    "it cannot save what it is given (MISCONF): look at its disk, which is full or failing; what is visible"
+    " stays as it is"
+)
+
+
+class Refused(NamedTuple):
+    """What a function refused with: its code (``lua/common.lua``) and the detail."""
+
+    code: str
+    detail: str
+
+
+class Call(NamedTuple):
+    """One command. A function has its ``name``, and is told the server's id if it is ``at_server``;
+    else ``args`` are the bytes to send as they are. ``server``: the only one that may answer. ``more``: the
+    keys besides ``key``, which one server takes in one call unless it is one of a Cluster.
+    """
+
+    key: bytes
+    name: str
+    args: tuple[Any, ...]
+    at_server: bool = False
+    server: bytes = b""
+    more: tuple[bytes, ...] = ()
+
+
+class RetryLater(Exception):  # noqa: N818 - drives a retry
+    """Some calls have no answer yet; says why."""
+
+
+class ServerState(NamedTuple):
+    """The server is not the one it was taken for; who it is, or ``replica``."""
+
+    server_id: bytes
+
+
+class NextAction(enum.Enum):
+    """What to do before the same call is sent again."""
+
+    LOOK_AGAIN = "look again which server holds the key"
+    LOAD = "load the functions there"
+    LOAD_SCRIPT = "load the script there"
+    EVAL = "use no functions any more"
+
+
+def plain(key: bytes, *parts: bytes) -> Call:
+    """A command of Redis itself, for the server that holds the key."""
+    return Call(key, "", (pack(parts),))
+
+
+def encoded(call: Call, server_id: bytes, *, functions: bool) -> bytes:
+    """The call's bytes on the wire. ``server_id``: the server that is meant, with the origin of what moved
+    there; none, and it says who it is.
+    """
+    if not call.name:
+        return call.args[0]  # type: ignore[no-any-return]
+    head = call_head(call.name, functions=functions)
+    name = () if functions else (call.name.encode(),)
+    args = call.args
+    if call.at_server:
+        args = (args[0], server_id, *args[1:])
+    if call.more:
+        head = (*head[:-1], b"%d" % (1 + len(call.more)))
+    return pack((*head, call.key, *call.more, *name, *args))
+
+
+def answer_of(
+    error: Exception, call: Call, where: str, address: object
+) -> Refused | ServerState | NextAction:
+    """What an error among the replies says.
+
+    StoreUnavailableError: the server's memory is full, or its disk. ConfigError: it refuses us, or what it
+    says is not known here. CorruptError: a key has a type or a number that no release writes.
+    """
+    message = str(error)
+    if message.startswith("TG"):
+        code, _, detail = message.partition(" ")
+        if code != "TGSERVER" or call.server:
+            return Refused(code, detail.split(" script: ")[0])
+        return ServerState(detail.split()[0].encode())
+    if (full := no_room(where, address, error)) is not None:
+        raise full
+    if isinstance(error, DENIED) or "user executing the script" in message:
+        raise denied(where, error)
+    if isinstance(error, exceptions.NoScriptError):
+        return NextAction.LOAD_SCRIPT
+    if "not found" in message.lower() and "unction" in message:
+        return NextAction.LOAD
+    if barred(error):
+        return NextAction.EVAL
+    if call.more and (isinstance(error, exceptions.ClusterCrossSlotError) or message.startswith(CROSS_SLOT)):
+        return Refused(CROSS_SLOT, message)
+    if isinstance(error, NOT_NOW) or message.startswith(BUSY) or NON_LOCAL in message:
+        return NextAction.LOOK_AGAIN
+    if message.startswith(OTHER_TYPE) or IN_LUA in message:
+        raise CorruptError(
+            f"{where}: {address} cannot use what is at {call.key.decode(errors='replace')}: {message};"
+            " if somebody changed it, restore the store from a copy"
+        )
+    raise ConfigError(f"{where}: {address} answered: {message}")
+
+
+def why_again(address: object, error: Exception) -> str:
+    """Describe why a call is sent again."""
+    moving = isinstance(error, exceptions.AskError | exceptions.TryAgainError) or NON_LOCAL in str(error)
+    return f"{address}: {OPEN_SLOT if moving else error}"
+
+
+def origin_in(refused: Refused) -> bytes:
+    """The server where a key group was compared that was refused because it moved; b'': something else."""
+    _, moved, origin = refused.detail.partition(" moved from ")
+    return origin.encode() if moved and refused.code == "TGLOST" else b""
+
+
+def no_room(where: str, address: object, error: Exception) -> StoreUnavailableError | None:
+    """The error for a server that takes no writes now, for want of memory or of a disk. None: another one."""
+    message = str(error)
+    if isinstance(error, exceptions.OutOfMemoryError) or message.startswith("OOM"):
+        return StoreUnavailableError(f"{where}: {address} refused to write: {OUT_OF_MEMORY}")
+    if message.startswith("MISCONF"):
+        return StoreUnavailableError(f"{where}: {address} refused to write: {NOT_SAVED}")
+    return None
+
+
+def barred(error: Exception) -> bool:
+    """Whether the server has no Functions for us (an older one, or a managed one)."""
+    message = str(error).lower()
+    ours = "function" in message or "fcall" in message
+    return "unknown command" in message or (ours and "permission" in message)
+
+
+def load_script(name: str) -> bytes:
+    """The command that loads the script which has this function."""
+    return pack((b"SCRIPT", b"LOAD", script_of(name).text))
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+def denied(where: str, error: Exception) -> ConfigError:
+    """The error for a user that may not."""
+    return ConfigError(
+        f"{where}: the server refuses this user: {error}; check the user, the password and its ACL"
+    )
+
+
+def not_compared(where: str, address: object) -> StoreNotVerifiedError:
+    """The error for a server that the pointer does not list."""
+    return StoreNotVerifiedError(
+        f"{where}: {address} restarted or was promoted, and was not compared with the log"
+        " yet: its last writes may be lost. A running query does so within seconds, `tidegate repair`"
+        " now; then read again"
+    )
+
+
+def takes_no_functions(where: str, address: object, error: Exception) -> ConfigError | StoreUnavailableError:
+    """The error for a server on which our functions cannot be loaded."""
+    if (full := no_room(where, address, error)) is not None:
+        return full
+    if "DB index" in str(error):
+        return ConfigError(
+            f"{where}: {address} has no such database: {error}; mend the number behind the '/'"
+        )
+    return ConfigError(f"{where}: {address} does not take our functions: {error}")
+
+
+def no_answer(
+    where: str, timeout_s: float, later: RetryLater, certificate: str | None = None
+) -> StoreUnavailableError | ConfigError:
+    """The error for calls that had no answer in time: ConfigError where a certificate is over its time.
+    ``certificate``: the file of this client's.
+    """
+    text = f"{where}: no answer within {timeout_s} s: {str(later).rstrip('.')}"
+    if "rediss" in where.partition("://")[0]:
+        if renew := over_its_time(str(later), certificate):
+            return ConfigError(f"{text}; {renew}")
+        text += " (the URL asks for TLS: does the server speak it?)"
+    elif any(said in str(later) for said in ("losed by server", "reset by peer")):
+        text += " (if the server speaks TLS, the URL begins with rediss)"
+    return StoreUnavailableError(text)

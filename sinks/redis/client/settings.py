@@ -1,0 +1,164 @@
+"""What a Redis URL and its options say: where the servers are, and how to connect to them.
+
+``redis://[user:password@]host:port/db``      one server (``rediss://``: TLS)
+``redis+sentinel://h1:p1,h2:p2/master/db``    whichever server the Sentinels call the primary
+``redis+cluster://h1:p1,h2:p2``               a Cluster, found through any of these
+With ``rediss+...`` the last two speak TLS.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import ssl
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from tidegate.base.urls import Address, addresses, redact, servers_at, user_and_password
+from tidegate.errors import ConfigError
+
+Kind = Literal["one", "sentinel", "cluster"]
+PORT, SENTINEL_PORT = 6379, 26379
+TIMEOUT_S = 10.0
+REQUEST_S = 3.0
+
+OURS = ("functions", "timeout_s")
+PASSED = (
+    "username",
+    "password",
+    "client_name",
+    "credential_provider",
+    "socket_timeout",
+    "socket_connect_timeout",
+    "socket_keepalive",
+    "socket_keepalive_options",
+    "ssl_keyfile",
+    "ssl_certfile",
+    "ssl_cert_reqs",
+    "ssl_ca_certs",
+    "ssl_ca_path",
+    "ssl_ca_data",
+    "ssl_password",
+    "ssl_check_hostname",
+    "ssl_min_version",
+    "ssl_ciphers",
+)
+"""redis-py's own names."""
+OF_SENTINEL = ("sentinel_username", "sentinel_password")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RedisSettings:
+    """Plain data. ``connection`` are the arguments of a connection to a server that holds data."""
+
+    url: str = dataclasses.field(repr=False)
+    kind: Kind
+    seeds: tuple[Address, ...]
+    master: str
+    tls: bool
+    connection: dict[str, Any] = dataclasses.field(repr=False)
+    sentinel: dict[str, Any] = dataclasses.field(repr=False)
+    timeout_s: float = TIMEOUT_S
+    functions: bool = True
+
+    @property
+    def secrets(self) -> list[str]:
+        """The passwords that servers are told."""
+        told = (*self.connection.items(), *self.sentinel.items())
+        return [str(value) for name, value in told if name.endswith("password")]
+
+    @property
+    def trusts_any_server(self) -> bool:
+        """Whether TLS takes a certificate that nobody signed, or one of another host."""
+        return self.tls and not (_is_verified(self.connection) and self.connection["ssl_check_hostname"])
+
+
+def settings_of(url: str, options: dict[str, Any]) -> RedisSettings:
+    """The settings. ConfigError names what does not fit; a password is never shown."""
+    shown, parts = redact(url), servers_at(url)
+    secure, kind = _kind_of(parts.scheme)
+    if parts.rest:
+        raise ConfigError(
+            f"store {shown}: give options as store_options (--store-config), not after '?' or '#'"
+        )
+    connection = _login(parts.login, options, shown)
+    seeds = addresses(parts, SENTINEL_PORT if kind == "sentinel" else PORT, f"store {shown}")
+    if kind == "one" and len(seeds) > 1:
+        raise ConfigError(f"store {shown}: several servers are redis+cluster:// or redis+sentinel://")
+    path = [unquote(part) for part in parts.path.split("/") if part]
+    master = path.pop(0) if kind == "sentinel" and path else ""
+    if kind == "sentinel" and not master:
+        raise ConfigError(f"store {shown}: write redis+sentinel://host:port,host:port/<name of the primary>")
+    if path and (kind == "cluster" or len(path) > 1 or re.fullmatch(r"[0-9]{1,9}", path[0]) is None):
+        raise ConfigError(
+            f"store {shown}: what follows its servers is not the number of a database, as in redis://host:6379/0"
+            + "; a Cluster has no others than 0, and none is written" * (kind == "cluster")
+        )
+    if path:
+        connection["db"] = int(path[0])
+    return _with_options(
+        RedisSettings(url, kind, seeds, master, secure, connection, {}), options, shown, secure=secure
+    )
+
+
+def _kind_of(scheme: str) -> tuple[bool, Kind]:
+    base, _, kind = scheme.partition("+")
+    kinds: dict[str, Kind] = {"": "one", "sentinel": "sentinel", "cluster": "cluster"}
+    return base == "rediss", kinds[kind]
+
+
+def _login(login: str | None, options: dict[str, Any], shown: str) -> dict[str, Any]:
+    username, password = user_and_password(login)
+    if login and password is None and not options.keys() & {"password", "credential_provider"}:
+        raise ConfigError(
+            f"store {shown}: it has a user or a password, which of them cannot be told: write user:password@"
+            " or :password@; user:@ for a user without a password"
+        )
+    return {name: value for name, value in (("username", username), ("password", password)) if value}
+
+
+def _with_options(
+    settings: RedisSettings, options: dict[str, Any], shown: str, *, secure: bool
+) -> RedisSettings:
+    known = (*OURS, *PASSED, *(OF_SENTINEL if settings.kind == "sentinel" else ()))
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ConfigError(f"store {shown}: unknown option {', '.join(unknown)}; there are {', '.join(known)}")
+    if not secure and any(name.startswith("ssl_") for name in options):
+        raise ConfigError(f"store {shown}: ssl_ options need TLS: write rediss:// or rediss+...://")
+    timeout_s, functions = _seconds(options, "timeout_s", TIMEOUT_S, shown), options.get("functions", True)
+    if not isinstance(functions, bool):
+        raise ConfigError(f"store {shown}: functions is {functions!r}; it must be True or False")
+    passed = {name: value for name, value in options.items() if name in PASSED}
+    if secure:  # redis-py checks the name by itself from release 6 on only
+        passed.setdefault("ssl_check_hostname", _is_verified(passed))
+    request_s = min(REQUEST_S, timeout_s)
+    of_sockets = ("socket_timeout", "socket_connect_timeout")
+    limits = {name: _seconds(options, name, request_s, shown) for name in of_sockets}
+    of_sentinel = {
+        name.removeprefix("sentinel_"): value for name, value in options.items() if name in OF_SENTINEL
+    }
+    # A Sentinel that is silent leaves time for the others, and for the server that they name.
+    ask_s = min(REQUEST_S, timeout_s / (len(settings.seeds) + 1))
+    of_sentinel = {"socket_timeout": ask_s, "socket_connect_timeout": ask_s, **of_sentinel}
+    tls = {name: value for name, value in passed.items() if name.startswith("ssl_")}
+    return dataclasses.replace(
+        settings,
+        connection={**settings.connection, **passed, **limits},
+        sentinel={**tls, **({"ssl": True} if secure else {}), **of_sentinel},
+        timeout_s=timeout_s,
+        functions=functions,
+    )
+
+
+def _is_verified(options: dict[str, Any]) -> bool:
+    """Whether TLS verifies the server's certificate at all."""
+    return options.get("ssl_cert_reqs", "required") not in ("none", ssl.CERT_NONE)
+
+
+def _seconds(options: dict[str, Any], name: str, usual: float, shown: str) -> float:
+    """An option that is a time. None, redis-py's "for ever", is no time: every request has its limit."""
+    given = options.get(name, usual)
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 3_600:
+        raise ConfigError(f"store {shown}: {name} is {given!r}; it must be 0 to 3,600 seconds")
+    return float(given)

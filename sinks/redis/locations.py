@@ -1,0 +1,58 @@
+"""Where tasks ran, kept in Redis beside a namespace's pointer: a hash that ``drop`` removes with the rest.
+
+It has the methods of ``tidegate.spark.placement.locality.MetadataStore``: so a driver that starts on
+another host knows where the caches are. Nothing rests on it: it is written as any hash is, without a
+version.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.base.names import check_name
+from tidegate.base.urls import redact
+from tidegate.sinks.redis.client.calls import Calls
+from tidegate.sinks.redis.client.replies import plain
+from tidegate.sinks.redis.client.servers import servers_of
+from tidegate.sinks.redis.client.settings import settings_of
+from tidegate.sinks.redis.keys import beside
+
+
+class RedisMetadataStore:
+    """A few values by key, on the server that holds the namespace's pointer.
+
+    ``url`` and ``options`` as for a store. Opens no connection before the first call; any call may be
+    repeated. StoreUnavailableError: no answer within ``timeout_s``; ConfigError: the server refuses us.
+    """
+
+    def __init__(self, url: str, namespace: str, **options: Any) -> None:
+        self._key = beside(check_name("namespace", namespace), "locality")
+        self._url = url
+        servers = servers_of(settings_of(url, options))
+        self._calls = Calls(servers, f"locality of {namespace} in {redact(url)}", lambda _: True, frozenset)
+
+    def __repr__(self) -> str:
+        return f"RedisMetadataStore({redact(self._url)!r})"
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._call(b"HSET", key, value)
+
+    def get(self, key: bytes) -> bytes | None:
+        found: bytes | None = self._call(b"HGET", key)
+        return found
+
+    def remove(self, key: bytes) -> None:
+        self._call(b"HDEL", key)
+
+    def all(self) -> dict[bytes, bytes]:
+        found = self._call(b"HGETALL")
+        if isinstance(found, dict):
+            return found
+        return dict(zip(found[::2], found[1::2], strict=True))
+
+    def close(self) -> None:
+        """Let go of the connections. It may be used again."""
+        self._calls.servers.close()
+
+    def _call(self, command: bytes, *arguments: bytes) -> Any:
+        return self._calls.run([plain(self._key, command, self._key, *arguments)])[0]

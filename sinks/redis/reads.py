@@ -1,0 +1,276 @@
+"""The reads of a namespace in Redis: how they are asked, what the answers mean. Pure; both clients use it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Generator, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from tidegate.errors import (
+    CorruptError,
+    FencedError,
+    SnapshotExpiredError,
+    StoreNotVerifiedError,
+    StoreUnavailableError,
+    TidegateError,
+    VersionRegressedError,
+)
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer, Stamp
+from tidegate.sinks.redis.client.replies import Call, Refused, plain
+from tidegate.sinks.redis.keys import beside, header_key, meta_key
+from tidegate.sinks.rules.attempts import other_attempt
+from tidegate.sinks.rules.leases import Lease, too_many_leases
+from tidegate.sinks.rules.reads import batch_of, decode, dropped, nothing_here
+from tidegate.wal.record import TableSchema
+
+KEYS_AT_ONCE = 1_000
+NEWEST = 2**52
+PAGE_ROWS = 1_000
+SCAN_BATCH_ROWS = 1_000
+SCAN_TRIES = 20
+DETAIL_MAX = 500
+"""Of what a function says; fields of a header may be of any length where somebody changed them."""
+BLOCK_S = 1.0
+"""A blocked read ends well before its connection's time-out, and is begun again."""
+
+WHOLE = re.compile(rb"\d{1,18}")
+NOT_OURS = (ValueError, TypeError, AttributeError)
+"""What a field that is absent, no number or no text ends in."""
+
+Kind = TypeVar("Kind")
+
+
+def number(value: int) -> bytes:
+    """A whole number as an argument."""
+    return b"%d" % value
+
+
+# -- calls ----------------------------------------------------------------------------------------
+
+
+def of_group(namespace: str, uuid: bytes, group: int, name: str, *args: bytes) -> Call:
+    """A function on a key group."""
+    return Call(header_key(namespace, group), name, (uuid, *args), at_server=True)
+
+
+def identity_call(namespace: str) -> Call:
+    """Asks for what ``identity_in`` decodes."""
+    meta = meta_key(namespace)
+    return plain(meta, b"HMGET", meta, b"identity", b"ready")
+
+
+def newer_call(namespace: str, version: int, timeout_s: float) -> Call:
+    """Blocks its connection until a version above this one was published, for ``BLOCK_S`` at most."""
+    stream = beside(namespace, "versions")
+    last = b"%d-%d" % (version, 2**32)
+    block = number(max(1, int(min(timeout_s, BLOCK_S) * 1_000)))
+    return plain(stream, b"XREAD", b"COUNT", b"1", b"BLOCK", block, b"STREAMS", stream, last)
+
+
+def catalog_range(oldest: int, newest: int | None) -> tuple[bytes, bytes]:
+    """The arguments of ``catalog``."""
+    return number(oldest), number(NEWEST if newest is None else newest)
+
+
+def lease_args(lease: Lease, ttl_s: float) -> tuple[bytes, ...]:
+    """The arguments of ``lease``."""
+    return lease.lease_id.encode(), number(lease.version), number(int(ttl_s * 1e6))
+
+
+def head_of(table: str, version: int, start: int) -> tuple[bytes, bytes, bytes]:
+    """What every read of rows begins with."""
+    return table.encode(), number(version), number(start)
+
+
+def in_places(asked: list[tuple[int, list[int]]], replies: list[Any], keys: int) -> Any:
+    """The stored values that ``by_group``'s calls found, in the order of the keys."""
+    found: list[bytes | None] = [None] * keys
+    for (_, some), values in zip(asked, replies, strict=True):
+        for at, value in zip(some, values, strict=True):
+            found[at] = value
+    return pa.array(found, pa.binary())
+
+
+class AnotherServerError(Exception):
+    """A call that was for one server met another."""
+
+
+class Ask(NamedTuple):
+    """A function and its arguments but for the head, in a read of several steps; ``server``: ``Call``."""
+
+    name: str
+    args: tuple[bytes, ...] = ()
+    server: bytes = b""
+
+
+Steps = Generator[Ask, Any, Kind]
+
+
+def scan_steps(where: str, group: int) -> Steps[dict[bytes, bytes]]:
+    """A scan of one key group: gives what to ask, is sent the reply, None when another server was met;
+    returns the stored values by key. Begun anew when the key group's server is another one meanwhile.
+
+    A cursor means nothing to another server, and one that was promoted may have rows in a layer
+    again that were in the base already. StoreUnavailableError: it changed again and again.
+    """
+    for _ in range(SCAN_TRIES):
+        server, *layers = yield Ask("layers")
+        rows = yield from _pages(server, layers)
+        if rows is not None:
+            return rows
+    raise StoreUnavailableError(
+        f"{where}: key group {group} changed its server {SCAN_TRIES} times while it was read; read again"
+    )
+
+
+def _pages(server: bytes, layers: list[bytes]) -> Steps[dict[bytes, bytes] | None]:
+    """Newest layer first, the base last: what moves meanwhile is met there."""
+    rows: dict[bytes, bytes] = {}
+    for layer in (*layers, b"0"):
+        cursor = b""
+        while cursor != b"0":
+            reply = yield Ask("page", (layer, cursor or b"0", number(PAGE_ROWS)), server)
+            if reply is None:
+                return None
+            cursor, page = reply
+            for key, value in zip(page[::2], page[1::2], strict=True):
+                rows.setdefault(key, value)
+    return rows
+
+
+def batches_of(rows: dict[bytes, bytes]) -> Iterator[Any]:
+    """Stored values by key, as record batches."""
+    keys = sorted(rows)
+    for at in range(0, len(keys), SCAN_BATCH_ROWS):
+        some = keys[at : at + SCAN_BATCH_ROWS]
+        yield batch_of(some, [rows[key] for key in some])
+
+
+# -- answers --------------------------------------------------------------------------------------
+
+
+def identity_in(where: str, found: list[Any]) -> Identity | None:
+    """The identity; None while it is being made, or when its making was cut short."""
+    return None if found[0] is None or found[1] is None else decode(where, found[0], Identity)
+
+
+@contextlib.contextmanager
+def readable(where: str, what: str, content: object) -> Iterator[None]:
+    """Raise CorruptError with the place for content that no release writes."""
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise CorruptError(
+            f"{where}: {what} cannot be read: {content!r:.200}: somebody changed it; restore the store from a"
+            " copy, or fill it again from another one"
+        ) from error
+
+
+def number_in(content: bytes) -> int:
+    """A whole number in a field: digits alone. ValueError, TypeError: it is none.
+
+    >>> number_in(b"17")
+    17
+    """
+    if WHOLE.fullmatch(content) is None:
+        raise ValueError("no whole number")
+    return int(content)
+
+
+class Known(NamedTuple):
+    """One read of the pointer. ``listed``: whoever was listed when its version was visible has all of it."""
+
+    pointer: Pointer
+    listed: frozenset[bytes]
+
+
+def known_in(where: str, found: list[Any]) -> Known:
+    """The pointer and the servers that it lists, as a pair. CorruptError: no release writes such a one."""
+    visible, digest, epoch, writer, horizon, beat_us, servers, now_us = found
+    try:
+        numbers = (
+            number_in(visible),
+            number_in(epoch),
+            number_in(horizon),
+            number_in(b"0" if beat_us is None else beat_us),
+        )
+        texts, listed = (digest.decode(), writer.decode()), frozenset(servers.split(b","))
+    except NOT_OURS as error:
+        raise CorruptError(
+            f"{where}: the pointer is {found!r:.200}: restore the store from a copy"
+        ) from error
+    age_s = None if beat_us is None else max(0.0, (int(now_us) - numbers[3]) / 1e6)
+    return Known(Pointer(numbers[0], texts[0], numbers[1], texts[1], numbers[2], age_s), listed)
+
+
+def catalog_in(where: str, found: list[bytes]) -> list[CatalogEntry]:
+    """The entries of the catalog."""
+    entries = []
+    for content in found:
+        published_us, _, entry = content.partition(b" ")
+        decoded = decode(where, entry, CatalogEntry)
+        try:
+            entries.append(msgspec.structs.replace(decoded, published_at_us=number_in(published_us)))
+        except ValueError as error:
+            raise CorruptError(
+                f"{where}: catalog, version {decoded.version}: it was published at {published_us!r:.60}:"
+                " that is no time; restore the store from a copy"
+            ) from error
+    return entries
+
+
+def starts_of(entry: CatalogEntry | None) -> dict[str, int]:
+    """By table, the version at which it was last emptied."""
+    return {} if entry is None else {table: at.start for table, at in entry.tables.items()}
+
+
+def schemas_in(where: str, found: list[bytes]) -> dict[str, TableSchema]:
+    """The schemas by id."""
+    pairs = zip(found[::2], found[1::2], strict=True)
+    return {name.decode(errors="replace"): decode(where, content, TableSchema) for name, content in pairs}
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+def refusal(where: str, refused: Refused, *, opened: bool) -> TidegateError:
+    """The error for what a function refused; ``opened``: the namespace was there before."""
+    refused = refused._replace(detail=refused.detail[:DETAIL_MAX])
+    match refused.code:
+        case "TGNONE" | "TGOTHER":
+            return dropped(where) if opened else nothing_here(where)
+        case "TGEXPIRED":
+            return SnapshotExpiredError(
+                f"{where}: that version was retired, the oldest that can be read is {refused.detail}"
+            )
+        case "TGAHEAD":
+            return VersionRegressedError(f"{where}: no lease above the visible version, {refused.detail}")
+        case "TGLEASES":
+            return too_many_leases(where, int(refused.detail))
+        case "TGNUMBER":
+            return CorruptError(
+                f"{where}: the pointer names version {refused.detail}, which no namespace reaches:"
+                " somebody changed it; restore the store from a copy, or fill it again from another one"
+            )
+        case "TGFENCED":
+            return FencedError(f"{where}: epoch {refused.detail} is claimed, above this driver's")
+        case "TGATTEMPT":
+            version, attempt, noted = (*refused.detail.split(" "), "")[:3]
+            return other_attempt(where, Stamp(int(version), 0, attempt), noted)
+        case "TGLOST" if " lost " in refused.detail:
+            return StoreNotVerifiedError(
+                f"{where}: {refused.detail}. It is not back yet: `tidegate repair` puts it back from the"
+                " log, or reports what the log no longer holds"
+            )
+        case "TGLOST":
+            return StoreNotVerifiedError(
+                f"{where}: {refused.detail} was not compared with the log: its server lost it (or evicted it,"
+                " look at maxmemory-policy), or it came from another server. A running query compares what it"
+                " comes to know of within seconds, `tidegate repair` does so now"
+            )
+        case _:
+            return CorruptError(f"{where}: {refused.code} {refused.detail}")

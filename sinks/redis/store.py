@@ -1,0 +1,515 @@
+"""The store on Redis: layers of sealed changes over a merged base, one hash tag per key group.
+
+Redis is one thread per server, so every step that must be atomic is one function call there
+(``lua/``): a read looks at floor, layers and base at once; a seal counts and lists at once; the
+flip, leases and horizon are calls on the pointer. Bulk data goes beside them as plain HSETs under
+a version that nobody looks at before its seal.
+
+A server that restarts or is promoted may have lost its last writes. It also has another
+replication id then, which every call compares; ids that were compared with the log stand in the
+pointer. docs/storage-format.md has the layout, docs/decisions/0013 why it is right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from tidegate.base.checks import Check
+from tidegate.base.deadline import one_call
+from tidegate.errors import StoreNotVerifiedError, TidegateError
+from tidegate.keys.groups import key_group
+from tidegate.sinks.aliases import Aliases
+from tidegate.sinks.capabilities import Lost, SupportsApplyAndSeal, SupportsReadWithPointer, SupportsRebuild
+from tidegate.sinks.records import (
+    CatalogEntry,
+    Counts,
+    Finding,
+    Identity,
+    Pointer,
+    Stamp,
+    Stopped,
+    Vacuumed,
+    never,
+)
+from tidegate.sinks.redis import attempts
+from tidegate.sinks.redis import checks as redis_checks
+from tidegate.sinks.redis import checks as redis_room
+from tidegate.sinks.redis.aliases import RedisAliases
+from tidegate.sinks.redis.client.functions import library_name
+from tidegate.sinks.redis.client.replies import Call, Refused
+from tidegate.sinks.redis.client.resp import hset, rows_of
+from tidegate.sinks.redis.keys import beside, changes_key
+from tidegate.sinks.redis.namespace import RedisNamespace
+from tidegate.sinks.redis.reads import (
+    KEYS_AT_ONCE,
+    AnotherServerError,
+    batches_of,
+    catalog_in,
+    catalog_range,
+    head_of,
+    in_places,
+    lease_args,
+    number,
+    readable,
+    scan_steps,
+    schemas_in,
+    starts_of,
+)
+from tidegate.sinks.redis.seals import Seals
+from tidegate.sinks.redis.upkeep import merge as upkeep
+from tidegate.sinks.redis.upkeep import rebuild as redis_rebuild
+from tidegate.sinks.redis.upkeep.fill import Fill, refuse_half_filled
+from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
+from tidegate.sinks.rules.key_sets import KeySets
+from tidegate.sinks.rules.leases import KeptLease, Lease, LeaseInfo, check_lease
+from tidegate.sinks.rules.reads import (
+    by_group,
+    check_fillable,
+    check_kept,
+    check_visible,
+    value_at,
+    values_at,
+)
+from tidegate.wal.frame import Chunk, Run
+from tidegate.wal.record import TableSchema
+
+logger = logging.getLogger("tidegate")
+
+Found = TypeVar("Found")
+TOO_MANY = b"-1"
+LEASE_PAGES = 200
+"""The most pages of leases that one call looks at; some hundred leases are on a page."""
+LOOKS = 5  # so often pointer and catalog are read when the horizon moves on between the two
+
+
+class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild):
+    """A namespace on one Redis, behind Sentinels, or on a Cluster. Connects when it is first used.
+
+    ``options``: ``sinks/redis/client/settings.py``.
+    """
+
+    can_be_filled = True
+    keep_versions_default = 2
+    layers_default = 14
+    """A read looks through the layers one by one, so there are few."""
+
+    def __init__(self, url: str, namespace: str, **options: Any) -> None:
+        self._space = RedisNamespace(url, namespace, options)
+        self._fill = Fill(self._space)
+        self._sweep = ExpirySweep()
+        self._seals = Seals(self._space)
+        self._comparing = threading.local()
+        self._warned, self._lease_cursor = False, b"0"
+        self.where = self._space.where
+
+    # -- identity ------------------------------------------------------------------------------
+
+    def identity(self) -> Identity | None:
+        return self._space.identity()
+
+    def create(self, identity: Identity) -> Identity:
+        return self._space.create(identity)
+
+    def aliases(self) -> Aliases:
+        return RedisAliases(self._space.calls, self.where)
+
+    # -- the pointer ---------------------------------------------------------------------------
+
+    def pointer(self) -> Pointer:
+        return self._space.pointer()
+
+    def claim(self, epoch: int, writer: str) -> int:
+        return int(self._space.ask("claim", number(epoch), writer.encode(), library_name().encode()))
+
+    def heartbeat(self, epoch: int) -> None:
+        self._space.ask("heartbeat", number(epoch))
+
+    def publish(self, entry: CatalogEntry, epoch: int) -> bool:
+        if entry.version == 1:
+            refuse_half_filled(self._space)
+        return self._flip("publish", entry, epoch)
+
+    def _flip(self, name: str, entry: CatalogEntry, epoch: int) -> bool:
+        changed = self._space.changed_servers()
+        if changed:
+            raise self._space.unlisted(changed)
+        content = redis_rebuild.entry_content(entry)
+        flipped = self._space.ask(
+            name, number(epoch), number(entry.version), entry.digest.encode(), content, once=True
+        )
+        return bool(flipped == 1)
+
+    # -- writing a decided version ---------------------------------------------------------------
+
+    def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
+        self._space.ask("put_schemas", *attempts.schema_parts(schemas))
+
+    def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
+        return attempts.begin(self._space, stamp, schemas, epoch)
+
+    def begun(self) -> list[Stamp]:
+        return attempts.begun(self._space)
+
+    def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
+        attempts.discard(self._space, lost, epoch)
+
+    def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
+        self._space.calls.run(self._rows(stamp, chunks))
+
+    def seal(self, stamp: Stamp, counts: Counts) -> None:
+        self._seals.run(stamp, counts)
+
+    def apply_and_seal(
+        self, stamp: Stamp, counts: Counts, *chunks: Chunk, sets: KeySets | None = None
+    ) -> None:
+        self._seals.run(stamp, counts, self._rows(stamp, chunks), sets)
+
+    def _rows(self, stamp: Stamp, chunks: Iterable[Chunk]) -> list[Call]:
+        uuid, calls = self._space.uuid, []
+        under = b"%b:%b" % (uuid, stamp.attempt.encode()) if stamp.attempt else uuid
+        for rows in rows_of([run for chunk in chunks for run in chunk.runs]):
+            key = changes_key(self._space.namespace, rows.run.group, rows.run.table, stamp.version, under)
+            calls.append(Call(key, "", (hset(key, rows),)))
+        return calls
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def catalog(self, oldest: int = 0, newest: int | None = None) -> list[CatalogEntry]:
+        return catalog_in(self.where, self._space.ask("catalog", *catalog_range(oldest, newest)))
+
+    def schemas(self) -> dict[str, TableSchema]:
+        return schemas_in(self.where, self._space.ask("schemas"))
+
+    def get_stored_one(self, table: str, key: bytes, version: int, start: int = 0) -> bytes | None:
+        return self._read(version, lambda: self._one(self._call_of(table, key, version, start)))
+
+    def get_with_pointer(
+        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+    ) -> tuple[bytes | None, Pointer]:
+        call = self._call_of(table, key, version, start)
+        (((stored,),), pointer) = self._read(version, lambda: self._space.asked_with_pointer([call]))
+        return value_at(self.where, table, key, stored, at_us), pointer
+
+    def _call_of(self, table: str, key: bytes, version: int, start: int) -> Call:
+        """One call, and nothing that is made for many keys."""
+        group = key_group(key, self._space.made.key_groups)
+        return self._space.of_group(group, "read", *head_of(table, version, start), key)
+
+    def _one(self, call: Call) -> bytes | None:
+        reply = self._space.calls.one(call)
+        if isinstance(reply, Refused):
+            raise self._space.refused(reply)
+        stored: bytes | None = reply[0]
+        return stored
+
+    def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+        asked = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
+        calls = self._calls_of(asked, "read", head_of(table, version, start), keys)
+        return in_places(asked, self._read(version, lambda: self._space.asked(calls)), len(keys))
+
+    def get_many_with_pointer(
+        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+    ) -> tuple[Any, Pointer]:
+        asked = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
+        calls = self._calls_of(asked, "read", head_of(table, version, start), keys)
+        replies, pointer = self._read(version, lambda: self._space.asked_with_pointer(calls))
+        found = in_places(asked, replies, len(keys))
+        return values_at(self.where, table, keys, found, at_us), pointer
+
+    def _calls_of(
+        self, asked: list[tuple[int, list[int]]], name: str, head: tuple[bytes, ...], keys: Sequence[bytes]
+    ) -> list[Call]:
+        return [self._space.of_group(group, name, *head, *(keys[at] for at in some)) for group, some in asked]
+
+    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+        head = head_of(table, version, start)
+        for batch in batches_of(self._read(version, lambda: self._rows_at_one_server(group, head))):
+            self._check_readable(version)
+            yield batch
+
+    def _rows_at_one_server(self, group: int, head: tuple[bytes, ...]) -> dict[bytes, bytes]:
+        """All rows of a key group, delete markers too."""
+        steps, reply = scan_steps(self.where, group), None
+        while True:
+            try:
+                ask = steps.send(reply)
+            except StopIteration as end:
+                return dict(end.value)
+            call = self._space.of_group(group, ask.name, *head, *ask.args)._replace(server=ask.server)
+            try:
+                with one_call():
+                    (reply,) = self._space.asked([call])
+            except AnotherServerError:
+                reply = None
+
+    def _read(self, version: int, read: Callable[[], Found]) -> Found:
+        """What was read, while the version was visible all the time.
+
+        A server that is accepted in the middle of a read counts from the pointer that lists it, and that
+        one may promise less: then all is read again, or refused. So each try needs another step back.
+        """
+        while True:
+            before = self._space.went_back
+            self._check_readable(version)
+            found = read()
+            if self._space.went_back == before:
+                return found
+
+    def _check_readable(self, version: int) -> None:
+        """What is known here; the key group's floor is compared where the rows are read."""
+        if version > self._space.visible:
+            check_visible(self.where, version, self.pointer().visible)
+        check_kept(self.where, version, self._space.horizon)
+
+    # -- leases and retirement -----------------------------------------------------------------------
+
+    def lease(self, lease: Lease, ttl_s: float) -> None:
+        check_lease(self.where, lease, ttl_s)
+        self._space.ask("lease", *lease_args(lease, ttl_s))
+
+    def release(self, lease_id: str) -> None:
+        self._space.ask("release", lease_id.encode())
+
+    def leases(self) -> list[LeaseInfo]:
+        return sorted(self._all_leases()[0], key=lambda info: info.version)
+
+    def _all_leases(self) -> tuple[list[LeaseInfo], int]:
+        """Those that hold, and how many entries do not; asked for page by page."""
+        held, others, cursor = dict[str, LeaseInfo](), 0, b""
+        for _ in range(LEASE_PAGES):
+            now_us, cursor, over, foreign, *found = self._space.ask("leases", cursor or b"0")
+            self._warn_of_foreign(int(foreign), cursor, "the next retirement removes")
+            others += int(over) + int(foreign)
+            for name, *numbers in zip(*(found[at::4] for at in range(4)), strict=True):
+                with readable(self.where, "a lease", (name, *numbers)):
+                    kept = KeptLease(name.decode(), *(int(part) for part in numbers))
+                held[kept.lease_id] = kept.told(int(now_us))
+            if cursor in (b"0", TOO_MANY):
+                break
+        return list(held.values()), others
+
+    def _warn_of_foreign(self, entries: int, cursor: bytes, removed: str) -> None:
+        """Once: something other than ``lease`` wrote among the leases."""
+        if self._warned or not (entries or cursor == TOO_MANY):
+            return
+        self._warned = True
+        logger.warning(
+            "%s: %s holds %s: somebody with a reader's rights wrote there without tidegate; %s them",
+            self.where,
+            beside(self._space.namespace, "leases").decode(),
+            f"{entries} entries that are no leases"
+            if entries
+            else "more leases than max_leases, or larger ones",
+            removed,
+        )
+
+    def announce(
+        self,
+        horizon: int,
+        *,
+        max_lease_s: float | None = None,
+        max_layers: int | None = None,
+        keep_versions: int | None = None,
+        max_leases: int | None = None,
+    ) -> int:
+        longest = -1 if max_lease_s is None else int(max_lease_s * 1e6)
+        limits = (longest, -1 if max_layers is None else max_layers, keep_versions or 0)
+        most = b"" if max_leases is None else number(max_leases)
+        for _ in range(LEASE_PAGES):
+            args = (number(horizon), *map(number, limits), most, self._lease_cursor)
+            found, cursor, foreign = self._space.ask("announce", *args)
+            self._warn_of_foreign(int(foreign), cursor, "this retirement removes")
+            self._lease_cursor, stands = b"0" if cursor == TOO_MANY else cursor, int(found)
+            if stands >= horizon or not int(foreign):
+                break  # else what was no lease may have held it
+        self._space.horizon = max(self._space.horizon, stands)
+        return stands
+
+    def retire(
+        self, stamp: Stamp, counts: Counts, changes: Iterable[Chunk], stopped: Stopped = never
+    ) -> bool:
+        """Merge the layers up to this version: by name, not by their rows, which the server moves."""
+        version, (pointer, entry) = stamp.version, self._at_horizon()
+        upto, starts = min(version, pointer.horizon), starts_of(entry)
+        touched = {(group, table) for group, tables in counts.items() for table in tables}
+        # A table that this version emptied goes everywhere, whichever key groups have rows again.
+        emptied = [table for table, start in starts.items() if start == version]
+        touched |= {(group, table) for table in emptied for group in range(self._space.made.key_groups)}
+        of = {at: starts.get(at[1], 0) for at in sorted(touched)}
+        rows = max((rows for tables in counts.values() for rows in tables.values()), default=0)
+        _, done = upkeep.merge(self._space, of, upto, stopped, rows=rows)
+        if done:
+            self._space.ask("forget", number(version))
+        return done
+
+    def drop_expired(self, rows: int) -> int:
+        entry = self._entry(self.pointer().horizon)
+        if entry is None:
+            return 0
+        version, at_us = entry.version, entry.decided_at_us
+
+        def look(table: str, group: int, following: bytes | None, most: int) -> SweepPage:
+            some = following or b"0", min(most, upkeep.MERGE_ROWS)
+            return upkeep.expire(self._space, table, group, *some, version, at_us)
+
+        return self._sweep.run(rows, entry, self._space.made.key_groups, look)
+
+    def _entry(self, version: int) -> CatalogEntry | None:
+        return next(iter(self.catalog(version, version)), None) if version else None
+
+    def _at_horizon(self) -> tuple[Pointer, CatalogEntry | None]:
+        """The pointer, and the catalog's entry of its horizon; None: nothing was retired yet.
+
+        Where the horizon moves on in between, its entry may have gone: then both are read again. A merge that
+        did not know where tables start would bring back what they held before they were emptied.
+        """
+        for _ in range(LOOKS):
+            pointer = self.pointer()
+            entry = self._entry(pointer.horizon)
+            if entry is not None or not pointer.horizon or pointer.filling_at:
+                return pointer, entry
+        self._space.lost = True
+        raise StoreNotVerifiedError(
+            f"{self.where}: version {pointer.horizon} can be read, and has no entry in the catalog; nothing"
+            " was merged; a running query puts the entry back from the log, `tidegate repair` does so now"
+        )
+
+    # -- servers that lose what they acknowledged ----------------------------------------------------
+
+    def unverified(self) -> bool:
+        return self._space.lost or bool(self._space.changed_servers()) or upkeep.unsettled(self._space)
+
+    @contextlib.contextmanager
+    def comparing(self, epoch: int) -> Iterator[int]:
+        with redis_rebuild.comparing(self._space, epoch) as (oldest, rebuild):
+            self._comparing.rebuild = rebuild  # of this thread: another one may repair, too
+            yield oldest
+
+    def put_entries(self, entries: Iterable[CatalogEntry]) -> int:
+        return redis_rebuild.put_entries(self._space, entries)
+
+    def resume(self, entry: CatalogEntry, horizon: int, epoch: int, visible: int) -> bool:
+        return redis_rebuild.resume(self._space, entry, horizon, epoch, visible)
+
+    def note_moved(self) -> None:
+        if not self._space.changed_servers():  # else all is compared anyway
+            with contextlib.suppress(StoreNotVerifiedError):
+                upkeep.note_moved(self._space)
+
+    def lost(self) -> list[Lost]:
+        return list(self._rebuild.lost)
+
+    def begin_bases(self, wanted: Iterable[tuple[int, str]]) -> None:
+        self._rebuild.begin_bases(wanted)
+
+    def add_to_bases(self, runs: Iterable[Run]) -> None:
+        self._rebuild.add_to_bases(runs)
+
+    def put_bases(self, group: int, tables: Mapping[str, int], floor: int = 0) -> bool:
+        return self._rebuild.put_bases(group, tables, floor)
+
+    def keep_lost(self, group: int, since: int | None) -> None:
+        self._rebuild.keep_lost(group, since)
+
+    @property
+    def _rebuild(self) -> redis_rebuild.Rebuild:
+        found: redis_rebuild.Rebuild = self._comparing.rebuild
+        return found
+
+    def missing(self, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:
+        return upkeep.missing(self._space, stamp, counts)
+
+    def stamp(self, version: int) -> None:
+        groups = range(self._space.made.key_groups)
+        self._space.asked([self._space.of_group(group, "stamp", number(version)) for group in groups])
+
+    def checks_of_confirm(self, *, replicas: int, aof: bool) -> list[Check]:
+        return redis_checks.fsync(self._space) if aof else []
+
+    def confirm(self, version: int, *, replicas: int, aof: bool) -> None:
+        upkeep.confirm(self._space, version, replicas, aof=aof)
+
+    def checks(self, *, thorough: bool = False) -> list[Check]:
+        found = redis_checks.set_up(self._space, thorough=thorough)
+        if not thorough:
+            return found
+        try:
+            entries = []
+            if self.identity() is not None:
+                visible = self.pointer().visible
+                entries = self.catalog(visible - redis_room.LOOKED_AT + 1)
+            return [*found, redis_room.room(self._space, entries)]
+        except TidegateError as error:
+            untold = f"cannot be told: {error}"
+            return [*found, Check("memory", "warn", untold, redis_checks.APPLIED)]
+
+    def await_newer(self, version: int, timeout_s: float) -> bool:
+        return self._space.await_newer(version, timeout_s)
+
+    # -- filling a new store from another one ---------------------------------------------------------
+
+    def begin_fill(self, entry: CatalogEntry, epoch: int) -> int:
+        check_fillable(self.where, entry.version)
+        stands = self._fill.begin(entry.version, epoch)
+        if stands:
+            upkeep.sweep(self._space, dry_run=False)  # what older fills applied, and never sealed
+        return stands
+
+    def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
+        pointer = self.pointer()
+        if pointer.filling_at != entry.version or pointer.epoch > epoch:
+            return False
+        self._fill.end(entry.version)
+        return self._flip("publish_filled", entry, epoch)
+
+    # -- checking ---------------------------------------------------------------------------------------
+
+    def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
+        return list(upkeep.verify(self._space, stamp, counts))
+
+    def size(self) -> int:
+        return upkeep.size(self._space)
+
+    def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
+        asked = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
+        calls = self._calls_of(asked, "rows", (table.encode(), number(version)), keys)
+        return in_places(asked, self._space.asked(calls), len(keys))
+
+    def self_check(self) -> Iterator[Finding]:
+        return upkeep.self_check(self._space)
+
+    # -- mending and ending -----------------------------------------------------------------------------
+
+    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+        pointer, entry = self._at_horizon()
+        if pointer.filling_at:
+            return Vacuumed()  # the floors must stay below the version that is being written
+        horizon = pointer.horizon
+        rows = 0
+        if entry is not None:
+            starts, at_us = starts_of(entry), entry.decided_at_us
+            rows = upkeep.merge_all(self._space, starts, horizon, at_us, dry_run=dry_run)
+        rows += upkeep.sweep(self._space, dry_run=dry_run)
+        entries, leases = int(self._space.ask("leftovers")), self._all_leases()[1]
+        if not dry_run:
+            self._space.ask("forget", number(horizon))
+            self._drop_leases()
+        return Vacuumed(rows, 0, leases, entries)
+
+    def _drop_leases(self) -> None:
+        """Those that hold nothing any more, a page in each call that moves the horizon nowhere."""
+        self._lease_cursor = b"0"
+        for _ in range(LEASE_PAGES):
+            self.announce(0)
+            if self._lease_cursor == b"0":
+                return
+
+    def drop(self) -> bool:
+        return self._space.drop()
+
+    def close(self) -> None:
+        self._space.servers.close()

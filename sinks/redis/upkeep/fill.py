@@ -1,0 +1,151 @@
+"""Filling a new store on Redis from another one, and what a server that loses a part of it makes of it.
+
+The pointer is marked first, then every key group is emptied below the version. What is applied and
+sealed is a layer like any other, until the fill ends: then it becomes the base. What a fill brought is
+not in the log, so what a server loses of it cannot be put back: while nothing is visible all is
+filled again, later it is refused. docs/decisions/0015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidegate.errors import StoreNotVerifiedError, WalGapError
+from tidegate.sinks.records import ABOVE_ALL, Pointer
+from tidegate.sinks.redis.client.replies import plain
+from tidegate.sinks.redis.keys import header_key
+from tidegate.sinks.redis.namespace import Header, RedisNamespace, headers
+from tidegate.sinks.redis.reads import AnotherServerError, number, number_in, readable
+
+ANEW = (
+    "nothing was put back; it has to be filled anew: `tidegate store remove`, `tidegate drop --only-stores`,"
+    " `tidegate store add`"
+)
+
+
+class Fill:
+    """The fills of one store instance: where each key group was when its fill began."""
+
+    def __init__(self, space: RedisNamespace) -> None:
+        self._space = space
+        self._began: tuple[int, dict[int, bytes]] = (0, {})
+
+    def begin(self, version: int, epoch: int) -> int:
+        """Mark the pointer, then empty every key group below the version that stands; 0: refused.
+
+        StoreNotVerifiedError: a server was not compared with the log. WalGapError: key groups hold what
+        the pointer does not know.
+        """
+        space = self._space
+        if changed := space.changed_servers():
+            raise space.unlisted(changed)
+        found = headers(space)
+        pointer = space.pointer()  # after the headers: without a mark by now, no fill had written to them
+        if not pointer.visible and not pointer.horizon:
+            _refuse_used(space, found)
+        stands = int(space.ask("mark", number(epoch), number(version)))
+        if not stands:
+            return 0
+        groups = range(space.made.key_groups)
+        began = {group: space.calls.node_of(header_key(space.namespace, group)).server_id for group in groups}
+        self._ask_each("begin_fill", stands, began)
+        self._began = stands, began
+        return stands
+
+    def end(self, version: int) -> None:
+        """What was filled at this version becomes the base of every key group.
+
+        StoreNotVerifiedError: a key group is not where its fill began, so it may lack a part of it.
+        """
+        if changed := self._space.changed_servers():  # before any key group says that it is whole
+            raise self._space.unlisted(changed)
+        stands, began = self._began
+        if stands != version or 0 in self._ask_each("end_fill", version, began):
+            raise self._elsewhere(version)
+
+    def _ask_each(self, name: str, version: int, began: Mapping[int, bytes]) -> list[int]:
+        """Each only at the server where its fill began: another one may have lost a seal since."""
+        space = self._space
+        calls = [
+            space.of_group(group, name, number(version))._replace(server=began[group]) for group in began
+        ]
+        try:
+            return [int(reply) for reply in space.asked(calls)]
+        except AnotherServerError as other:
+            raise self._elsewhere(version) from other
+
+    def _elsewhere(self, version: int) -> StoreNotVerifiedError:
+        return StoreNotVerifiedError(
+            f"{self._space.where}: its servers changed since its fill at version {version} began: they may"
+            " lack a part of it; it has to be filled again, which a running query does by itself, or"
+            " `tidegate recover`"
+        )
+
+
+def refuse_half_filled(space: RedisNamespace) -> None:
+    """Before version 1 is published. WalGapError: a fill began, and the pointer went back behind its mark."""
+    half = [group for group, header in headers(space).items() if header.filling]
+    if half and not space.pointer().horizon:
+        raise WalGapError(
+            f"{space.where}: {len(half)} key groups were being filled from another store, and the pointer's"
+            f" server lost the mark: they have no versions to go on from; {ANEW}"
+        )
+
+
+def lost_while_filled(space: RedisNamespace) -> WalGapError:
+    """The error for a pointer that was lost while the store was being filled."""
+    return WalGapError(
+        f"{space.where}: it was being filled from another store when its pointer was lost; {ANEW}"
+    )
+
+
+def oldest_after_fill(space: RedisNamespace, pointer: Pointer, found: Mapping[int, Header]) -> int:
+    """For repair: the oldest version that a fill leaves to be compared with the log. A key group that lost
+    its header is no matter of this: repair looks for all of it in the log.
+
+    ``pointer`` was read before the headers. WalGapError: what was filled is lost, or how far it came.
+    StoreNotVerifiedError: a fill begins or ends at this moment, repeat.
+    """
+    if pointer.visible:
+        (stored,) = space.calls.run([plain(space.meta, b"HGET", space.meta, b"filled")])
+        with readable(space.where, "the version that the store was filled at", stored):
+            filled = number_in(stored or b"0")
+        lost = [group for group, header in found.items() if header.floor < filled and header.since != 0]
+        if lost:
+            raise WalGapError(
+                f"{space.where}: servers lost a part of what was filled from another store at version"
+                f" {filled}, in {len(lost)} key groups, and the log does not hold it; {ANEW}"
+            )
+        return filled + 1 if filled else 0
+    after = space.pointer()
+    if (after.visible, after.horizon) != (0, pointer.horizon):
+        raise StoreNotVerifiedError(f"{space.where}: a fill went on during the repair; repeat it")
+    # On one server, pointer and key groups are of the same moment.
+    if space.servers.settings.kind == "cluster":
+        _refuse_ahead(space, pointer.horizon, found)
+    return ABOVE_ALL if pointer.filling_at else 0
+
+
+def _refuse_ahead(space: RedisNamespace, mark: int, found: Mapping[int, Header]) -> None:
+    """Key groups that were filled further than the pointer says: something may have been visible before."""
+    ahead = [
+        group for group, header in found.items() if header.filling > mark or (mark and header.floor >= mark)
+    ]
+    if ahead:
+        raise WalGapError(
+            f"{space.where}: the pointer's server went back to a fill at version {mark}, {len(ahead)} key"
+            f" groups on other servers are beyond it; {ANEW}"
+        )
+
+
+def _refuse_used(space: RedisNamespace, found: Mapping[int, Header]) -> None:
+    used = [
+        group
+        for group, header in found.items()
+        if header.filling or header.newest > 1 or header.floor or header.bases
+    ]
+    if used:
+        raise WalGapError(
+            f"{space.where}: nothing is visible, and {len(used)} key groups hold versions: the pointer's"
+            f" server lost it; {ANEW}"
+        )

@@ -1,0 +1,320 @@
+"""Upkeep of a namespace in Redis: merging layers, vacuum, drop, what verify and repair ask for."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import struct
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from tidegate.base import failpoints
+from tidegate.errors import StoreNotVerifiedError, StoreUnavailableError
+from tidegate.sinks.records import Counts, Finding, Stamp, Stopped, never
+from tidegate.sinks.redis.client.replies import Refused, plain
+from tidegate.sinks.redis.client.servers import Node
+from tidegate.sinks.redis.keys import base_key, changes_key, header_key, patterns
+from tidegate.sinks.redis.namespace import RedisNamespace, headers
+from tidegate.sinks.redis.reads import number
+from tidegate.sinks.rules.expiry import SweepPage
+
+MERGE_ROWS = 128
+"""Rows that one call moves into the base: it holds up other calls for about a quarter of a millisecond."""
+CALL_ROWS = 8
+"""A call takes as long as so many rows, beside those that it moves."""
+MERGE_FLIGHTS = 16
+"""A step has so many flights for all servers together: between steps a merge can be stopped, and each has a
+time-out of its own."""
+CHANGES = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):d:(\d{1,16}):([^:]+)$")
+UNSEALED = re.compile(rb":d:(\d{1,16}):[^:]+:([^:]+)$")
+SWEPT = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):d:(\d{1,16}):([^:]+(?::[^:]+)?)$")
+REBUILT = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):r:([^:]+)$")
+
+Starts = Mapping[tuple[int, str], int]
+"""Tables by key group, each with its start at the horizon."""
+
+
+# -- merging ------------------------------------------------------------------------------------
+
+
+def merge(
+    space: RedisNamespace, starts: Starts, upto: int, stopped: Stopped = never, *, rows: int | None = None
+) -> tuple[int, bool]:
+    """Merge all layers up to the version, a step of some key groups at a time; how many rows went, and
+    whether all is merged: ``stopped`` is asked before each step.
+
+    ``upto`` is at or below the horizon of the pointer that ``starts`` come from. ``rows``: how many the
+    layers of a key group have at most; None: nobody knows. May be repeated, interrupted, and run by
+    several at once.
+    """
+    flight = flight_of(rows)
+    gone, left = 0, iter(starts)
+    cursors = dict.fromkeys(itertools.islice(left, MERGE_FLIGHTS * flight), b"0")
+    while cursors:
+        if stopped():
+            return gone, False
+        calls = len(cursors)
+        went, moved = _merge_step(space, starts, upto, cursors, flight)
+        gone += went
+        each = -(-moved // calls)
+        flight = flight_of(each if each <= CALL_ROWS else rows)  # layers become bases: so will the next ones
+        failpoints.hit("retire.after_group")
+        room = max(MERGE_FLIGHTS * flight - len(cursors), 0)
+        cursors |= dict.fromkeys(itertools.islice(left, room), b"0")
+    return gone, True
+
+
+def flight_of(rows: int | None) -> int:
+    """So many calls of a merge go to a server together. It does all that has arrived before it turns to a
+    reader: together they move ``MERGE_ROWS``, in one call or in several with a few rows each.
+    """
+    return 1 if rows is None else max(MERGE_ROWS // (CALL_ROWS + rows), 1)
+
+
+def _merge_step(
+    space: RedisNamespace, starts: Starts, upto: int, cursors: dict[tuple[int, str], bytes], flight: int
+) -> tuple[int, int]:
+    """One call of each; what is done leaves ``cursors``. How many rows went, and were moved one by one."""
+    calls = [
+        space.of_group(
+            group,
+            "merge",
+            table.encode(),
+            number(upto),
+            number(starts[group, table]),
+            number(MERGE_ROWS),
+            cursor,
+        )
+        for (group, table), cursor in cursors.items()
+    ]
+    try:
+        replies = space.asked(calls, flight=flight)
+    except StoreNotVerifiedError:
+        space.lost = True
+        raise
+    for at, (done, cursor, *_) in zip(list(cursors), replies, strict=True):
+        if int(done):
+            del cursors[at]
+        else:
+            cursors[at] = cursor
+    return sum(int(went) for _, _, went, _ in replies), sum(int(moved) for *_, moved in replies)
+
+
+def merge_all(
+    space: RedisNamespace, starts: Mapping[str, int], upto: int, at_us: int, *, dry_run: bool
+) -> int:
+    """Merge every key group of every table up to the version, and drop what had expired at ``at_us``, when
+    it was decided; how many rows went, or would go.
+    """
+    found: dict[tuple[int, str], int] = {}
+    for group, header in headers(space).items():
+        for table in {*header.layers, *header.bases}:
+            found[group, table] = starts.get(table, 0)
+    if dry_run:
+        calls = [
+            space.of_group(group, "mergeable", table.encode(), number(upto), number(start), _time(at_us))
+            for (group, table), start in found.items()
+        ]
+        steps = [calls[at : at + MERGE_FLIGHTS] for at in range(0, len(calls), MERGE_FLIGHTS)]
+        gone = sum(int(rows) for step in steps for rows in space.asked(step, flight=1))
+    else:
+        gone, _ = merge(space, found, upto)
+    for group, table in found:
+        following: bytes | None = b"0"
+        while following is not None:
+            looked = expire(space, table, group, following, MERGE_ROWS, upto, at_us, dry_run=dry_run)
+            gone, following = gone + looked.gone, looked.following
+    return gone
+
+
+def expire(
+    space: RedisNamespace,
+    table: str,
+    group: int,
+    cursor: bytes,
+    rows: int,
+    upto: int,
+    at_us: int,
+    *,
+    dry_run: bool = False,
+) -> SweepPage:
+    """Drop of some rows of a base those that had expired when the version was decided, which is at or below
+    the horizon of the pointer that was read before.
+    """
+    drop = b"0" if dry_run else b"1"
+    call = space.of_group(
+        group, "expire", table.encode(), number(upto), _time(at_us), cursor, number(rows), drop
+    )
+    ((following, looked, gone),) = space.asked([call])
+    return SweepPage(int(looked), int(gone), None if following == b"0" else following)
+
+
+def _time(at_us: int) -> bytes:
+    """As it stands in stored values."""
+    return struct.pack(">q", at_us)
+
+
+def sweep(space: RedisNamespace, *, dry_run: bool) -> int:
+    """Drop changes that came late, under a floor, beside their layer, or of a namespace that was dropped; how
+    many rows.
+
+    Bases that a repair wrote and never put in place go, too.
+    """
+    _, pattern = patterns(space.namespace)
+    calls, drop = [], b"0" if dry_run else b"1"
+    for key in space.calls.each_primary_scan(pattern.replace(":*", ":*:d:*")):
+        found = SWEPT.search(key)
+        if found is not None:
+            group, table, version, uuid = found.groups()
+            calls.append(space.of_group(int(group), "sweep", table, version, uuid, drop))
+    for key in space.calls.each_primary_scan(pattern.replace(":*", ":*:r:*")):
+        found = REBUILT.search(key)
+        if found is not None:
+            group, table, token = found.groups()
+            calls.append(space.of_group(int(group), "sweep_rebuild", table, token, drop))
+    return sum(int(rows) for rows in space.asked(calls))
+
+
+# -- servers that lost something ------------------------------------------------------------------
+
+
+LOOK_S = 1.0
+"""So often the headers are looked at: who marked them may have died."""
+
+
+def unsettled(space: RedisNamespace) -> bool:
+    """Whether something was lost and is not back, or a key group lies on another server than the one where it
+    was last compared.
+    """
+    if space.servers.settings.kind == "cluster":
+        space.servers.refresh()
+    places = tuple(node.address for node in _nodes(space))
+    now = time.monotonic()
+    if places == space.compared_at and now < space.look_again_at:
+        return False
+    moved, lost = _looked_at(space)
+    if moved or lost:
+        return True
+    space.compared_at, space.look_again_at = places, now + LOOK_S
+    return False
+
+
+def note_moved(space: RedisNamespace) -> None:
+    """``SupportsRebuild.note_moved``: what cannot be shown to be whole is left to repair."""
+    moved, _ = _looked_at(space)
+    calls = [space.of_group(group, "note_moved") for group in moved]
+    for reply in space.calls.run(calls):
+        if isinstance(reply, Refused) and reply.code != "TGLOST":
+            raise space.refused(reply)
+
+
+def _nodes(space: RedisNamespace) -> list[Node]:
+    groups = range(space.made.key_groups)
+    return [space.calls.node_of(header_key(space.namespace, group)) for group in groups]
+
+
+def _looked_at(space: RedisNamespace) -> tuple[list[int], bool]:
+    """Key groups that are not where they were compared, and whether one is marked, or lost its header."""
+    keys = [header_key(space.namespace, group) for group in range(space.made.key_groups)]
+    found = space.calls.run([plain(key, b"HMGET", key, b"u", b"s") for key in keys])
+    nodes, moves = _nodes(space), space.servers.settings.kind == "cluster"
+    moved = [
+        group
+        for group, (stands, server) in enumerate(found)
+        if moves and stands == space.uuid and server != nodes[group].server_id
+    ]
+    return moved, any(stands != space.uuid for stands, _ in found)
+
+
+def missing(space: RedisNamespace, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:
+    """``Store.missing``, in one call per key group."""
+    return {group: counts[group] for group, _, _ in _unfit(space, stamp, counts)}
+
+
+def confirm(space: RedisNamespace, version: int, replicas: int, *, aof: bool) -> None:
+    """A write behind all others on every server, then WAIT for it on the same connection."""
+    last: dict[bytes, int] = {}
+    for group in range(space.made.key_groups):
+        node = space.calls.node_of(header_key(space.namespace, group))
+        last.setdefault(node.server_id, group)
+    calls = [space.of_group(group, "stamp", number(version)) for group in last.values()]
+    for call in calls:
+        space.asked([call])
+        here, confirmed = space.calls.wait_behind(call, replicas, aof=aof)
+        if not here:
+            raise StoreUnavailableError(
+                f"{space.where}: a server has not fsynced version {version} in time: look at its disk, and at"
+                " appendfsync, which has to be always or everysec"
+            )
+        if confirmed < replicas:
+            raise StoreUnavailableError(
+                f"{space.where}: only {confirmed} of {replicas} replicas have version {version}; bring them"
+                " back, or lower wait_replicas"
+            )
+
+
+# -- checking ---------------------------------------------------------------------------------------
+
+
+def verify(space: RedisNamespace, stamp: Stamp, counts: Counts) -> Iterator[Finding]:
+    """What of a sealed version is missing or miscounted; merged key groups cannot be told any more."""
+    for group, expected, found in _unfit(space, stamp, counts):
+        yield Finding(f"{space.where}, version {stamp.version}, key group {group}", expected, found)
+
+
+def _unfit(space: RedisNamespace, stamp: Stamp, counts: Counts) -> Iterator[tuple[int, str, str]]:
+    """Key groups in which the version is not whole, each with what was expected and what is there."""
+    tables = {group: sorted(of_group) for group, of_group in sorted(counts.items())}
+    calls = [
+        space.of_group(group, "look", number(stamp.version), *(name.encode() for name in names))
+        for group, names in tables.items()
+    ]
+    for (group, names), (floor, *found) in zip(tables.items(), space.asked(calls), strict=True):
+        if int(floor) >= stamp.version:
+            continue
+        for name, sealed, rows in zip(names, found[::2], found[1::2], strict=True):
+            wanted = counts[group][name]
+            if int(rows) != wanted or (wanted and not int(sealed)):
+                there = f"{int(rows)} rows of table {name}{'' if int(sealed) else ', not sealed'}"
+                yield group, f"{wanted} rows of table {name}, sealed", there
+                break
+
+
+def size(space: RedisNamespace) -> int:
+    """Bytes of all keys that the headers list, by the servers' own estimate."""
+    keys: dict[bytes, None] = {}
+    uuid = space.uuid
+    for group, header in headers(space).items():
+        keys[header_key(space.namespace, group)] = None
+        for table, versions in header.layers.items():
+            of = [changes_key(space.namespace, group, table, version, uuid) for version in versions]
+            keys.update(dict.fromkeys(of))
+        keys.update((base_key(space.namespace, group, table), None) for table in header.bases)
+    replies = space.calls.run([plain(key, b"MEMORY", b"USAGE", key) for key in keys])
+    return sum(int(found or 0) for found in replies)
+
+
+def self_check(space: RedisNamespace) -> Iterator[Finding]:
+    """What headers and keys contradict each other in. Reads every header and every key's name."""
+    uuid = space.uuid
+    groups = range(space.made.key_groups)
+    calls = [plain(header_key(space.namespace, group), b"HGET", header_key(space.namespace, group), b"u") for group in groups]  # fmt: skip  # noqa: E501
+    lost = [group for group, found in zip(groups, space.calls.run(calls), strict=True) if found != uuid]
+    for group in lost:
+        place = f"{space.where}, key group {group}"
+        yield Finding(place, "its header", "none: its server lost it; `tidegate repair` writes it anew")
+    if lost:
+        return
+    there: dict[tuple[int, str], set[int]] = defaultdict(set)
+    _, pattern = patterns(space.namespace)
+    for key in space.calls.each_primary_scan(pattern):
+        found = CHANGES.search(key)
+        if found is not None and found.group(4) == uuid:
+            there[int(found.group(1)), found.group(2).decode(errors="replace")].add(int(found.group(3)))
+    for group, header in headers(space).items():
+        for table, versions in sorted(header.layers.items()):
+            missing = sorted(set(versions) - there[group, table])
+            if missing and missing != [min(versions)]:  # the oldest may just have been merged
+                place = f"{space.where}, key group {group}, table {table}"
+                yield Finding(place, f"changes of versions {missing}, as listed", "none")

@@ -1,0 +1,126 @@
+"""Leases: what one is, which versions they hold, and what is refused. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from tidegate.base.names import NAME
+from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError, VersionRegressedError
+
+LEASE_MAX_S = 86_400.0
+OF_WRITER = "writer-"
+"""What the ids of the writer's own leases begin with."""
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A reader's pin on a version."""
+
+    lease_id: str
+    version: int
+
+
+class LeaseInfo(msgspec.Struct, frozen=True):
+    """A lease as it stands: seconds since it was first taken on this version, and until it runs out."""
+
+    lease_id: str
+    version: int
+    age_s: float
+    expires_in_s: float
+
+
+class KeptLease(NamedTuple):
+    """A lease as it is kept: times are microseconds by the store's clock."""
+
+    lease_id: str
+    version: int
+    taken_us: int
+    expires_us: int
+
+    def told(self, now_us: int) -> LeaseInfo:
+        """What the store says of it at a time."""
+        age_s, left_s = max(0.0, (now_us - self.taken_us) / 1e6), (self.expires_us - now_us) / 1e6
+        return LeaseInfo(self.lease_id, self.version, age_s, left_s)
+
+
+class Limits(NamedTuple):
+    """How long leases hold; see ``Store.announce``."""
+
+    max_lease_s: float | None = None
+    max_layers: int | None = None
+    keep_versions: int | None = None
+
+
+def of_writer(name: str) -> str:
+    """The id of a lease that the writer takes, for a fill or a restore: ``max_lease_s`` does not end it. On
+    Redis readers cannot take one.
+    """
+    return OF_WRITER + name
+
+
+def horizon_allowed(
+    wanted: int,
+    leases: Iterable[KeptLease],
+    limits: Limits,
+    visible: int,
+    now_us: int,
+    published_us: Callable[[int], int | None],
+) -> int:
+    """``wanted``, or the oldest version below it that a lease holds. ``leases`` have not run out;
+    ``published_us`` says when a version became visible, None if it did not.
+    """
+
+    def young(since_us: int) -> bool:
+        # Both ways from now: a time far ahead is of a clock that went back since (T41).
+        return limits.max_lease_s is None or abs(now_us - since_us) < limits.max_lease_s * 1e6
+
+    def fresh(version: int) -> bool:
+        if limits.max_lease_s is None or limits.keep_versions is None:
+            return True
+        since_us = published_us(version + limits.keep_versions)
+        return since_us is None or young(since_us)
+
+    for lease in sorted(leases, key=lambda lease: lease.version):
+        if lease.version >= wanted:
+            break
+        near = limits.max_layers is None or lease.version >= visible - limits.max_layers
+        limited = not lease.lease_id.startswith(OF_WRITER)
+        if near and not (limited and not (young(lease.taken_us) and fresh(lease.version))):
+            return lease.version
+    return wanted
+
+
+def check_leasable(where: str, lease: Lease, ttl_s: float, visible: int, horizon: int) -> None:
+    """Refuse a lease that would hold nothing, or is none.
+
+    Raises: SnapshotExpiredError below the horizon, VersionRegressedError above the visible version,
+    ConfigError as ``check_lease``.
+    """
+    check_lease(where, lease, ttl_s)
+    if lease.version < horizon:
+        raise SnapshotExpiredError(
+            f"{where}: no lease on version {lease.version}, the oldest that can be read is {horizon}"
+        )
+    if lease.version > visible:
+        raise VersionRegressedError(
+            f"{where}: no lease on version {lease.version}, the visible one is {visible}"
+        )
+
+
+def check_lease(where: str, lease: Lease, ttl_s: float) -> None:
+    """Raises: ConfigError for an id or a length that no lease has."""
+    if NAME.fullmatch(lease.lease_id) is None or not 0 < ttl_s <= LEASE_MAX_S:
+        raise ConfigError(
+            f"{where}: {lease.lease_id[:80]!r} for {ttl_s} s cannot be a lease: use an id of 1 to 64 of the"
+            f" characters A-Z a-z 0-9 _ . -, and at most {LEASE_MAX_S:,.0f} s"
+        )
+
+
+def too_many_leases(where: str, most: int) -> StoreUnavailableError:
+    """The error of ``lease`` where no more of them may be taken."""
+    return StoreUnavailableError(
+        f"{where}: {most:,} leases hold versions, as many as max_leases allows: close snapshots that nobody"
+        " reads any more, or set the query's option max_leases higher, and read again"
+    )

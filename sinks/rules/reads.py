@@ -1,0 +1,122 @@
+"""What every store's reads have in common: refusals in the same words, keys by key group, batches. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tidegate.base.decoders import json_decoder
+from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError, VersionRegressedError
+from tidegate.keys.groups import key_group_of_each
+from tidegate.sinks.rules.layout import payload, payloads
+from tidegate.wal.record import UNREADABLE
+
+FILLED_FROM = 2
+"""The first version at which a store may be filled from another one. The log has all of version 1 for as long
+as none is newer, and an apply of it may have begun: with delete markers, and other chunks than a fill's.
+"""
+
+BATCH = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
+
+Kind = TypeVar("Kind")
+encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def decode(where: str, content: bytes | str, kind: type[Kind]) -> Kind:
+    """A stored record. CorruptError: it cannot be read."""
+    try:
+        return json_decoder(kind).decode(content)
+    except (*UNREADABLE, TypeError) as error:  # a column of another type than text
+        raise CorruptError(f"{where}: a {kind.__name__} cannot be read: {error}") from error
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+def check_visible(where: str, version: int, visible: int) -> None:
+    """VersionRegressedError: the version is above the visible one; nothing half applied is shown."""
+    if version > visible:
+        raise VersionRegressedError(f"{where}: version {version} was asked for, the visible one is {visible}")
+
+
+def check_kept(where: str, version: int, horizon: int) -> None:
+    """SnapshotExpiredError: the version is below the horizon."""
+    if version < horizon:
+        raise SnapshotExpiredError(
+            f"{where}: version {version} was retired, the oldest that can be read is {horizon}"
+        )
+
+
+def check_fillable(where: str, version: int) -> None:
+    """ValueError: at this version nothing is filled."""
+    if version < FILLED_FROM:
+        raise ValueError(f"{where}: it cannot be filled at version {version}: the log has it; apply it")
+
+
+def nothing_here(where: str) -> ConfigError:
+    """The error for a namespace that was not made."""
+    return ConfigError(
+        f"{where}: there is no namespace here yet; start a query that writes to it, or run `tidegate init`"
+    )
+
+
+def dropped(where: str) -> ConfigError:
+    """The error for a namespace that is gone."""
+    return ConfigError(f"{where}: the namespace was dropped while it was open here; open it again")
+
+
+# -- keys and rows --------------------------------------------------------------------------------
+
+
+def by_group(keys: Sequence[bytes], key_groups: int, at_once: int) -> list[tuple[int, list[int]]]:
+    """Places of keys by key group, so many at a time as one call takes."""
+    groups = np.array(key_group_of_each(keys, key_groups), np.int64)
+    order = np.argsort(groups, kind="stable")
+    ends = np.flatnonzero(np.diff(groups[order])) + 1
+    return [
+        (int(groups[of_one[0]]), of_one[at : at + at_once].tolist())
+        for of_one in np.split(order, ends)
+        for at in range(0, len(of_one), at_once)
+    ]
+
+
+def batch_of(keys: Sequence[bytes], stored: Sequence[bytes]) -> Any:
+    """Rows as they lie there, as a record batch (key, value)."""
+    return pa.record_batch([pa.array(keys, pa.binary()), pa.array(stored, pa.binary())], schema=BATCH)
+
+
+def shown_bytes(content: bytes) -> str:
+    """Stored bytes for messages, cut where they are long."""
+    return repr(content[:60]) + f"... ({len(content)} bytes)" * (len(content) > 60)
+
+
+def values_at(where: str, table: str, keys: Sequence[bytes], stored: Any, at_us: int | None) -> Any:
+    """What readers get of stored values. CorruptError names the key of one that no release writes."""
+    try:
+        return payloads(stored, at_us)
+    except CorruptError:
+        for key, one in zip(keys, stored.to_pylist(), strict=True):
+            value_at(where, table, key, one, at_us)
+        raise
+
+
+def value_at(where: str, table: str, key: bytes, stored: bytes | None, at_us: int | None) -> bytes | None:
+    """The same of one value."""
+    try:
+        return payload(stored, at_us)
+    except CorruptError as error:
+        raise CorruptError(f"{where}, table {table}, key {shown_bytes(key)}: {error}") from None
+
+
+def live_rows(batch: Any, at_us: int | None, where: str, table: str) -> Any:
+    """What is neither deleted nor expired of such a batch, its values without flags byte. Errors as
+    ``values_at``.
+    """
+    values = values_at(where, table, batch["key"].to_pylist(), batch["value"], at_us)
+    if not values.null_count:
+        return pa.record_batch([batch["key"], values], schema=BATCH)
+    return pa.record_batch([batch["key"], values], schema=BATCH).filter(values.is_valid())

@@ -1,0 +1,112 @@
+"""Aliases beside a SQLite store's folders: a file for each, replaced by one rename.
+
+``<path>/<escape(alias)>.alias`` holds a JSON object: alias, namespace, uuid. A dot never stands in an escaped
+name, so no namespace's folder is called so. A new file is written whole and fsynced under a name of its own
+before the rename, and the folder after it: at any time the alias is the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tidegate.base.files import create
+from tidegate.base.names import check_name, escape
+from tidegate.errors import ConfigError, StoreUnavailableError
+from tidegate.sinks.aliases import Aliases, Target
+from tidegate.sinks.rules.reads import decode, encode
+
+SUFFIX = ".alias"
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """What such a file holds; the alias's own name too, which its escaped form may not tell."""
+
+    alias: str
+    namespace: str
+    uuid: str
+
+    @property
+    def target(self) -> Target:
+        return Target(self.namespace, self.uuid)
+
+
+class FileAliases(Aliases):
+    """The aliases in a folder, for any number of processes of one machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.where = f"store sqlite://{folder}"
+        self._folder = folder
+
+    def get(self, alias: str) -> Target | None:
+        found = self._read(self._path(alias))
+        return None if found is None else found.target
+
+    def all(self) -> dict[str, Target]:
+        with self._explaining():
+            paths = sorted(self._folder.iterdir()) if self._folder.exists() else []
+        found = (self._read(path) for path in paths if path.name.endswith(SUFFIX))
+        return {one.alias: one.target for one in found if one is not None}
+
+    def set(self, alias: str, target: Target) -> None:
+        check_name("alias", alias)
+        path = self._path(alias)
+        new = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+        content = encode(Stored(alias, target.namespace, target.uuid))
+        with self._explaining():
+            try:
+                with os.fdopen(create(new, os.O_WRONLY), "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                new.replace(path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    new.unlink()
+                raise
+            self._sync()
+
+    def drop(self, alias: str) -> bool:
+        with self._explaining():
+            try:
+                self._path(alias).unlink()
+            except FileNotFoundError:
+                return False
+            self._sync()
+        return True
+
+    def _path(self, alias: str) -> Path:
+        return self._folder / (escape(alias) + SUFFIX)
+
+    def _read(self, path: Path) -> Stored | None:
+        with self._explaining():
+            try:
+                content = path.read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return decode(f"{self.where}: {path}", content, Stored)
+
+    def _sync(self) -> None:
+        handle = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except (PermissionError, FileNotFoundError, NotADirectoryError) as error:
+            raise ConfigError(
+                f"{self.where}: {error.filename}: {error.strerror}; give a folder that this user can use"
+            ) from error
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"{self.where}: {error.filename}: {error.strerror or error}"
+            ) from error

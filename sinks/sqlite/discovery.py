@@ -1,0 +1,57 @@
+"""The namespaces that a store has, where asking is cheap: in files. Never an error, no server is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from tidegate.base.names import did_you_mean
+from tidegate.base.urls import path_of
+
+LOOKED_AT, NAMED = 200, 10
+
+
+def folder_at(url: str) -> Path | None:
+    """The folder of a store in files; None: it is another kind of store.
+
+    >>> folder_at("sqlite:///data/store"), folder_at("redis://cache:6379")
+    (PosixPath('/data/store'), None)
+    """
+    _, found, rest = url.partition("sqlite://")
+    path = path_of(f"sqlite://{rest}") if found else None
+    return Path(path) if path else None
+
+
+def namespaces_in(folder: Path) -> list[str]:
+    """The namespaces in a store's folder, sorted; of very many some."""
+    return sorted(itertools.islice(_names_in(folder), LOOKED_AT))
+
+
+def has_instead(url: str, namespace: str) -> str:
+    """The end of a message about a namespace that is not there: which the store has, if that is known."""
+    folder = folder_at(url)
+    names = [] if folder is None else namespaces_in(folder)
+    if not names:
+        return ""
+    more = f" and {len(names) - NAMED} more" * (len(names) > NAMED)
+    return f"; the store has {', '.join(names[:NAMED])}{more}{did_you_mean(namespace, names)}"
+
+
+def _names_in(folder: Path) -> Iterator[str]:
+    """Folders have escaped names, without a dot; the names themselves stand in what is inside."""
+    import sqlite3
+
+    from tidegate.sinks.sqlite.files import META_FILE
+
+    for meta in folder.glob(f"*/{META_FILE}"):
+        if "." in meta.parent.name:  # what a drop has left
+            continue
+        with contextlib.suppress(sqlite3.Error, ValueError, KeyError, TypeError):
+            reader = sqlite3.connect(f"file:{quote(str(meta))}?mode=ro", uri=True, timeout=0.1)
+            with contextlib.closing(reader):
+                (identity,) = reader.execute("SELECT identity FROM namespace WHERE ready = 1").fetchone()
+            yield json.loads(identity)["name"]

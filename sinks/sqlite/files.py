@@ -1,0 +1,421 @@
+"""The files of a SQLite store: their tables, their connections, and what their errors mean.
+
+Published in docs/storage-format.md::
+
+    <path>/<escape(namespace)>/meta.sqlite        identity, pointer, leases, catalog, schemas
+    <path>/<escape(namespace)>/shard-NN.sqlite    rows; min(16, key_groups) files, key group g in
+                                                  file g * files // key_groups
+
+All files are in WAL mode (SQLite's own write-ahead log, beside each file as ``-wal``).
+
+What is durable when. A commit with ``synchronous=FULL`` fsyncs the ``-wal`` file before any
+other connection can see the commit; one with NORMAL does not fsync. There is one ``-wal`` per
+file, for all processes, filled from front to back, and an fsync covers what any process wrote
+to it before. So a FULL commit makes every earlier commit on that file durable, whoever made
+it. A checkpoint does not weaken this: in either mode it fsyncs the ``-wal`` before it copies a
+page into the main file, and the main file before the ``-wal`` is used again from the front; a
+commit is at any time whole in one of the two. After a power cut recovery ends at the first
+frame that does not fit its checksum: what is lost is always a suffix of commits, so that
+applied rows and their count, one commit, are both there or both not.
+
+One trap is left: a process killed between writing a FULL commit's frames and their fsync. The
+next process to open the file sees that commit, though nothing made it durable. So whoever
+answers "this is durable already" must not only look: see ``DURABLE``.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import sqlite3
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tidegate.base.files import create, sync_above
+from tidegate.base.files import make_folder as make_durably
+from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
+from tidegate.sinks.records import Identity
+from tidegate.sinks.rules.reads import decode, dropped
+
+META_FILE = "meta.sqlite"
+SHARDS_MAX = 16
+
+META = """
+CREATE TABLE IF NOT EXISTS namespace (one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL,
+    ready INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS pointer (one INTEGER PRIMARY KEY CHECK (one = 1), visible INTEGER NOT NULL,
+    digest TEXT NOT NULL, epoch INTEGER NOT NULL, writer TEXT NOT NULL, horizon INTEGER NOT NULL,
+    heartbeat_us INTEGER);
+INSERT OR IGNORE INTO pointer VALUES (1, 0, '', 0, '', 0, NULL);
+CREATE TABLE IF NOT EXISTS leases (lease_id TEXT PRIMARY KEY, version INTEGER NOT NULL,
+    taken_us INTEGER NOT NULL, expires_us INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS catalog (version INTEGER PRIMARY KEY, entry TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS schemas (schema_id TEXT PRIMARY KEY, schema TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS durable (one INTEGER PRIMARY KEY CHECK (one = 1), times INTEGER NOT NULL);
+INSERT OR IGNORE INTO durable VALUES (1, 0);
+"""
+
+SHARD = """
+CREATE TABLE IF NOT EXISTS shard (one INTEGER PRIMARY KEY CHECK (one = 1), uuid TEXT NOT NULL,
+    number INTEGER NOT NULL, shards INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS floors (kg INTEGER PRIMARY KEY, floor INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS applied (kg INTEGER NOT NULL, version INTEGER NOT NULL, tbl TEXT NOT NULL,
+    chunk INTEGER NOT NULL, rows INTEGER NOT NULL, PRIMARY KEY (kg, version, tbl, chunk)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS sealed (kg INTEGER NOT NULL, version INTEGER NOT NULL,
+    PRIMARY KEY (kg, version)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS durable (one INTEGER PRIMARY KEY CHECK (one = 1), times INTEGER NOT NULL);
+INSERT OR IGNORE INTO durable VALUES (1, 0);
+"""
+
+TABLE = """
+CREATE TABLE IF NOT EXISTS {name} (kg INTEGER NOT NULL, key BLOB NOT NULL, version INTEGER NOT NULL,
+    value BLOB NOT NULL, PRIMARY KEY (kg, key, version)) WITHOUT ROWID
+"""
+
+DURABLE = "UPDATE durable SET times = times + 1"
+"""Part of every transaction that promises durability. SQLite does not write a page that would
+stay as it is, and a commit that writes no page does not fsync: this row always changes."""
+
+CACHE_KIB = 8_192
+"""Page cache of one connection. With benchmarks/bench_sqlite_apply.py 2, 8 and 32 MB gave the same."""
+AUTOCHECKPOINT_PAGES = 1_000
+"""4 MB of ``-wal`` per file before a commit also copies pages into the main file. 4, 16 and 64 MB gave the
+same throughput; with 16 files the larger ones take hundreds of MB of disk for a small namespace."""
+
+HINTS = {
+    "is full": "; make room on this disk",
+    "I/O error": "; look at its disk: it is full, limited for this user, or failing",
+    "unable to open": "; look whether this user may use its folder, and how many files it may open",
+}
+"""By what SQLite says: what to do."""
+
+_all_files: weakref.WeakSet[Files] = weakref.WeakSet()
+
+
+class Files:
+    """The connections of one process to one namespace's files; for any number of threads.
+
+    A connection is used by one thread at a time, and only in the process that made it: after
+    a fork the child leaves its parent's connections alone and makes its own (T13).
+    """
+
+    def __init__(self, folder: Path, where: str, timeout_s: float) -> None:
+        self.folder = folder
+        self.where = where
+        self.uuid: str | None = None  # the namespace's, once it was seen
+        self.expected: dict[str, tuple[str, int, int]] = {}  # per shard file: uuid, number, files
+        self._timeout_s = timeout_s
+        # A deque's append and pop need no lock, so that no lock is held when another thread forks.
+        self._idle: dict[str, collections.deque[sqlite3.Connection]] = {}
+        self._commits: collections.Counter[str] = collections.Counter()
+        """How many commits of this instance on a file were not durable."""
+        self._on_disk: dict[str, int] = {}
+        """How many of them were when a durable one came behind; nothing of what other processes did."""
+        self._closed = False
+        _all_files.add(self)
+
+    def exists(self, name: str) -> bool:
+        """Whether the file is there. ConfigError: it is below a file, or this user cannot look."""
+        with self._looking():
+            try:
+                (self.folder / name).stat()
+            except FileNotFoundError:
+                return False
+        return True
+
+    def size(self) -> int:
+        """Bytes of all files in the folder, those that SQLite keeps beside them included. ConfigError: as
+        ``exists``.
+        """
+        sizes = []
+        with self._looking():
+            for path in self.folder.iterdir():
+                with contextlib.suppress(FileNotFoundError):  # SQLite's own come and go
+                    sizes.append(path.stat().st_size)
+        return sum(sizes)
+
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[None]:
+        try:
+            yield
+        except (NotADirectoryError, PermissionError) as error:
+            raise ConfigError(
+                f"{self.where}: {self.folder}: {error.strerror}; give a folder that this user can read"
+            ) from None
+
+    def make(self, name: str, script: str) -> None:
+        """Make a file with these tables, or finish making it. ConfigError: SQLite cannot work here."""
+        with contextlib.suppress(OSError):  # it is there; or cannot be made, which SQLite explains
+            os.close(create(self.folder / name, os.O_RDWR))  # its -wal and -shm get the same mode
+        with self._explaining(name):
+            connection = self._connect(name, "rwc")
+            try:
+                (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+                if mode != "wal":
+                    raise ConfigError(f"{self.where}: this file system does not allow SQLite's WAL mode")
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.executescript(f"BEGIN IMMEDIATE; {script} {DURABLE}; COMMIT;")
+            finally:
+                connection.close()
+
+    @contextlib.contextmanager
+    def connection(self, name: str) -> Iterator[sqlite3.Connection]:
+        """A connection to one file, given back at the end of the block.
+
+        Errors of SQLite inside the block leave it as errors of ours that name the file, and an
+        unfinished transaction is rolled back.
+        """
+        if self._closed:
+            raise ConfigError(f"{self.where}: this store was closed; open it again")
+        with self._explaining(name):
+            connection = self._take(name) or self._connect_checked(name)
+            try:
+                yield connection
+            except sqlite3.Error:
+                connection.close()  # whatever state it is in; rolls back
+                raise
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                self._give_back(name, connection)
+                raise
+            self._give_back(name, connection)
+
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[sqlite3.Connection]:
+        """One consistent view of one file, for the length of the block."""
+        with self.connection(name) as connection:
+            connection.execute("BEGIN")
+            yield connection
+            connection.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def writing(self, name: str, *, durable: bool) -> Iterator[sqlite3.Connection]:
+        """One transaction on one file; with ``durable`` it and all earlier ones there are on disk.
+
+        BEGIN IMMEDIATE: the write lock is taken before anything is read, so that what is read
+        cannot be overtaken, and waiting for the lock happens here and nowhere else.
+        """
+        with self.connection(name) as connection:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            # Counted while the write lock is held, so that no other commit lies between.
+            if durable:
+                connection.execute(DURABLE)
+            else:
+                self._commits[name] += 1
+            commits = self._commits[name]
+            connection.execute("COMMIT")
+            if durable:
+                self._on_disk[name] = commits
+
+    def put_on_disk(self, name: str) -> None:
+        """All commits on one file are on disk, unless they are already as far as this instance knows."""
+        if self._on_disk.get(name) != self._commits[name]:
+            with self.writing(name, durable=True):
+                pass
+
+    def close(self) -> None:
+        """Close the connections; the last one to a file also empties its ``-wal``."""
+        self._closed = True
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the connections that are idle: they may be to files that were removed meanwhile."""
+        for name in list(self._idle):
+            while (connection := self._take(name)) is not None:
+                connection.close()
+
+    # -- one connection ------------------------------------------------------------------------
+
+    def _take(self, name: str) -> sqlite3.Connection | None:
+        try:
+            return self._idle.setdefault(name, collections.deque()).pop()
+        except IndexError:
+            return None
+
+    def _give_back(self, name: str, connection: sqlite3.Connection) -> None:
+        if self._closed:
+            connection.close()
+        else:
+            self._idle[name].append(connection)
+
+    def leave_to_parent(self) -> None:
+        """In a child process: forget the parent's connections without ever freeing them.
+
+        SQLite forbids to use them here; closing one, by hand or by garbage collection, could
+        empty and remove the ``-wal`` file under the parent.
+        """
+        for connections in self._idle.values():
+            for connection in connections:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        self._idle = {}
+
+    def _connect_checked(self, name: str) -> sqlite3.Connection:
+        """A connection to a file that must be there and must be this namespace's (I10)."""
+        path = self.folder / name
+        if not self.exists(name):
+            self._refuse_dropped()
+            raise CorruptError(
+                f"{self.where}: {path} is missing; put it back from a copy of the whole folder"
+            )
+        connection = self._connect(name, "rw")
+        try:
+            if name in self.expected:
+                found = connection.execute("SELECT uuid, number, shards FROM shard").fetchone()
+                if found != self.expected[name]:
+                    self._refuse_dropped()
+                    raise CorruptError(
+                        f"{self.where}: {path} is (namespace, number, shards) {found}, not"
+                        f" {self.expected[name]}; put it back from a copy of the whole folder"
+                    )
+            elif name == META_FILE and self.uuid is not None and self._uuid_in(connection) != self.uuid:
+                raise dropped(self.where)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _refuse_dropped(self) -> None:
+        """ConfigError: the namespace whose files these were is not in the folder any more, which another
+        process may have dropped, and made anew. A file that is missing is no loss then.
+        """
+        if self.uuid is None:
+            return
+        if not self.exists(""):
+            raise dropped(self.where)
+        if self.exists(META_FILE):
+            with contextlib.closing(self._connect(META_FILE, "rw")) as connection:
+                there = self._uuid_in(connection)
+            if there != self.uuid:
+                raise dropped(self.where)
+
+    def refuse_another(self) -> None:
+        """ConfigError: another namespace lies there than the one that was seen. Damage is passed over."""
+        if self.uuid is None or not self.exists(META_FILE):
+            return
+        there = None
+        with (
+            contextlib.suppress(sqlite3.Error, CorruptError),
+            contextlib.closing(self._connect(META_FILE, "rw")) as connection,
+        ):
+            there = self._uuid_in(connection)
+        if there not in (None, self.uuid):
+            raise dropped(self.where)
+
+    def _uuid_in(self, connection: sqlite3.Connection) -> str | None:
+        """Whose ``meta.sqlite`` this is; None: it is being made."""
+        if not has_table(connection, "namespace"):
+            return None
+        row = connection.execute("SELECT identity FROM namespace").fetchone()
+        where = f"{self.where}: {self.folder / META_FILE}"
+        return None if row is None else decode(where, row[0], Identity).uuid
+
+    def _connect(self, name: str, mode: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"file:{quote(os.fspath(self.folder / name))}?mode={mode}",
+            uri=True,
+            timeout=self._timeout_s,
+            isolation_level=None,  # no transactions begun behind our back
+            check_same_thread=False,  # one thread at a time: see the class
+            cached_statements=256,
+        )
+        try:
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT_PAGES}")
+            connection.execute("PRAGMA fullfsync = 1")  # macOS; elsewhere nothing
+            connection.execute("PRAGMA secure_delete = OFF")  # some builds overwrite what is deleted
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @contextlib.contextmanager
+    def _explaining(self, name: str) -> Iterator[None]:
+        """SQLite's errors as ours. Those not listed are mistakes in our statements and stay as they are."""
+        path = self.folder / name
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "no such" in str(error):
+                raise CorruptError(
+                    f"{self.where}: {path} is not whole: {error}; put it back from a copy"
+                ) from error
+            if "readonly" in str(error):
+                raise ConfigError(f"{self.where}: {path} cannot be written here: {error}") from error
+            hint = next((hint for said, hint in HINTS.items() if said in str(error)), "")
+            raise StoreUnavailableError(f"{self.where}: {path}: {error}{hint}") from error
+        except sqlite3.DatabaseError as error:
+            if type(error) is not sqlite3.DatabaseError:
+                raise
+            raise CorruptError(
+                f"{self.where}: {path} is damaged: {error}; put it back from a copy"
+            ) from error
+
+
+def _after_fork() -> None:
+    for files in list(_all_files):
+        files.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def make_folder(folder: Path, where: str) -> None:
+    """The folder and those above it, durably. ConfigError: it cannot be made or written."""
+    try:
+        make_durably(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"{where}: the folder {folder} cannot be made: {error.strerror or error}; give one that can"
+        ) from error
+    sync_above(folder)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{where}: the folder {folder} cannot be written by this user: give another one")
+
+
+@contextlib.contextmanager
+def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
+    """One maker of a namespace at a time: SQLite does not wait for a lock when it changes to WAL mode.
+
+    FileNotFoundError: the folder is gone, or another one by now; whoever made that may be at work in it.
+    ConfigError: this user may not read it.
+    """
+    deadline = time.monotonic() + timeout_s
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError as error:
+        raise ConfigError(
+            f"{where}: the folder {folder} cannot be read by this user: give another one"
+        ) from error
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise StoreUnavailableError(
+                        f"{where}: another process has been making {folder} for {timeout_s} s"
+                    ) from None
+                time.sleep(0.01)
+        if not os.path.samestat(os.fstat(handle), folder.stat()):
+            raise FileNotFoundError(errno.ENOENT, "it was dropped", str(folder))
+        yield
+    finally:
+        os.close(handle)  # gives the lock back
+
+
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether the file has this SQL table."""
+    found: Any = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+    return found is not None

@@ -1,0 +1,39 @@
+"""Filling a new SQLite store from another one: what happens in its files before and at its first flip."""
+
+from __future__ import annotations
+
+from tidegate.sinks.sqlite.files import META_FILE, Files
+from tidegate.sinks.sqlite.rows import RAISE_FLOOR, Shards
+from tidegate.sinks.sqlite.vacuum import NOTES, TABLES
+
+MARK = "UPDATE pointer SET horizon = :version WHERE visible = 0 AND horizon < :version AND epoch <= :epoch"
+PUBLISH_FILLED = """UPDATE pointer SET visible = :version, digest = :digest, epoch = :epoch
+    WHERE visible = 0 AND horizon = :version AND epoch <= :epoch"""
+STANDS = "SELECT horizon FROM pointer WHERE visible = 0 AND epoch <= ?"
+
+
+def mark(files: Files, version: int, epoch: int) -> int:
+    """Mark the store as being filled; the version that stands, 0 when nothing may be filled here."""
+    with files.writing(META_FILE, durable=True) as meta:
+        meta.execute(MARK, {"version": version, "epoch": epoch})
+        row = meta.execute(STANDS, (epoch,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def raise_floors(files: Files, shards: Shards, floor: int) -> None:
+    """The floor of every key group is at least ``floor``. Durable on return."""
+    for shard in range(shards.count):
+        groups = shards.groups_in(shard)
+        with files.writing(shards.file_of(groups.start), durable=True) as connection:
+            connection.executemany(RAISE_FLOOR, [(group, floor) for group in groups])
+
+
+def drop_up_to(files: Files, shards: Shards, floor: int) -> None:
+    """Drop every row and note of versions up to ``floor``: no reader and no fill needs them."""
+    for shard in range(shards.count):
+        name = shards.file_of(shards.groups_in(shard).start)
+        with files.connection(name) as connection:
+            tables = [table for (table,) in connection.execute(TABLES)]
+        for table in (*tables, *NOTES):
+            with files.writing(name, durable=False) as connection:
+                connection.execute(f"DELETE FROM {table} WHERE version <= ?", (floor,))

@@ -1,0 +1,407 @@
+"""The rows of a SQLite store: what is done to its shard files. The pointer stands elsewhere.
+
+A shard file has, besides one SQL table per user table: ``floors``; ``applied``, how many rows
+each chunk brought, so that a seal adds up a few numbers instead of counting rows (I11), and a
+chunk that comes again counts once; ``sealed``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.base.names import escape
+from tidegate.errors import CorruptError, SnapshotExpiredError
+from tidegate.keys.groups import groups_of, task_of
+from tidegate.sinks.records import Counts, Finding, Identity, Stamp, Stopped
+from tidegate.sinks.rules.expiry import HEAD_BYTES, SweepPage, is_hidden
+from tidegate.sinks.sqlite.files import SHARD, SHARDS_MAX, TABLE, Files, has_table
+from tidegate.wal.frame import Chunk, Run
+from tidegate.wal.value_flags import DELETES
+
+INSERT = "INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)"
+COUNT_CHUNK = "INSERT OR REPLACE INTO applied VALUES (?, ?, ?, ?, ?)"
+COUNTED = "SELECT tbl, SUM(rows) FROM applied WHERE kg = ? AND version = ? GROUP BY tbl"
+IS_SEALED = """SELECT 1 FROM sealed WHERE kg = ?1 AND version = ?2
+    UNION ALL SELECT 1 FROM floors WHERE kg = ?1 AND floor >= ?2"""
+SEAL = "INSERT INTO sealed VALUES (?, ?)"
+RAISE_FLOOR = """INSERT INTO floors VALUES (?, ?)
+    ON CONFLICT (kg) DO UPDATE SET floor = max(floor, excluded.floor)"""
+FLOORS_ABOVE = "SELECT kg, floor FROM floors WHERE floor > ?"
+
+LOOK_UP = """WITH asked(i, kg, key) AS (VALUES {asked})
+    SELECT i, (SELECT value FROM {table} WHERE kg = asked.kg AND key = asked.key
+               AND version BETWEEN ? AND ? ORDER BY version DESC LIMIT 1)
+    FROM asked"""
+# Of a group SQLite takes the other columns from the row that has the MAX; the primary key's order makes
+# the groups, so that the LIMIT stops it early.
+PAGE = """SELECT key, MAX(version), value FROM {table}
+    WHERE kg = ? AND key >= ? AND version BETWEEN ? AND ? GROUP BY key ORDER BY key LIMIT ?"""
+
+DROP_OLDER = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version < ?"
+DROP_MARKER = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version = ?"
+REPLACED = """SELECT key, version FROM {table} WHERE kg = ? AND key >= ? AND version < ?
+    ORDER BY key, version LIMIT ?"""
+# The newest row of each key up to the version, as much of it as says whether it is live.
+HEADS = """SELECT key, MAX(version), substr(value, 1, {head}) FROM {table}
+    WHERE kg = ? AND key >= ? AND version <= ? GROUP BY key ORDER BY key LIMIT ?"""
+DROP_UNTIL = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version <= ?"
+COUNT_ROWS = "SELECT kg, COUNT(*) FROM {table} WHERE version = ? GROUP BY kg"
+
+BEFORE_ALL = float("-inf")
+"""SQLite sorts numbers before texts before bytes: a key that somebody made another type is met and told."""
+LOOK_UP_KEYS = 64
+"""Keys per statement: three variables each, 999 are allowed by old builds; more was not faster."""
+PAGE_ROWS = 1_000
+PAGE_BYTES = 4 * 1024 * 1024
+RETIRE_ROWS = 2_000
+"""Rows per transaction of a retirement, so that an apply waits for milliseconds, not for all of it."""
+
+
+Refuse = Callable[[sqlite3.Connection, str, Stamp], None]
+
+
+class Asked(NamedTuple):
+    """A key to look up: its place in the question, its key group, its bytes."""
+
+    place: int
+    group: int
+    key: bytes
+
+
+class Page(NamedTuple):
+    """Rows of a scan, delete markers among them, and the key to go on from (None at the end)."""
+
+    keys: list[bytes]
+    values: list[bytes]
+    following: bytes | None
+
+
+class Shards:
+    """The shard files of one namespace."""
+
+    def __init__(self, files: Files, identity: Identity) -> None:
+        self._files = files
+        self._identity = identity
+        self.count = min(SHARDS_MAX, identity.key_groups)
+        self._tables: set[tuple[int, str]] = set()  # known to exist; they are never dropped
+        files.uuid = identity.uuid
+        for shard in range(self.count):
+            files.expected[self._name(shard)] = (identity.uuid, shard, self.count)
+
+    def create(self) -> None:
+        """Make the files, or finish making them. May be repeated."""
+        for name, (uuid, number, shards) in self._files.expected.items():
+            about = f"INSERT OR IGNORE INTO shard VALUES (1, '{uuid}', {number}, {shards});"
+            self._files.make(name, SHARD + about)
+            with self._files.reading(name):
+                pass  # a file that was there already must be of this namespace
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def apply(self, stamp: Stamp, chunk: Chunk, refuse: Refuse) -> None:
+        """``refuse`` raises where the transaction's file says that this attempt was discarded."""
+        version = stamp.version
+        for shard, runs in self._by_shard(chunk.runs):
+            # No fsync here: the seal's makes it durable (sqlite_files.py says why).
+            with self._files.writing(self._name(shard), durable=False) as connection:
+                refuse(connection, self._files.where, stamp)
+                floors = dict(connection.execute(FLOORS_ABOVE, (version - 1,)).fetchall())
+                # A late zombie: what it brings was replaced and dropped already.
+                self._insert(connection, shard, version, [run for run in runs if run.group not in floors])
+                counted: dict[tuple[int, str], int] = {}
+                for run in runs:
+                    if run.group not in floors:
+                        at = run.group, run.table
+                        counted[at] = counted.get(at, 0) + len(run.keys)
+                connection.executemany(
+                    COUNT_CHUNK,
+                    [(group, version, table, chunk.ordinal, n) for (group, table), n in counted.items()],
+                )
+
+    def _insert(self, connection: sqlite3.Connection, shard: int, version: int, runs: list[Run]) -> None:
+        for table, of_table in itertools.groupby(
+            sorted(runs, key=lambda run: run.table), lambda run: run.table
+        ):
+            name = sql_name(table)
+            if (shard, name) not in self._tables:
+                connection.execute(TABLE.format(name=name))
+            rows = itertools.chain.from_iterable(
+                zip(
+                    itertools.repeat(run.group),
+                    run.keys.to_pylist(),
+                    itertools.repeat(version),
+                    run.values.to_pylist(),
+                )
+                for run in of_table
+            )
+            connection.executemany(INSERT.format(table=name), rows)
+
+    def rewrite(self, version: int, runs: Sequence[Run]) -> None:
+        """``Store.rewrite``. A floor above the version means that the horizon moved on: rows that
+        were replaced since are gone there, perhaps by a delete that left no marker, and must not come back.
+        """
+        for shard, of_shard in self._by_shard(runs):
+            with self._files.writing(self._name(shard), durable=True) as connection:
+                floors = dict(connection.execute(FLOORS_ABOVE, (version,)).fetchall())
+                self._insert(connection, shard, version, [run for run in of_shard if run.group not in floors])
+
+    def seal(self, stamp: Stamp, counts: Counts, refuse: Refuse) -> list[str]:
+        """Seal what is whole; in words, what is not."""
+        wrong, version = [], stamp.version
+        for shard, groups in self._groups_by_shard(counts):
+            # Durable even when all of it was sealed before: the trap in sqlite_files.py.
+            with self._files.writing(self._name(shard), durable=True) as connection:
+                refuse(connection, self._files.where, stamp)
+                for group in groups:
+                    if connection.execute(IS_SEALED, (group, version)).fetchone():
+                        continue
+                    found = dict(connection.execute(COUNTED, (group, version)).fetchall())
+                    if _without_zeros(found) == _without_zeros(counts[group]):
+                        connection.execute(SEAL, (group, version))
+                    else:
+                        wrong.append(f"key group {group}: {found} instead of {dict(counts[group])}")
+        return wrong
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def look_up(
+        self, table: str, asked: Iterable[Asked], version: int, start: int, *, retired_too: bool = False
+    ) -> Iterator[tuple[int, bytes | None]]:
+        """The stored values that there are: (place, value).
+
+        SnapshotExpiredError, unless ``retired_too``: a floor is above the version. Floors and
+        rows are read in one transaction, as the retirement wrote them in one: rows found under
+        a floor that fits are all that the version needs (T28).
+        """
+        name = sql_name(table)
+        by_shard: dict[int, list[Asked]] = {}
+        for one in asked:
+            by_shard.setdefault(self._shard_of(one.group), []).append(one)
+        for shard, keys in sorted(by_shard.items()):
+            with self._files.reading(self._name(shard)) as connection:
+                if not retired_too:
+                    self._check_floors(connection, {one.group for one in keys}, version)
+                if not self._has_table(connection, shard, name):
+                    continue
+                found = []
+                for at in range(0, len(keys), LOOK_UP_KEYS):
+                    part = keys[at : at + LOOK_UP_KEYS]
+                    sql = LOOK_UP.format(table=name, asked=", ".join(["(?, ?, ?)"] * len(part)))
+                    found += connection.execute(
+                        sql, (*itertools.chain.from_iterable(part), start, version)
+                    ).fetchall()
+            for place, value in found:
+                if value is not None and type(value) is not bytes:
+                    raise self._no_bytes(shard, table, value)
+                yield place, value
+
+    def _no_bytes(self, shard: int, table: str, found: object) -> CorruptError:
+        return CorruptError(
+            f"{self._files.where}: {self._files.folder / self._name(shard)}, table {table}: {found!r:.60} is"
+            " stored where bytes have to be: restore the store from a copy"
+        )
+
+    def page(self, table: str, group: int, first: bytes, version: int, start: int) -> Page:
+        """Some rows of a key group from the key ``first`` on; errors as ``look_up``."""
+        shard, name = self._shard_of(group), sql_name(table)
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        with self._files.reading(self._name(shard)) as connection:
+            self._check_floors(connection, {group}, version)
+            if not self._has_table(connection, shard, name):
+                return Page(keys, values, None)
+            held_bytes = 0
+            begin = first or BEFORE_ALL
+            cursor = connection.execute(PAGE.format(table=name), (group, begin, start, version, PAGE_ROWS))
+            for key, _, value in cursor:
+                if type(key) is not bytes or type(value) is not bytes:
+                    raise self._no_bytes(shard, table, value if type(key) is bytes else key)
+                keys.append(key)
+                values.append(value)
+                held_bytes += len(key) + len(value)
+                if held_bytes > PAGE_BYTES:
+                    break
+            cursor.close()
+        full = held_bytes > PAGE_BYTES or len(keys) == PAGE_ROWS
+        return Page(keys, values, keys[-1] + b"\0" if full else None)
+
+    def _check_floors(self, connection: sqlite3.Connection, groups: set[int], version: int) -> None:
+        for group, floor in connection.execute(FLOORS_ABOVE, (version,)).fetchall():
+            if group in groups:
+                raise SnapshotExpiredError(
+                    f"{self._files.where}: version {version} was retired in key group {group}, the oldest"
+                    f" that can be read there is {floor}"
+                )
+
+    # -- retirement ----------------------------------------------------------------------------
+
+    def put_on_disk(self) -> None:
+        """What was dropped until now stays so, whatever the next announcement makes durable."""
+        for shard in range(self.count):
+            self._files.put_on_disk(self._name(shard))
+
+    def retire(self, version: int, changes: Iterable[Chunk], stopped: Stopped) -> bool:
+        for chunk in changes:
+            if stopped():
+                return False
+            for shard, runs in self._by_shard(chunk.runs):
+                for some in _at_most(runs, RETIRE_ROWS):
+                    with self._files.writing(self._name(shard), durable=False) as connection:
+                        for run in some:
+                            # One transaction: who sees a row gone sees the floor that says so (T28).
+                            self._raise_floor(connection, run.group, version)
+                            if self._has_table(connection, shard, sql_name(run.table)):
+                                self._drop_replaced(connection, version, run)
+        return True
+
+    @staticmethod
+    def _drop_replaced(connection: sqlite3.Connection, version: int, run: Run) -> None:
+        # T27: a marker goes together with what it hides, never before.
+        markers = run.keys.filter(pc.is_in(pc.binary_slice(run.values, 0, 1), pa.array(DELETES)))
+        for sql, keys in ((DROP_OLDER, run.keys), (DROP_MARKER, markers)):
+            rows = zip(itertools.repeat(run.group), keys.to_pylist(), itertools.repeat(version))
+            connection.executemany(sql.format(table=sql_name(run.table)), rows)
+
+    def retire_replaced(self, version: int, table: str, stopped: Stopped) -> bool:
+        """A table that ``version`` emptied: its older rows go, whichever keys came back. False: stopped."""
+        name = sql_name(table)
+        for shard in range(self.count):
+            for group in self.groups_in(shard):
+                first: bytes | None = b""
+                while first is not None:
+                    if stopped():
+                        return False
+                    with self._files.writing(self._name(shard), durable=False) as connection:
+                        if not self._has_table(connection, shard, name):
+                            break
+                        old = connection.execute(
+                            REPLACED.format(table=name), (group, first, version, RETIRE_ROWS)
+                        ).fetchall()
+                        if old:
+                            self._raise_floor(connection, group, version)
+                        connection.executemany(
+                            DROP_MARKER.format(table=name), [(group, key, older) for key, older in old]
+                        )
+                    first = old[-1][0] if len(old) == RETIRE_ROWS else None
+        return True
+
+    def drop_expired(
+        self, table: str, group: int, first: bytes, rows: int, version: int, at_us: int
+    ) -> SweepPage:
+        """Drop what has expired at that time, the version's, of some keys from ``first`` on."""
+        shard, name = self._shard_of(group), sql_name(table)
+        with self._files.reading(self._name(shard)) as connection:
+            if not self._has_table(connection, shard, name):
+                return SweepPage(0, 0, None)
+            sql = HEADS.format(table=name, head=HEAD_BYTES)
+            found = connection.execute(sql, (group, first, version, rows)).fetchall()
+        old = [(group, key, newest) for key, newest, head in found if is_hidden(head, at_us)]
+        if old:
+            with self._files.writing(self._name(shard), durable=False) as connection:
+                # One transaction: who sees a row gone sees the floor that says so (T28).
+                connection.execute(RAISE_FLOOR, (group, version))
+                connection.executemany(DROP_UNTIL.format(table=name), old)
+        return SweepPage(len(found), len(old), found[-1][0] + b"\0" if len(found) == rows else None)
+
+    @staticmethod
+    def _raise_floor(connection: sqlite3.Connection, group: int, version: int) -> None:
+        connection.execute(RAISE_FLOOR, (group, version))
+        connection.execute("DELETE FROM applied WHERE kg = ? AND version <= ?", (group, version))
+        connection.execute("DELETE FROM sealed WHERE kg = ? AND version <= ?", (group, version))
+
+    # -- checking ------------------------------------------------------------------------------
+
+    def verify(self, version: int, counts: Counts) -> list[Finding]:
+        findings = []
+        for shard, groups in self._groups_by_shard(counts):
+            tables = sorted({table for group in groups for table in counts[group]})
+            with self._files.reading(self._name(shard)) as connection:
+                # Merged groups are left out: their rows cannot be told from newer ones.
+                merged = dict(connection.execute(FLOORS_ABOVE, (version - 1,)).fetchall())
+                sealed = {
+                    kg for (kg,) in connection.execute("SELECT kg FROM sealed WHERE version = ?", (version,))
+                }
+                held = {
+                    table: dict(
+                        connection.execute(COUNT_ROWS.format(table=sql_name(table)), (version,)).fetchall()
+                    )
+                    if self._has_table(connection, shard, sql_name(table))
+                    else {}
+                    for table in tables
+                }
+            for group in (group for group in groups if group not in merged):
+                where = f"{self._files.folder / self._name(shard)}, version {version}, key group {group}"
+                if group not in sealed:
+                    findings.append(Finding(where, "sealed", "not sealed"))
+                for table, rows in sorted(counts[group].items()):
+                    found = held[table].get(group, 0)
+                    if found != rows:
+                        findings.append(Finding(f"{where}, table {table}", f"{rows} rows", f"{found} rows"))
+        return findings
+
+    # -- where things are ----------------------------------------------------------------------
+
+    def _shard_of(self, group: int) -> int:
+        if not 0 <= group < self._identity.key_groups:
+            raise CorruptError(f"{self._files.where}: there is no key group {group}")
+        return task_of(group, self.count, self._identity.key_groups)
+
+    def file_of(self, group: int) -> str:
+        """The name of the file that holds a key group."""
+        return self._name(self._shard_of(group))
+
+    def groups_in(self, shard: int) -> range:
+        """The key groups of one file."""
+        return groups_of(shard, self.count, self._identity.key_groups)
+
+    @staticmethod
+    def _name(shard: int) -> str:
+        return f"shard-{shard:02d}.sqlite"
+
+    def _by_shard(self, runs: Sequence[Run]) -> list[tuple[int, list[Run]]]:
+        by_shard: dict[int, list[Run]] = {}
+        for run in runs:
+            by_shard.setdefault(self._shard_of(run.group), []).append(run)
+        return sorted(by_shard.items())
+
+    def _groups_by_shard(self, counts: Counts) -> list[tuple[int, list[int]]]:
+        by_shard: dict[int, list[int]] = {}
+        for group in sorted(counts):
+            by_shard.setdefault(self._shard_of(group), []).append(group)
+        return sorted(by_shard.items())
+
+    def _has_table(self, connection: sqlite3.Connection, shard: int, name: str) -> bool:
+        if (shard, name) not in self._tables and has_table(connection, name):
+            self._tables.add((shard, name))
+        return (shard, name) in self._tables
+
+
+def _at_most(runs: Iterable[Run], rows_max: int) -> Iterator[list[Run]]:
+    """The same runs in lists of at most so many rows; longer runs in pieces."""
+    held: list[Run] = []
+    held_rows = 0
+    for run in runs:
+        for at in range(0, len(run.keys), rows_max):
+            piece = run._replace(keys=run.keys.slice(at, rows_max), values=run.values.slice(at, rows_max))
+            if held and held_rows + len(piece.keys) > rows_max:
+                yield held
+                held, held_rows = [], 0
+            held.append(piece)
+            held_rows += len(piece.keys)
+    if held:
+        yield held
+
+
+def sql_name(table: str) -> str:
+    """The SQL table of a user table: ``t_`` and the escaped name."""
+    return "t_" + escape(table)
+
+
+def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
+    return {table: rows for table, rows in counts.items() if rows}

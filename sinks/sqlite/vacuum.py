@@ -1,0 +1,131 @@
+"""Vacuum of a SQLite store's shard, and the check of its files.
+
+Rows are looked at by pages, in the order of the primary key, outside any write transaction;
+only what goes is written, a page at a time, so that an apply never waits for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from tidegate.errors import TidegateError
+from tidegate.sinks.records import Finding, Vacuumed
+from tidegate.sinks.rules.expiry import HEAD_BYTES, is_hidden
+from tidegate.sinks.sqlite.files import Files
+from tidegate.sinks.sqlite.rows import RAISE_FLOOR, RETIRE_ROWS, Shards, sql_name
+
+TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 2) = 't_' ORDER BY name"
+FIRST_ROWS = """SELECT key, version, substr(value, 1, {head}) FROM {table}
+    WHERE kg = ? AND version <= ? ORDER BY key, version LIMIT ?"""
+NEXT_ROWS = """SELECT key, version, substr(value, 1, {head}) FROM {table}
+    WHERE kg = ? AND (key, version) > (?, ?) AND version <= ? ORDER BY key, version LIMIT ?"""
+DROP_ROW = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version = ?"
+NOTES = ("applied", "sealed")
+FINDINGS_MAX = 20
+"""So many lines of SQLite's own check per file: what follows the first ones is seldom news."""
+
+
+class _Row(NamedTuple):
+    key: bytes
+    version: int
+    hides: bool
+
+
+class Vacuum:
+    """The vacuum of one shard file up to one horizon, which was decided at ``at_us``."""
+
+    def __init__(
+        self, files: Files, shards: Shards, shard: int, horizon: int, at_us: int, *, dry_run: bool
+    ) -> None:
+        self._files, self._horizon, self._at_us, self._dry_run = files, horizon, at_us, dry_run
+        self._groups = shards.groups_in(shard)
+        self._name = shards.file_of(self._groups.start)
+
+    def run(self, starts: Mapping[str, int]) -> Vacuumed:
+        """What went, or would go; ``starts`` are the tables' at the horizon."""
+        if not self._dry_run:
+            # Before anything goes: from here on no late apply brings back what a reader must not see.
+            with self._files.writing(self._name, durable=False) as connection:
+                connection.executemany(RAISE_FLOOR, [(group, self._horizon) for group in self._groups])
+        started = {sql_name(table): start for table, start in starts.items()}
+        with self._files.connection(self._name) as connection:
+            tables = [name for (name,) in connection.execute(TABLES)]
+        rows = sum(
+            self._rows_of(table, group, started.get(table, 0)) for table in tables for group in self._groups
+        )
+        return Vacuumed(rows, self._notes())
+
+    def _rows_of(self, table: str, group: int, start: int) -> int:
+        """One key group of one table. Of each key the newest row may stay, if a reader can see it."""
+        gone, newest = 0, None
+        first = True
+        while first or newest is not None:
+            page = self._page(table, group, newest, first=first)
+            drop: list[_Row] = []
+            for row in page:
+                if newest is not None and (newest.key == row.key or _is_hidden(newest, start)):
+                    drop.append(newest)
+                newest = row
+            if len(page) < RETIRE_ROWS:
+                if newest is not None and _is_hidden(newest, start):
+                    drop.append(newest)
+                newest = None
+            self._drop(table, group, drop)
+            gone, first = gone + len(drop), False
+        return gone
+
+    def _page(self, table: str, group: int, after: _Row | None, *, first: bool) -> list[_Row]:
+        with self._files.connection(self._name) as connection:
+            if first or after is None:
+                sql, place = FIRST_ROWS, (group, self._horizon, RETIRE_ROWS)
+            else:
+                sql, place = NEXT_ROWS, (group, after.key, after.version, self._horizon, RETIRE_ROWS)  # type: ignore[assignment]
+            found = connection.execute(sql.format(table=table, head=HEAD_BYTES), place).fetchall()
+        return [_Row(key, version, is_hidden(head, self._at_us)) for key, version, head in found]
+
+    def _drop(self, table: str, group: int, rows: list[_Row]) -> None:
+        if rows and not self._dry_run:
+            # In the order of versions, so that a marker never goes before what it hides (T27).
+            with self._files.writing(self._name, durable=False) as connection:
+                connection.executemany(
+                    DROP_ROW.format(table=table), [(group, row.key, row.version) for row in rows]
+                )
+
+    def _notes(self) -> int:
+        with self._files.connection(self._name) as connection:
+            (count,) = connection.execute(
+                "SELECT COUNT(*) FROM (SELECT kg, version FROM applied WHERE version <= ?1"
+                " UNION SELECT kg, version FROM sealed WHERE version <= ?1)",
+                (self._horizon,),
+            ).fetchone()
+        if count and not self._dry_run:
+            for table in NOTES:
+                for group in self._groups:
+                    with self._files.writing(self._name, durable=False) as connection:
+                        connection.execute(
+                            f"DELETE FROM {table} WHERE kg = ? AND version <= ?",
+                            (group, self._horizon),
+                        )
+        return int(count)
+
+
+def _is_hidden(newest: _Row, start: int) -> bool:
+    """Whether no reader needs even the newest row of its key: what it hides is gone, or
+    its table started anew.
+    """
+    return newest.hides or newest.version < start
+
+
+def check_file(files: Files, name: str) -> Iterator[Finding]:
+    """SQLite's own check of a file: pages, indexes, and that it is this namespace's."""
+    where = str(files.folder / name)
+    try:
+        with files.reading(name) as connection:
+            lines = [line for (line,) in connection.execute(f"PRAGMA integrity_check({FINDINGS_MAX})")]
+    except TidegateError as error:
+        yield Finding(where, "a whole SQLite file of this namespace", str(error))
+        return
+    for line in lines:
+        if line != "ok":
+            yield Finding(where, "a whole SQLite file", line)

@@ -1,0 +1,68 @@
+"""What Spark does to the rows of ``apply_changes`` before they are staged: values and order, in the JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, functions
+from pyspark.sql.types import StringType, StructField
+
+from tidegate.base.names import check_name
+from tidegate.errors import ConfigError
+from tidegate.spark.calls.columns import check_value_type, column, json_value, schema_column
+from tidegate.spark.state.apply_changes import deleted_table, sequence_column
+from tidegate.spark.state.reduce import ReducedColumn
+from tidegate.wal.record import TableSchema
+from tidegate.wal.value_flags import DELETE, UNUSABLE
+
+
+class ChangesCall(NamedTuple):
+    """Stored values, ``-`` and the sequence for deletes; the order of a key's changes; what is stored."""
+
+    value: Column
+    order: tuple[Column, ...]
+    schema: TableSchema
+    sequence: tuple[ReducedColumn, ...]
+
+
+def changes_call(
+    table: str,
+    rows: DataFrame,
+    keys: Sequence[StructField],
+    sequence: Sequence[StructField],
+    op: StructField | None,
+    delete_values: Sequence[str],
+) -> ChangesCall:
+    """ConfigError: a column cannot be what it was named for."""
+    check_name("table", deleted_table(table))
+    taken = {field.name for field in keys}
+    if not sequence:
+        raise ConfigError(f"table {table}: sequence_by must name the columns that order a key's changes")
+    for field in sequence:
+        if field.name in taken or (op is not None and field.name == op.name):
+            raise ConfigError(f"table {table}: sequence_by column {field.name} is a key or the operation")
+    if op is not None and (not isinstance(op.dataType, StringType) or op.name in taken):
+        raise ConfigError(f"table {table}: op_column {op.name} must be a string column beside the key")
+    given: object = delete_values
+    texts = isinstance(given, Collection) and not isinstance(given, str | bytes)
+    if op is not None and not (texts and delete_values):
+        raise ConfigError(f"table {table}: delete_values must be a list of texts, as in ('d',)")
+    stored = [f for f in rows.schema.fields if f.name not in taken and (op is None or f.name != op.name)]
+    for field in stored:
+        check_value_type(table, field)
+    names = [field.name for field in sequence]
+    unknown = functions.lit(False)  # noqa: FBT003
+    for name in [*names, *([] if op is None else [op.name])]:
+        unknown = unknown | column(name).isNull()
+    value = json_value(stored)
+    if op is not None:
+        deletes = column(op.name).isin(list(delete_values))
+        value = functions.when(deletes, json_value(sequence, flags=DELETE)).otherwise(value)
+    value = functions.when(unknown, functions.lit(UNUSABLE)).otherwise(value)
+    # What has no sequence comes last, so that it is met and refused, whatever else its key has.
+    order = (unknown, *(column(name) for name in names))
+    schema = TableSchema(tuple(map(schema_column, keys)), tuple(map(schema_column, stored)))
+    return ChangesCall(
+        value, order, schema, tuple(sequence_column(table, schema_column(f)) for f in sequence)
+    )

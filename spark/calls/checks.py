@@ -1,0 +1,92 @@
+"""What a call on a transaction must fit: the table's key and columns, and what other calls do there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, functions
+from pyspark.sql.types import BooleanType
+
+from tidegate.base.names import check_name
+from tidegate.errors import ConfigError
+from tidegate.spark.calls.column_cache import analyse, kept
+from tidegate.wal.record import Column as SchemaColumn
+from tidegate.wal.record import TableSchema
+
+Names = str | Sequence[str]
+"""One column, or several."""
+
+
+def check_table(table: str) -> None:
+    """ConfigError: no table of a user's can have this name."""
+    check_name("table", table)
+    if table.startswith("_"):
+        msg = f"table {table}: names that start with an underscore are reserved, as for the quarantine"
+        raise ConfigError(msg)
+
+
+def columns_named(table: str, what: str, given: object) -> list[str]:
+    """The columns that ``key`` or ``order_by`` names. ConfigError: it is neither a name nor several."""
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    names = [name for name in several if isinstance(name, str)]
+    if len(names) != len(several):
+        msg = f"table {table}: {what}={given!r} must be a column's name, or a list of names"
+        raise ConfigError(msg)
+    return names
+
+
+def key_columns(table: str, key: object) -> list[str]:
+    """The columns of a key. ConfigError: there are none, or one stands twice."""
+    names = columns_named(table, "key", key)
+    if not names or len(set(names)) != len(names):
+        msg = f"table {table}: key={key!r} must name one or more different columns"
+        raise ConfigError(msg)
+    return names
+
+
+def predicate(table: str, rows: DataFrame, delete_when: str) -> Column:
+    """The column of a predicate in Spark SQL. ConfigError: it cannot be read, or is not boolean."""
+    try:
+        found = kept(functions.expr, delete_when)
+        kind = analyse(rows, found).fields[0].dataType
+    except PySparkException as error:
+        msg = f"table {table}: delete_when={delete_when!r} cannot be read: {first_line(error)}"
+        raise ConfigError(msg) from error
+    if not isinstance(kind, BooleanType):
+        msg = f"table {table}: delete_when={delete_when!r} is {kind.simpleString()}; it must be boolean"
+        raise ConfigError(msg)
+    return found
+
+
+def first_line(error: PySparkException) -> str:
+    return next(filter(None, (line.strip() for line in str(error).splitlines())), type(error).__name__)
+
+
+def same_key(kind: str, table: str, key: Sequence[SchemaColumn], known: TableSchema, *, names: bool) -> None:
+    """The key's types must be the table's, and its columns' names too unless it is a delete."""
+    types = [c.type for c in key]
+    if types != known.key_types or (names and tuple(key) != known.key):
+        msg = (
+            f"table {table} has the key {shown(known.key)}, this {kind} has"
+            f" {shown(key)}: a table's key is fixed for life; cast or rename the columns, or"
+            " use another table"
+        )
+        raise ConfigError(msg)
+
+
+def compatible(table: str, known: TableSchema, schema: TableSchema) -> None:
+    """Columns may be added; what is there keeps its type (T45)."""
+    types = {c.name: c.type for c in schema.value}
+    lost = [c for c in known.value if types.get(c.name) != c.type]
+    if known.value_format != schema.value_format or lost:
+        msg = (
+            f"table {table} holds {known.value_format} values of {shown(known.value)}, this call writes"
+            f" {schema.value_format} values of {shown(schema.value)}: columns may be added, not dropped or"
+            " changed; keep the others (null where unknown), or use another table"
+        )
+        raise ConfigError(msg)
+
+
+def shown(columns: Sequence[SchemaColumn]) -> str:
+    return "(" + ", ".join(f"{c.name} {c.type}" for c in columns) + ")"

@@ -1,0 +1,292 @@
+"""Keys, key groups and values as Spark columns: the JVM does the work per row.
+
+The same bytes as ``tidegate.keys.groups`` makes in Python; tests hold the two together.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, functions, types
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tidegate.errors import ConfigError
+from tidegate.spark.calls.column_cache import kept
+from tidegate.spark.calls.nested import Leaf, holds, may_hold
+from tidegate.values.decode import kind_of
+from tidegate.wal.record import Column as SchemaColumn
+from tidegate.wal.staging.last_per_key import HASH_BITS, TABLE_BITS
+from tidegate.wal.value_flags import DELETE, NO_TIME, NOT_TEXT, VALUE
+
+JSON_OPTIONS = {
+    "ignoreNullFields": "false",
+    "dateFormat": "yyyy-MM-dd",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+}
+"""How ``to_json`` writes values, whatever the session says: docs/storage-format.md."""
+
+_KEY_TYPES = (
+    types.StringType,
+    types.BinaryType,
+    types.ByteType,
+    types.ShortType,
+    types.IntegerType,
+    types.LongType,
+    types.BooleanType,
+    types.DateType,
+    types.DecimalType,
+)
+
+
+def column(name: str) -> Column:
+    """The column of exactly this name, dots and all."""
+    return kept(functions.col, "`" + name.replace("`", "``") + "`")
+
+
+def schema_column(field: types.StructField) -> SchemaColumn:
+    """A field's name and Spark's simple name of its type."""
+    return SchemaColumn(field.name, field.dataType.simpleString())
+
+
+def check_key_type(table: str, field: types.StructField) -> None:
+    """ConfigError when a column of this type cannot be a key, with what to do instead."""
+    kind = field.dataType
+    if isinstance(kind, types.FloatType | types.DoubleType):
+        msg = (
+            f"table {table}: key column {field.name} is {kind.simpleString()}; NaN and -0.0 have no one"
+            " encoding, so float keys are refused: cast it to decimal, bigint or string"
+        )
+        raise ConfigError(msg)
+    if not isinstance(kind, _KEY_TYPES):
+        msg = (
+            f"table {table}: key column {field.name} is {kind.simpleString()}; a key column is a string,"
+            " binary, integer, boolean, date or decimal: cast it to one of them"
+        )
+        raise ConfigError(msg)
+    if isinstance(kind, types.StringType) and getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
+        msg = f"table {table}: key column {field.name} has a collation; cast it to binary or plain string"
+        raise ConfigError(msg)
+
+
+def check_value_type(table: str, field: types.StructField) -> None:
+    """ConfigError when readers could not read a value column of this type."""
+    try:
+        kind_of(field.dataType.simpleString())
+    except ConfigError as error:
+        msg = f"table {table}: column {field.name}: {error}"
+        raise ConfigError(msg) from None
+    for struct in _structs(field.dataType):
+        names = struct.names
+        if wrong := sorted({name for name in names if ":" in name or names.count(name) > 1}):
+            why = "has a colon in its name" if ":" in wrong[0] else "stands twice"
+            msg = (
+                f"table {table}: column {field.name}: field {wrong[0]!r} {why} in {struct.simpleString()},"
+                " and readers could not tell it; rename it before writing"
+            )
+            raise ConfigError(msg)
+
+
+def _structs(kind: types.DataType) -> Iterator[types.StructType]:
+    """The structs in a type, itself and nested ones."""
+    match kind:
+        case types.StructType():
+            yield kind
+            for field in kind.fields:
+                yield from _structs(field.dataType)
+        case types.ArrayType():
+            yield from _structs(kind.elementType)
+        case types.MapType():
+            yield from _structs(kind.valueType)
+        case _:
+            pass
+
+
+def key_bytes(fields: Sequence[types.StructField]) -> Column:
+    """The key's bytes; null when any key column is null (refused while staging)."""
+    return kept(_key_bytes, *fields)
+
+
+def _key_bytes(*fields: types.StructField) -> Column:
+    parts = [_part(field) for field in fields]
+    if len(parts) == 1:
+        return parts[0]
+    pieces = []
+    for part in parts:
+        length = functions.octet_length(part).cast("string").cast("binary")
+        pieces += [length, functions.lit(b":"), part, functions.lit(b",")]
+    return _joined(*pieces)
+
+
+def _part(field: types.StructField) -> Column:
+    value = column(field.name)
+    if isinstance(field.dataType, types.BinaryType):
+        return value
+    # try_cast: plain digits for decimals whatever ANSI says; CAST may write 1.000E-7
+    return value.try_cast("string").cast("binary")
+
+
+def key_group(key: Column, key_groups: int) -> Column:
+    """``xxh64(key, seed 42) mod key_groups`` over the unsigned hash; Spark's is signed."""
+    signed = functions.xxhash64(key)
+    group = functions.pmod(signed, functions.lit(key_groups).cast("bigint"))
+    wrapped = 2**64 % key_groups
+    if wrapped:
+        shifted = functions.pmod(group + functions.lit(wrapped), functions.lit(key_groups).cast("bigint"))
+        group = functions.when(signed < 0, shifted).otherwise(group)
+    return group.cast("int")
+
+
+def place() -> Column:
+    """Key group, table and a part of the key's hash as one bigint, as ``settle.place_of``: what rows go by.
+
+    Spark sorts by one number alone by its digits, without comparing any rows.
+    """
+    group = functions.shiftleft(functions.col("g").cast("bigint"), TABLE_BITS + HASH_BITS)
+    table = functions.col("t").cast("bigint").bitwiseAND(_mask(TABLE_BITS))  # that of a mark is -1
+    low = functions.xxhash64("k").bitwiseAND(_mask(HASH_BITS))
+    return group.bitwiseOR(functions.shiftleft(table, HASH_BITS)).bitwiseOR(low)
+
+
+def _mask(bits: int) -> Column:
+    return functions.lit((1 << bits) - 1).cast("bigint")
+
+
+def group_at(place: str) -> Column:
+    """The key group of a place."""
+    return functions.shiftright(place, TABLE_BITS + HASH_BITS)
+
+
+def made_changes(made: DataFrame, call: int, key_groups: int) -> DataFrame:
+    """What users' functions made (``OUTPUT_DDL``), as the rows of one call that staging takes."""
+    return made.select(
+        "k",
+        "t",
+        functions.lit(call).alias("c"),
+        functions.col("a").alias(f"o{call}_0"),
+        functions.col("n").alias(f"o{call}_1"),
+        "v",
+        functions.coalesce("g", key_group(functions.col("k"), key_groups)).alias("g"),
+    )
+
+
+def task_of(group: Column, parallelism: int, key_groups: int) -> Column:
+    """The task that owns a key group: ``group * parallelism // key_groups``."""
+    owner = functions.floor(group.cast("bigint") * parallelism / functions.lit(key_groups))
+    return owner.cast("int")
+
+
+def json_value(fields: Sequence[types.StructField], flags: bytes = VALUE) -> Column:
+    """A stored value: ``+`` (or other flags) and the JSON object of these columns.
+
+    JSON has no text that is not UTF-8: where there is one the flags are ``NOT_TEXT``. Python has the years
+    1 to 9999 only: with a date or time of another they are ``NO_TIME``.
+    """
+    return kept(_json_value, flags, *fields)
+
+
+def _json_value(flags: bytes, *fields: types.StructField) -> Column:
+    if not fields:
+        return functions.lit(flags + b"{}")
+    text = functions.to_json(functions.struct(*(column(f.name) for f in fields)), JSON_OPTIONS)
+    lead = functions.lit(flags)
+    if any(may_hold(f.dataType, NO_TIMES) for f in fields):
+        lead = functions.when(_no_time(fields), functions.lit(NO_TIME)).otherwise(lead)
+    if any(may_hold(f.dataType, NO_UTF8) for f in fields):
+        lead = functions.when(_no_text(fields), functions.lit(NOT_TEXT)).otherwise(lead)
+    return _joined(lead, text.cast("binary"))
+
+
+def _no_text(fields: Sequence[types.StructField]) -> Column:
+    """Whether some text in these columns is not UTF-8. To look at each of a hundred texts by itself would be
+    planned for longer than a small batch runs: they are looked at as one, with a character between.
+    """
+    texts = [field for field in fields if NO_UTF8.is_one(field.dataType)]
+    others = [f for f in fields if may_hold(f.dataType, NO_UTF8) and not NO_UTF8.is_one(f.dataType)]
+    lost = [holds(f.dataType, column(f.name), NO_UTF8) for f in others]
+    if texts:
+        together = functions.concat_ws("\n", *(column(f.name).cast("string") for f in texts))
+        lost.append(~functions.is_valid_utf8(together))
+    return reduce(or_, lost)
+
+
+def _no_time(fields: Sequence[types.StructField]) -> Column:
+    """Whether some date or time in these columns is not of the years 1 to 9999. Columns of one type are
+    looked at as one, as texts are.
+    """
+    lost = []
+    for kind in YEARS:
+        same = [column(f.name) for f in fields if type(f.dataType) is kind]
+        if len(same) > 1:
+            lost.append(_outside(kind, functions.least(*same), functions.greatest(*same)))
+        elif same:
+            lost.append(_outside(kind, same[0], same[0]))
+    nested = [f for f in fields if may_hold(f.dataType, NO_TIMES) and type(f.dataType) not in YEARS]
+    return reduce(or_, lost + [holds(f.dataType, column(f.name), NO_TIMES) for f in nested])
+
+
+YEARS: dict[type[types.DataType], tuple[str, str]] = {
+    types.DateType: ("DATE'0001-01-01'", "DATE'+10000-01-01'"),
+    types.TimestampType: ("TIMESTAMP'0001-01-01T00:00:00Z'", "TIMESTAMP'+10000-01-01T00:00:00Z'"),
+    types.TimestampNTZType: ("TIMESTAMP_NTZ'0001-01-01T00:00:00'", "TIMESTAMP_NTZ'+10000-01-01T00:00:00'"),
+}
+"""The first that Python has of each type, and the first behind its last one."""
+
+
+def _outside(kind: type[types.DataType], first: Column, last: Column) -> Column:
+    begin, end = YEARS[kind]
+    return (first < functions.expr(begin)) | (last >= functions.expr(end))
+
+
+NO_TIMES = Leaf(lambda kind: type(kind) in YEARS, lambda kind, at: _outside(type(kind), at, at), keys=True)
+"""Dates and times that Python has not."""
+
+
+NO_UTF8 = Leaf(
+    lambda kind: isinstance(kind, types.StringType),
+    lambda _, at: ~functions.is_valid_utf8(at),
+    keys=True,
+)
+"""Texts that are not UTF-8."""
+
+
+def bytes_value(name: str) -> Column:
+    """A stored value: ``+`` and the column's bytes."""
+    return kept(_bytes_value, name)
+
+
+def _bytes_value(name: str) -> Column:
+    return _joined(functions.lit(VALUE), column(name).cast("binary"))
+
+
+def _joined(*pieces: Column) -> Column:
+    """Bytes, also where ``spark.sql.function.concatBinaryAsString`` makes a text of them."""
+    return functions.concat(*pieces).cast("binary")
+
+
+def delete_marker() -> Column:
+    """A stored delete marker."""
+    return kept(functions.lit, DELETE)
+
+
+def unless_deleted(deletes: Column, stored: Column) -> Column:
+    """A stored value, or a delete marker where ``deletes`` is true."""
+    true = functions.coalesce(deletes, functions.lit(False))  # noqa: FBT003
+    return functions.when(true, delete_marker()).otherwise(stored)
+
+
+# -- the Arrow schema of Spark rows, times in UTC, whichever PySpark is there ------------------------------
+
+# That of 4.1 has no time zone to choose: times are UTC.
+UTC = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+
+
+def arrow_schema_of(schema: StructType) -> Any:
+    """The schema as Arrow has it."""
+    return to_arrow_schema(schema, **UTC)  # type: ignore[arg-type]

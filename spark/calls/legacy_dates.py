@@ -1,0 +1,85 @@
+"""Days that ``spark.sql.legacy.timeParserPolicy=LEGACY`` would write as other ones are refused.
+
+Its calendar has no 5 to 14 October 1582, and it writes years before the first, and beyond 9999, without their
+sign: two days would be one key, and readers get another day than there was. All others it writes as they are.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, functions, types
+
+from tidegate.spark.calls.columns import column
+from tidegate.spark.calls.nested import Leaf, holds, may_hold
+
+POLICY, LEGACY = "spark.sql.legacy.timeParserPolicy", "LEGACY"
+
+
+class Days(NamedTuple):
+    """A type of days. Those before the first, in the gap and from the end on are written otherwise."""
+
+    first: str
+    gap: str
+    gap_end: str
+    end: str
+    unit: str
+    since_1970: Callable[[Column], Column]
+
+
+TYPES: dict[type[types.DataType], Days] = {
+    types.DateType: Days(
+        *("DATE'0001-01-01'", "DATE'1582-10-05'", "DATE'1582-10-15'", "DATE'+10000-01-01'"),
+        "day",
+        functions.unix_date,
+    ),
+    types.TimestampType: Days(
+        *("TIMESTAMP'0001-01-01T00:00:00Z'", "TIMESTAMP'1582-10-05T00:00:00Z'"),
+        *("TIMESTAMP'1582-10-15T00:00:00Z'", "TIMESTAMP'+10000-01-01T00:00:00Z'"),
+        "microsecond",
+        functions.unix_micros,
+    ),
+}
+
+
+def written_as_they_are(table: str, rows: DataFrame) -> DataFrame:
+    """The rows; where the session's policy is LEGACY, one of another day there fails the batch.
+
+    While staging: BadRecordError names table and column, and the day where it is not inside of an array, a
+    map or a struct. A map's keys are written as numbers, whatever the calendar.
+    """
+    dated = [field for field in rows.schema.fields if may_hold(field.dataType, OTHERWISE)]
+    if not dated or str(rows.sparkSession.conf.get(POLICY)).upper() != LEGACY:
+        return rows
+    names = collections.Counter(field.name for field in rows.schema.fields)
+    # Two of one name are stored by no call: Spark cannot tell them apart.
+    looked_at = {field.name: _refused(table, field) for field in dated if names[field.name] == 1}
+    return rows.withColumns(looked_at) if looked_at else rows
+
+
+def _refused(table: str, field: types.StructField) -> Column:
+    days, of = TYPES.get(type(field.dataType)), column(field.name)
+    what = functions.lit("a day or a time inside of it")
+    if days is not None:
+        what = functions.concat(
+            functions.lit(f"{days.unit} "), days.since_1970(of), functions.lit(" since 1970")
+        )
+    which = f"tidegate.errors.BadRecordError: table {table}, column {field.name}: "
+    why = (
+        f" is another one in the calendar of {POLICY}={LEGACY}; nothing was decided; set it to CORRECTED for"
+        " this query\n"
+    )
+    error = functions.raise_error(functions.concat(functions.lit(which), what, functions.lit(why)))
+    return functions.when(holds(field.dataType, of, OTHERWISE), error).otherwise(of)
+
+
+def _is_otherwise(kind: types.DataType, at: Column) -> Column:
+    first, gap, gap_end, end, *_ = TYPES[type(kind)]
+    in_gap = (at >= functions.expr(gap)) & (at < functions.expr(gap_end))
+    return (at < functions.expr(first)) | (at >= functions.expr(end)) | in_gap
+
+
+OTHERWISE = Leaf(lambda kind: type(kind) in TYPES, _is_otherwise, keys=False)
+"""Days that are written as other ones."""

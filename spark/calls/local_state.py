@@ -1,0 +1,143 @@
+"""The first stage of a local state: rows go to instances, each runs the function once, changes come out.
+
+Which rows an instance gets is a function of the rows alone, never of the partitions that Spark
+happened to make: a replay is planned otherwise (T14). What comes out joins the rows of all other
+calls, as an update's does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession, functions, types
+
+from tidegate.base.names import check_name
+from tidegate.errors import ConfigError
+from tidegate.options import Endpoints
+from tidegate.sinks.open_store import shared_store
+from tidegate.spark.calls.column_cache import know_schema
+from tidegate.spark.calls.columns import check_value_type, column, json_value, made_changes
+from tidegate.spark.calls.update import BYTES, Ddl, check_function, table_schema
+from tidegate.spark.state.local_state import LocalWork, Redistribute, Step, run_local, table_of
+from tidegate.spark.state.output_rows import OUTPUT_DDL
+from tidegate.spark.state.redistribution import SPLIT, UNION
+from tidegate.wal.record import TableSchema
+
+ITEM_KEY = [
+    types.StructField("instance", types.IntegerType()),
+    types.StructField("item", types.IntegerType()),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Local:
+    """What ``Transaction.local_state`` is given beside its rows, checked."""
+
+    name: str
+    fn: Step
+    by: tuple[str, ...]
+    order_by: tuple[str, ...]
+    redistribute: Redistribute
+    outputs: tuple[str, ...]
+
+
+def check_local(local: Local, rows: DataFrame) -> None:
+    """ConfigError: the call cannot be run as it is."""
+    table, where = table_of(local.name), f"local state {local.name}"
+    check_function(table, local.fn, "local_state", "instance")
+    if not _is_redistribution(local.redistribute):
+        raise ConfigError(
+            f"{where}: redistribute={local.redistribute!r}; it is 'split', 'union', or two functions"
+            " (split, merge), either of which may be None"
+        )
+    for field in rows.schema.fields:
+        check_value_type(table, field)
+    usable = _comparable(rows)
+    for name in (*local.by, *local.order_by):
+        if name not in usable:
+            why = "is a map: no order, no hash" if name in rows.columns else "is missing"
+            raise ConfigError(f"{where}: column {name!r} {why}; there are {', '.join(usable) or 'none'}")
+    if not usable:
+        raise ConfigError(f"{where}: none of the columns has an order; add one that tells rows apart")
+
+
+def check_rows(name: str, rows: object) -> str:
+    """The state's table. ConfigError: it cannot be called so, or these are no rows."""
+    check_name("local state", name)
+    table = check_name("local state's table", table_of(name))
+    if not isinstance(rows, DataFrame):
+        raise ConfigError(f"local state {name}: rows must be a DataFrame, not {type(rows).__name__}")
+    if rows.isStreaming:
+        raise ConfigError(
+            f"local state {name}: this is the streaming DataFrame; use the one the function is given"
+        )
+    know_schema(rows)
+    return table
+
+
+def items_schema(table: str, schema: Ddl | None) -> TableSchema:
+    """How items are stored: as bytes, or as objects of these columns. ConfigError: they cannot be."""
+    return table_schema(table, ITEM_KEY, BYTES if schema is None else schema)
+
+
+def _is_redistribution(given: object) -> bool:
+    if isinstance(given, str):
+        return given in (SPLIT, UNION)
+    return isinstance(given, tuple) and len(given) == 2 and all(one is None or callable(one) for one in given)
+
+
+# -- the stage ------------------------------------------------------------------------------------
+
+
+def local_stage(local: Local, rows: DataFrame, work: LocalWork, endpoints: Endpoints) -> DataFrame:
+    """What the function makes of its rows: (k, t, c, two order columns, v, g)."""
+    made = _dealt(local, rows, work.parallelism).mapInArrow(_instances(local.fn, work, endpoints), OUTPUT_DDL)
+    return made_changes(made, work.call, work.spec.key_groups)
+
+
+def _dealt(local: Local, rows: DataFrame, parallelism: int) -> DataFrame:
+    """(i, r): every row with its instance, in that instance's partition, in order; first a mark per instance.
+
+    The marks have no row: so that every instance runs, and knows its index, whatever the batch holds.
+    """
+    usable = _comparable(rows)
+    spread = functions.xxhash64(*map(column, local.by or usable))
+    ordered = (*local.order_by, *(name for name in usable if name not in local.order_by))
+    dealt = rows.select(
+        functions.pmod(spread, functions.lit(parallelism).cast("bigint")).cast("int").alias("i"),
+        json_value(rows.schema.fields, flags=b"").alias("r"),
+        functions.struct(*map(column, ordered)).alias("o"),
+    )
+    session: SparkSession = rows.sparkSession
+    marks = session.range(0, parallelism, 1, 1).select(functions.col("id").cast("int").alias("i"))
+    return (
+        dealt.unionByName(marks, allowMissingColumns=True)
+        .repartitionById(parallelism, functions.col("i"))
+        .sortWithinPartitions(functions.col("i"), functions.col("o").asc_nulls_first(), "r")
+        .select("i", "r")
+    )
+
+
+def _comparable(rows: DataFrame) -> list[str]:
+    """The columns that have an order and a hash: all but maps, and what holds them."""
+    return [field.name for field in rows.schema.fields if _has_order(field.dataType)]
+
+
+def _has_order(kind: types.DataType) -> bool:
+    if isinstance(kind, types.StructType):
+        return all(_has_order(field.dataType) for field in kind.fields)
+    if isinstance(kind, types.ArrayType):
+        return _has_order(kind.elementType)
+    return not isinstance(kind, types.MapType)
+
+
+def _instances(fn: Step, work: LocalWork, endpoints: Endpoints) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        named = endpoints.namespace, work.spec.namespace
+        yield from run_local(
+            work, fn, shared_store(endpoints.store, *named, endpoints.store_options), batches
+        )
+
+    return run

@@ -1,0 +1,134 @@
+"""What ``Transaction.update`` is given beside its rows, checked: the function, and tables by their DDL."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
+
+from pyspark.cloudpickle import dumps
+from pyspark.errors import PySparkException
+from pyspark.sql.types import DataType, StructField, StructType
+
+from tidegate.base.names import check_name
+from tidegate.errors import ConfigError, TidegateError
+from tidegate.spark.calls.columns import check_key_type, check_value_type, schema_column
+from tidegate.spark.state.update import StateFunction
+from tidegate.wal.record import Column as SchemaColumn
+from tidegate.wal.record import TableSchema
+
+Ddl = str | StructType
+Outputs = str | Sequence[str] | Mapping[str, tuple[Ddl, Ddl]]
+
+BYTES = "bytes"
+"""Instead of columns: the values are bytes, as they are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """An update's function, the columns of the rows that it gets, the tables that it may emit to."""
+
+    fn: StateFunction
+    rows: tuple[SchemaColumn, ...]
+    outputs: tuple[str, ...]
+
+
+def check_function(table: str, fn: object, call: str = "update", first: str = "key") -> None:
+    """ConfigError: it cannot be called with (``first``, rows, state, emit), or not be sent to executors."""
+    if not callable(fn):
+        needed = f"fn({first}, rows, state, emit) -> new state"
+        msg = f"table {table}: fn is {fn!r}; {call} needs a function, {needed}"
+        raise ConfigError(msg)
+    name = getattr(fn, "__name__", repr(fn))
+    try:
+        inspect.signature(fn).bind(first, "rows", "state", "emit")
+    except TypeError as error:
+        msg = f"table {table}: {name} cannot be called as {name}({first}, rows, state, emit): {error}"
+        raise ConfigError(msg) from None
+    except ValueError:
+        pass  # it does not tell its parameters
+    try:
+        dumps(fn)  # type: ignore[no-untyped-call]
+    except TidegateError:
+        raise
+    except (pickle.PicklingError, TypeError, AttributeError, ValueError, PySparkException) as error:
+        msg = (
+            f"table {table}: Spark cannot send {name} to the executors: {error}; do not use sessions,"
+            " DataFrames, connections or open files of the driver in it"
+        )
+        raise ConfigError(msg) from error
+
+
+def table_schema(table: str, key: Sequence[StructField], value: Ddl) -> TableSchema:
+    """The schema of a table with these key columns and the value that a DDL (or ``bytes``) says."""
+    keys = tuple(map(schema_column, key))
+    if value == BYTES:
+        return TableSchema(keys, (SchemaColumn("value", "binary"),), BYTES)
+    fields = _fields(table, value, 'the value\'s columns, as in "count bigint, last timestamp", or "bytes"')
+    for field in fields:
+        check_value_type(table, field)
+        if field.name in {one.name for one in key}:
+            msg = f"table {table}: {field.name} is a key column, leave it out of the value's columns"
+            raise ConfigError(msg)
+    return TableSchema(keys, tuple(map(schema_column, fields)))
+
+
+def output_schemas(table: str, outputs: Outputs, known: Mapping[str, TableSchema]) -> dict[str, TableSchema]:
+    """The tables that a function may emit to. ConfigError: a schema is missing, or cannot be one."""
+    named = [outputs] if isinstance(outputs, str) else outputs
+    if not isinstance(named, Iterable):
+        raise ConfigError(
+            f"table {table}: outputs={outputs!r} must name tables, or map them to their columns"
+        )
+    found: dict[str, TableSchema] = {}
+    for name in named:
+        check_name("table", name)
+        if name.startswith("_"):
+            msg = f"table {name}: names that start with an underscore are reserved, as for the quarantine"
+            raise ConfigError(msg)
+        if name == table:
+            msg = f"table {name}: a function does not emit to its own state; it returns the new state"
+            raise ConfigError(msg)
+        if isinstance(named, Mapping):
+            found[name] = _output_schema(name, named[name])
+        elif name in known:
+            found[name] = known[name]
+        else:
+            example = f'outputs={{"{name}": ("user string", "level int, at timestamp")}}'
+            msg = f"table {name} is not known yet: say its key's and its value's columns, as in {example}"
+            raise ConfigError(msg)
+    return found
+
+
+def _output_schema(table: str, ddls: object) -> TableSchema:
+    if not isinstance(ddls, tuple | list) or len(ddls) != 2:
+        msg = f"table {table}: an output is a pair, (key columns, value columns), not {ddls!r}"
+        raise ConfigError(msg)
+    key = _fields(table, ddls[0], 'the key\'s columns, as in "user string"')
+    if not key:
+        msg = f"table {table}: name at least one key column"
+        raise ConfigError(msg)
+    for field in key:
+        check_key_type(table, field)
+    return table_schema(table, key, ddls[1])
+
+
+def _fields(table: str, ddl: object, what: str) -> list[StructField]:
+    if not isinstance(ddl, str | StructType):
+        msg = f"table {table}: {ddl!r} does not say {what}"
+        raise ConfigError(msg)
+    try:
+        kind = DataType.fromDDL(ddl) if isinstance(ddl, str) and ddl.strip() else ddl or StructType()
+    except PySparkException as error:
+        why = next(filter(None, map(str.strip, str(error).splitlines())), "")
+        msg = f"table {table}: {ddl!r} does not say {what}: {why}"
+        raise ConfigError(msg) from error
+    if not isinstance(kind, StructType):
+        msg = f"table {table}: {ddl!r} does not say {what}"
+        raise ConfigError(msg)
+    names = [field.name for field in kind.fields]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        msg = f"table {table}: column {twice[0]!r} stands twice in {ddl!r}"
+        raise ConfigError(msg)
+    return list(kind.fields)

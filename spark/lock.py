@@ -1,0 +1,53 @@
+"""One batch or load of a sink at a time. No pyspark is imported here."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import TracebackType
+
+from tidegate.errors import ConfigError
+
+logger = logging.getLogger("tidegate")
+
+TOLD_S = 30.0
+"""Who waits so long for its turn says whom it waits for."""
+TURN_S = 86_400.0
+"""Who waits so long is refused: the one before it will hardly end. A load may take hours."""
+WITHIN = (
+    "within the function of sink.each write through its transaction, and call load, import_folder, recover"
+    " and close outside of it"
+)
+
+
+class SinkLock:
+    """A lock. Who has it and asks for it again is told so: by a plain one they would wait for ever.
+
+    So would a thread that the one who has it waits for; it is refused after TURN_S.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._whose: threading.Thread | None = None
+
+    def __enter__(self) -> None:
+        if self._whose is threading.current_thread():
+            raise ConfigError(f"this sink is in the middle of a batch or a load: {WITHIN}")
+        if not self._lock.acquire(timeout=TOLD_S):
+            logger.warning("%s for %g s; at most for %g s in all", self._waiting(), TOLD_S, TURN_S)
+            if not self._lock.acquire(timeout=TURN_S - TOLD_S):
+                raise ConfigError(
+                    f"{self._waiting()} for {TURN_S:g} s, which may wait for this one: {WITHIN}"
+                )
+        self._whose = threading.current_thread()
+
+    def _waiting(self) -> str:
+        holder = self._whose
+        name = "another thread" if holder is None else f"thread {holder.name!r}"
+        return f"this sink waits for a batch or a load of {name}"
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._whose = None
+        self._lock.release()

@@ -1,0 +1,1 @@
+"""Which task takes which key groups, and where tasks prefer to run."""

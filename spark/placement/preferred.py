@@ -1,0 +1,259 @@
+"""Asking Spark to run a task where it ran before: preferred locations, which are hints only.
+
+A job's tasks get their preferred locations from its last RDD that has some. ``SparkContext.makeRDD`` of
+(element, locations) pairs has them, and is there for Python, too. For the tasks behind a shuffle, whose
+places Spark would choose by the sizes of the map outputs, such an RDD with one partition per executor is
+crossed with the shuffled one, and of that product each task's own partition runs: the one of the
+executor it is assigned to. No row is touched by that (docs/decisions/0018).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import RDD, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.serializers import NoOpSerializer
+from pyspark.sql import DataFrame
+
+from tidegate.base.local_dir import local_dirs
+from tidegate.keys.groups import task_of
+from tidegate.options import Options
+from tidegate.spark.jvm import internal_rows, java_rows, jvm_context, jvm_ints, jvm_view, of_internal_rows
+from tidegate.spark.placement.assignment import RanAt, assign, carried_over
+from tidegate.spark.placement.locality import (
+    EnvironmentLocation,
+    FileMetadataStore,
+    Locality,
+    LocalityManager,
+    LocationIdProvider,
+    MemoryMetadataStore,
+    MetadataStore,
+    executor_here,
+    location_by,
+)
+from tidegate.wal.record import Ack
+
+logger = logging.getLogger("tidegate")
+
+PRODUCT_MAX = 1_000_000
+"""Executors times tasks: the driver holds a small object for each. Beyond it tasks run anywhere."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where the tasks of a job are asked to run: ``executors`` by task; ``hosts`` by executor."""
+
+    key_groups: int
+    executors: tuple[str, ...]
+    hosts: Mapping[str, str]
+
+    def location_of(self, first_group: int) -> str:
+        """Spark's name for the place of the task that owns this key group."""
+        return preferred(
+            self.executors[task_of(first_group, len(self.executors), self.key_groups)], self.hosts
+        )
+
+
+def preferred(executor: str, hosts: Mapping[str, str]) -> str:
+    """Spark's name for an executor as a preferred location."""
+    host = hosts[executor]
+    return host if "_" in host else f"executor_{host}_{executor}"  # Spark cuts it at the first two _
+
+
+class Placement:
+    """Assigns the tasks of each batch to executors, by where they ran before. One per open driver.
+
+    Nothing here fails a batch: without an answer there are no hints, which is told as one warning.
+    ``metadata`` gives the store for what is remembered; it is asked for at the first need.
+    """
+
+    def __init__(
+        self, metadata: Callable[[], MetadataStore], provider: LocationIdProvider | None = None
+    ) -> None:
+        self._metadata = metadata
+        self.provider = provider or EnvironmentLocation()
+        self._manager: LocalityManager | None = None
+        self._lineage = ""
+        self._ran: list[RanAt | None] = []
+        self._executors: dict[str, str] = {}
+        self._locations: dict[str, str] = {}
+        self._ids = ""
+        self._told = False
+        self._lock = threading.Lock()
+        self.current: Places | None = None
+        """Where the tasks of the last batch were asked to run; None: nowhere in particular."""
+        self.met: tuple[int, int] = (0, 0)
+        """(tasks that ran where they were asked to, tasks that were asked) of the last batch."""
+
+    def places(self, context: SparkContext, lineage: str, tasks: int, key_groups: int) -> Places | None:
+        """Where the tasks of the next batch should run; None: anywhere.
+
+        On one executor alone there is nothing to choose.
+        """
+        with self._lock:
+            try:
+                self.current = self._places(context, lineage, tasks, key_groups)
+            except (Py4JError, PySparkException) as error:  # not all of it is a public API of Spark's
+                self.current = None
+                if not self._told:
+                    why = str(error).partition("\n")[0]
+                    logger.warning("tasks run anywhere, this Spark does not tell its executors: %s", why)
+                self._told = True
+            return self.current
+
+    def _places(self, context: SparkContext, lineage: str, tasks: int, key_groups: int) -> Places | None:
+        if str(context.master).partition("[")[0] == "local":
+            return None
+        self._look_at_executors(context)
+        if len(self._executors) < 2 or len(self._executors) * tasks > PRODUCT_MAX:
+            return None
+        if self._manager is None or lineage != self._lineage:
+            self._manager, self._lineage = LocalityManager(self._metadata(), lineage), lineage
+            self._ran = self._manager.task_locality()
+        ran = carried_over(self._ran, tasks, key_groups) if len(self._ran) <= key_groups else []
+        before = ran or [None] * tasks
+        return Places(key_groups, tuple(assign(before, self._locations)), dict(self._executors))
+
+    def _look_at_executors(self, context: SparkContext) -> None:
+        ids = executor_ids(context)
+        if ids == self._ids:
+            return
+        self._executors = executors_now(context)
+        self._ids = ids if set(ids.split(",")) == self._executors.keys() else ""  # else look again
+        self._locations = {name: at for name, at in self._locations.items() if name in self._executors}
+        new = {name: host for name, host in self._executors.items() if name not in self._locations}
+        told = locations_of(context, new, self.provider) if len(self._executors) > 1 and new else {}
+        self._locations |= {name: told.get(name, host) for name, host in new.items()}
+
+    def ran(self, acks: Sequence[Ack]) -> None:
+        """Remember where the tasks really ran: that is where their caches are."""
+        with self._lock:
+            places = self.current
+            if places is None or self._manager is None or len(acks) != len(places.executors):
+                return
+            at: list[RanAt | None] = [None] * len(acks)
+            for ack in acks:
+                at[ack.task] = RanAt(ack.executor, ack.host) if ack.executor else None
+            asked = zip(at, places.executors, strict=True)
+            self.met = sum(was is not None and was.executor == name for was, name in asked), len(acks)
+            if at != self._ran:
+                self._ran = at
+                self._manager.write_task_locality(at)
+                self._manager.write_processor_locality(self._locations)
+
+
+def placement_for(options: Options, namespace: str, uuid: str, locality: Locality) -> Placement:
+    """A namespace's placement; without a store what it remembers lies in the driver's ``local_dir``."""
+
+    def metadata() -> MetadataStore:
+        if locality.metadata is not None:
+            return locality.metadata
+        folder = local_dirs(options.local_dir, namespace, uuid)[0].shared("locality")
+        return MemoryMetadataStore() if folder is None else FileMetadataStore(folder)
+
+    return Placement(metadata, locality.provider)
+
+
+# -- what Spark knows ---------------------------------------------------------------------------
+
+
+def executor_ids(context: SparkContext) -> str:
+    """The ids of the executors there are now, in one text."""
+    ids = jvm_context(context).getExecutorIds().mkString(",")
+    return ",".join(sorted(filter(None, str(ids).split(","))))
+
+
+def executors_now(context: SparkContext) -> dict[str, str]:
+    """The executors that there are now, each with its host."""
+    listed = jvm_context(context).statusStore().executorList(True)  # noqa: FBT003 - only those that live
+    found = {}
+    for at in range(listed.size()):
+        executor = listed.apply(at)
+        if executor.id() != "driver":
+            found[str(executor.id())] = re.sub(r":\d+$", "", str(executor.hostPort()))
+    return found
+
+
+def locations_of(
+    context: SparkContext, executors: Mapping[str, str], provider: LocationIdProvider
+) -> dict[str, str]:
+    """What executors say of their locations: one small job with a task for each.
+
+    A task that ran somewhere else tells of that executor; of whom nobody told nothing is known.
+    """
+    elements = [(b"?", preferred(name, executors)) for name in executors]
+
+    def ask(_: Iterable[bytes]) -> Iterator[tuple[str, str]]:
+        yield executor_here()[0], location_by(provider)
+
+    told = RDD(_located(context, elements), context, NoOpSerializer()).mapPartitions(ask).collect()
+    return {name: location for name, location in told if name}
+
+
+# -- jobs ---------------------------------------------------------------------------------------
+
+
+def map_at(
+    context: SparkContext,
+    parts: Sequence[tuple[bytes, str]],
+    function: Callable[[Iterable[bytes]], Iterable[Any]],
+) -> list[Any]:
+    """Run the function once for each (content, preferred location), in a task of its own."""
+    return RDD(_located(context, parts), context, NoOpSerializer()).mapPartitions(function).collect()
+
+
+def collect_at(rows: DataFrame, places: Places) -> list[bytes]:
+    """The one binary column of rows whose plan ends in a shuffle, each task run where it is asked to.
+
+    Tasks see partition ids of the product: ``partition % tasks`` is the task's own number.
+    """
+    context, tasks = rows.sparkSession.sparkContext, len(places.executors)
+    shuffled = java_rows(rows)
+    if shuffled.getNumPartitions() != tasks:  # Spark proved it empty: there is nothing to place
+        return [bytes(row.get(0)) for row in shuffled.collect()]
+    product, wanted = _product(context, shuffled, places)
+    found = product.collectPartitions(jvm_ints(context, wanted))
+    return [bytes(found[at].get(row).get(0)) for at in range(tasks) for row in range(found[at].size())]
+
+
+def placed(rows: DataFrame, places: Places) -> DataFrame:
+    """The same rows, whose plan ends in a shuffle, each of its tasks run where it is asked to.
+
+    For a stage in the middle of a job. The order of its partitions is another one.
+    """
+    context, tasks = rows.sparkSession.sparkContext, len(places.executors)
+    shuffled = internal_rows(rows)
+    if shuffled.getNumPartitions() != tasks:
+        return rows
+    product, wanted = _product(context, shuffled, places)
+    jvm = jvm_view(context)
+    chosen = jvm.PythonUtils.toSeq(jvm.java.util.ArrayList(wanted)).toSet()  # to Scala a set is a predicate
+    pruned = jvm.org.apache.spark.rdd.PartitionPruningRDD.create(product.rdd(), chosen)
+    return of_internal_rows(rows, pruned)
+
+
+def _product(context: SparkContext, shuffled: Any, places: Places) -> tuple[Any, list[int]]:
+    """The rows of every task at every executor; by task, which of these partitions is where it should run."""
+    tasks, order = len(places.executors), {name: at for at, name in enumerate(places.hosts)}
+    crossed = _located(context, [(b"?", preferred(name, places.hosts)) for name in order])
+    wanted = [order[name] * tasks + task for task, name in enumerate(places.executors)]
+    return crossed.cartesian(shuffled).values(), wanted
+
+
+def _located(context: SparkContext, elements: Sequence[tuple[bytes, str]]) -> Any:
+    """A Java RDD with a partition for each element, which prefers the location beside it."""
+    jvm = jvm_view(context)
+    pairs = jvm.java.util.ArrayList()
+    for content, location in elements:
+        at = jvm.java.util.ArrayList()
+        at.add(location)
+        pairs.add(jvm.scala.Tuple2(content, jvm.PythonUtils.toSeq(at)))
+    tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+    return jvm_context(context).makeRDD(jvm.PythonUtils.toSeq(pairs), tag).toJavaRDD()

@@ -1,0 +1,111 @@
+"""What a sink tells of its versions: a log line for each, ``sink.last_commit``, whoever observes, alarms."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.states import State
+from tidegate.committers.steps.phases import Phases
+from tidegate.observe import events, metrics, spans
+from tidegate.observe.events import Commit, Count, Gauge, Labels, LogPlace
+from tidegate.options import Endpoints, Options
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.record import BatchOrigin, Folded, Origin, StateReads, VersionFact
+
+logger = logging.getLogger("tidegate")
+
+
+class SinkReporter:
+    """Tells of one sink's versions. ``metrics_url`` is where its metrics are served, None: nowhere.
+
+    ConfigError: the metrics cannot be served there, or their library is missing.
+    """
+
+    def __init__(self, where: Endpoints, options: Options) -> None:
+        self.at, self._options = Labels(where.namespace, where.stores[0].name), options
+        self._warned_of_ttl = False
+        self._phases: Phases | None = None
+        self.metrics_url = None if options.metrics_port is None else metrics.serve(options.metrics_port)
+        spans.use_if_there()
+
+    @contextlib.contextmanager
+    def watching(self, coordinator: Coordinator, origin: Origin | None) -> Iterator[Phases]:
+        """The driver's next commit, or the recovery of what others decided, is watched."""
+        version = None if origin is None else coordinator.folded.last_version + 1
+        names = {"log": coordinator.log.where, "store": coordinator.store.where}
+        coordinator.watch = phases = Phases(self.at, version, origin, names, self._options.stuck_alarm_s)
+        self._phases = phases
+        phases.begin(None if origin is None else State.READY)
+        try:
+            with events.log_context(phases):
+                yield phases
+        except BaseException:
+            phases.end()
+            raise
+        if origin is None:
+            phases.end()
+
+    def published(self, fact: VersionFact, manifest: Manifest | None, phases: Phases) -> Commit:
+        """A version became visible. One line at INFO."""
+        phases.of_version(fact.version)
+        phases.end()
+        commit = phases.commit(manifest)
+        rows, took = sum(commit.rows.values()), ", ".join(f"{k} {v:.3f}" for k, v in commit.phases.items())
+        what = "version %s of %s is visible: batch %s, %s rows, %s bytes, %.3f s (%s)"
+        values = (fact.version, self.at.namespace, commit.batch, rows, commit.bytes, commit.seconds, took)
+        logger.info(what, *values, extra={"phases": commit.phases, "rows": rows, "bytes": commit.bytes})
+        events.tell(lambda observer: observer.committed(commit))
+        self._stands(Gauge.VISIBLE, fact.version)
+        return commit
+
+    def skipped(self, fact: VersionFact, batch_id: int) -> Commit:
+        """A batch was visible already."""
+        return Commit(self.at.namespace, fact.version, batch_id, self.at.store)
+
+    def decided(
+        self, coordinator: Coordinator, fact: VersionFact, state: StateReads, spilled_bytes: int
+    ) -> None:
+        """A batch ended: how its tasks read state, and what is to be said of the version."""
+        self._warn_of_ttl(coordinator.folded)
+        logger.debug("version %s read its state: %s", fact.version, state)
+        of = Labels(self.at.namespace)
+        events.level(Gauge.DECIDED, of, fact.version)
+        events.level(Gauge.CACHE_BYTES, of, state.cache_bytes)
+        events.level(Gauge.SPILL_BYTES, of, spilled_bytes)
+        events.count(Count.CACHE_HITS, of, state.hits + state.absent)
+        events.count(Count.CACHE_MISSES, of, state.misses)
+
+    def failed(self, batch_id: int, error: BaseException) -> None:
+        """A batch raised; the namespace is opened again before anything else is written."""
+        phases, self._phases = self._phases, None
+        if phases is None or phases.batch != batch_id:
+            origin = BatchOrigin("", 0, batch_id, "")
+            phases = Phases(self.at, origin=origin)
+        commit = phases.commit()
+        events.tell(lambda observer: observer.failed(commit, error))
+
+    def closed(self) -> None:
+        """The user closed the sink."""
+        events.tell(lambda observer: observer.closed(self.at.namespace))
+
+    def place(self, phase: str) -> LogPlace:
+        """Of the sink, for log records of its other threads."""
+        return LogPlace(self.at.namespace, phase=phase)
+
+    def _stands(self, what: Gauge, version: int) -> None:
+        events.level(what, self.at, version)
+
+    def _warn_of_ttl(self, state: Folded) -> None:
+        """Once: a table that is misspelt would keep its rows for ever."""
+        missing = sorted(set(self._options.ttl or {}) - set(state.tables))
+        if missing and not self._warned_of_ttl:
+            logger.warning(
+                "ttl names %s, not a table at version %s; the tables are %s",
+                ", ".join(missing),
+                state.last_version,
+                ", ".join(sorted(state.tables)),
+            )
+        self._warned_of_ttl = True

@@ -1,0 +1,1 @@
+"""Reading versions as DataFrames and streams: the data source `tidegate`."""

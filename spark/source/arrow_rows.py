@@ -1,0 +1,89 @@
+"""Stored keys and values as Arrow columns, by the schema of their table: no Python per row for most types.
+
+Values whose columns are all numbers, strings, booleans, dates or timestamps are parsed by Arrow. Other
+types (decimal, binary, nested ones) are decoded together by msgspec; only floats and maps inside them
+cost Python for each row. No pyspark is imported here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tidegate.errors import CorruptError
+from tidegate.keys.columns import key_columns
+from tidegate.spark.state.reduce import TYPES, ReducedColumn, parse
+from tidegate.values.decode import SIMPLE, Values
+
+
+def ddl_of(values: Values) -> str:
+    """The columns of ``Values.arrow_schema`` as Spark's DDL: the key's, then the value's. Types are those
+    that readers have: text for intervals, collated strings, char and varchar.
+    """
+    return ", ".join(f"{_quoted(field.name)} {_ddl(field.type)}" for field in values.arrow_schema)
+
+
+def _ddl(kind: Any) -> str:
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{_quoted(field.name)}: {_ddl(field.type)}' for field in kind)}>"
+    if pa.types.is_list(kind):
+        return f"array<{_ddl(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{_ddl(kind.key_type)}, {_ddl(kind.item_type)}>"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return next(name for name, simple in SIMPLE.items() if simple.arrow == kind)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def columns_of(batch: Any, values: Values, where: str) -> dict[str, Any]:
+    """The columns of a batch (key, value; a null value gives nulls) by name.
+
+    CorruptError names ``where`` and the key.
+    """
+    keys, contents = batch.column("key"), batch.column("value")
+    try:
+        found = dict(key_columns(keys, values.schema.key))
+        beside = [column for column in values.schema.value if column.name not in found]
+        if values.schema.value_format == "bytes":
+            found.update({column.name: contents for column in beside})
+        elif all(column.type in TYPES for column in beside):
+            flat = [ReducedColumn(column.name, column.type, "last") for column in beside]
+            found.update(zip([c.name for c in flat], parse(contents, flat) if flat else [], strict=True))
+        else:
+            rows = values.decode_all(contents)
+            kinds = {field.name: field.type for field in values.arrow_schema}
+            for column in beside:
+                cells = [row[column.name] for row in rows]
+                found[column.name] = pa.array(cells, kinds[column.name])
+    except (ValueError, ArithmeticError, RecursionError, msgspec.MsgspecError, pa.ArrowException) as error:
+        raise _which(keys, contents, values, where, error) from error
+    return found
+
+
+def _which(keys: Any, contents: Any, values: Values, where: str, error: Exception) -> CorruptError:
+    """The row that cannot be read, found one by one."""
+    for key, content in zip(keys.to_pylist(), contents.to_pylist(), strict=True):
+        try:
+            values.decode_key(key)
+            if content is not None:
+                values.decode(content)
+        except CorruptError as bad:
+            return CorruptError(f"{where}, key {key!r}: {bad}")
+    return CorruptError(f"{where}: stored values do not fit the table's columns: {error}")
+
+
+def record_batch(columns: dict[str, Any], schema: Any) -> Any:
+    """A record batch of exactly this Arrow schema; columns that are missing are null."""
+    rows = len(next(iter(columns.values())))
+    arrays = []
+    for field in schema:
+        found = columns.get(field.name)
+        found = pa.nulls(rows, field.type) if found is None else found
+        arrays.append(found if found.type == field.type else found.cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

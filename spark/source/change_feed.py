@@ -1,0 +1,309 @@
+"""The changes of a table, version by version, read from the log: planned by the driver, read by tasks.
+
+The log is the one place that has every version's changes as they were decided, whatever the store; a
+store merges versions away as soon as it may. Only versions that are visible in the store are given.
+What travels to tasks is plain data. No pyspark is imported here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.base.decoders import msgpack_decoder
+from tidegate.base.urls import redact
+from tidegate.committers.apply.apply import ApplyWork, chunks_of, plan, read_manifest, stamp_of
+from tidegate.errors import ConfigError, CorruptError, WalGapError
+from tidegate.reader.rules import no_schema
+from tidegate.sinks.open_store import shared_store
+from tidegate.sinks.records import Pointer
+from tidegate.sinks.rules.layout import payloads
+from tidegate.sinks.store import Store
+from tidegate.spark.source.arrow_rows import columns_of, record_batch
+from tidegate.spark.source.options import SourceOptions
+from tidegate.spark.source.pinned import LeasedTable, pin
+from tidegate.values.decode import values_of
+from tidegate.wal.fold import View, fact_of, fold_all
+from tidegate.wal.log import Log
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.open_log import shared_log
+from tidegate.wal.record import TableSchema
+
+logger = logging.getLogger("tidegate")
+
+CHANGE_TYPE, VERSION = "_change_type", "_version"
+ROWS_PER_PART = 50_000
+"""Small versions are read together, about so many rows by one task."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class FeedWork(msgspec.Struct, frozen=True):
+    """Changes of one table in one range of key groups of one version. ``emptied``: the version emptied the
+    table first; ``tells``: this work tells so.
+    """
+
+    work: ApplyWork
+    schema: TableSchema
+    emptied: bool
+    tells: bool
+
+
+def encode_works(works: Sequence[FeedWork]) -> bytes:
+    """How works travel to a task."""
+    return _encode(list(works))
+
+
+@dataclasses.dataclass(frozen=True)
+class Feed:
+    """What tasks must know. ``pinned`` says where the store is and what the columns are."""
+
+    pinned: LeasedTable
+    wal: str = dataclasses.field(repr=False)
+    wal_options: dict[str, Any] = dataclasses.field(repr=False)
+    exact: bool
+
+    def rows(self, works: bytes, schema: Any) -> Iterator[Any]:
+        """The changes of these works as record batches of ``schema``. In tasks.
+
+        WalGapError: the log was trimmed since they were planned. SnapshotExpiredError: ``exact``, and the
+        store no longer has the version before.
+        """
+        at = self.pinned
+        log = shared_log(self.wal, at.namespace, at.uuid, self.wal_options)
+        for one in msgpack_decoder(list[FeedWork]).decode(works):
+            version = one.work.stamp.version
+            if one.tells:
+                yield self._batch(None, ["truncate"], version, schema)
+            for chunk in chunks_of(one.work, log):
+                for run in chunk.runs:
+                    if run.table != at.table:
+                        continue
+                    for batch in self._changes(run, one):
+                        yield self._batch(batch, batch.pop(CHANGE_TYPE), version, schema)
+
+    def _changes(self, run: Any, one: FeedWork) -> Iterator[dict[str, Any]]:
+        contents = payloads(run.values, one.work.stamp.decided_at_us)
+        deletes = contents.is_null()
+        batch = pa.record_batch({"key": run.keys, "value": contents})
+        if self.exact:
+            before = self._before(run.keys.to_pylist(), one)
+            kept = pc.invert(pc.and_(deletes, before.is_null()))
+            kinds = pc.if_else(before.is_null(), "insert", "update")
+            kinds = pc.if_else(deletes, "delete", kinds).filter(kept)
+            batch = batch.filter(kept)
+        else:
+            kinds = pc.if_else(deletes, "delete", "upsert")
+        if batch.num_rows:
+            where = f"{redact(self.wal)}, table {self.pinned.table}, version {one.work.stamp.version}"
+            yield {**columns_of(batch, values_of(one.schema), where), CHANGE_TYPE: kinds}
+
+    def _before(self, keys: list[bytes], one: FeedWork) -> Any:
+        """The keys' values at the version before."""
+        at, version = self.pinned, one.work.stamp.version - 1
+        store = shared_store(at.url, at.namespace, at.uuid, at.store_options)
+        entry = next(iter(store.catalog(version, version)), None) if version else None
+        if (entry is not None and at.table not in entry.tables) or version == 0 or one.emptied:
+            return pa.nulls(len(keys), pa.binary())
+        start, at_us = (0, 0) if entry is None else (entry.tables[at.table].start, entry.decided_at_us)
+        return store.get_many(at.table, keys, version, start, at_us)  # says when it was retired
+
+    def _batch(self, columns: dict[str, Any] | None, kinds: Any, version: int, schema: Any) -> Any:
+        rows = len(kinds)
+        versions = pa.repeat(pa.scalar(version, pa.int64()), rows)
+        kinds = pa.array(kinds, pa.string()) if isinstance(kinds, list) else kinds
+        try:
+            return record_batch({**(columns or {}), CHANGE_TYPE: kinds, VERSION: versions}, schema)
+        except pa.ArrowException as error:
+            raise ConfigError(
+                f"table {self.pinned.table} has values at version {version} that do not fit the columns of"
+                f" this query ({error}): the table was replaced, with columns of other types; restart the"
+                " query, or start a new checkpoint, with startingVersion behind that"
+            ) from error
+
+    def hold(self, options: SourceOptions, version: int) -> LeasedTable:
+        """The whole table at this version, for ``snapshot``; errors as ``pin`` and ``check_columns``."""
+        held = pin(options, version)
+        check_columns(self.pinned, held.schema, version)
+        return held
+
+    def snapshot(self, held: LeasedTable, groups: range, schema: Any) -> Iterator[Any]:
+        """All rows at ``held``'s version, after a mark that what was before is void. In tasks."""
+        if groups.start == 0:
+            yield self._batch(None, ["truncate"], held.version, schema)
+        store = shared_store(held.url, held.namespace, held.uuid, held.store_options)
+        for batch in held.held(store, lambda: held.stored(store, groups)):
+            kinds = pa.repeat(pa.scalar("snapshot", pa.string()), batch.num_rows)
+            yield self._batch(columns_of(batch, held.values, held.where), kinds, held.version, schema)
+
+
+def check_columns(pinned: LeasedTable, schema: TableSchema, version: int) -> None:
+    """ConfigError: the rows of this version have what the feed, with its columns as ``pinned``, cannot give.
+
+    What the table had before, and a replacement has dropped since, is left out.
+    """
+    then, known = schema.value_format, pinned.schema.value_format
+    if then != known:
+        way = "restart it, the source takes its columns at the start"
+        if version <= pinned.version:
+            way = "the table was replaced since; start a new checkpoint, with startingVersion behind that"
+        raise ConfigError(
+            f"table {pinned.table} holds {then} values at version {version}, this query gives {known}"
+            f" ones: {way}"
+        )
+    there = {column.name for column in (*pinned.schema.key, *pinned.schema.value)}
+    new = [column.name for column in schema.value if column.name not in there]
+    if new and version > pinned.version:
+        raise ConfigError(
+            f"table {pinned.table} has the columns {', '.join(new)} from version {version} on,"
+            " which this query does not know: restart it, the source takes its columns at the start"
+        )
+
+
+class FeedPlanner:
+    """Plans ranges of versions; lives in the driver, and folds the log as it grows."""
+
+    def __init__(self, feed: Feed, log: Log, store: Store, parallelism: int) -> None:
+        self._feed, self._log, self._store = feed, log, store
+        self._parallelism = min(parallelism, feed.pinned.key_groups)
+        self._view = View()
+
+    def visible(self) -> int:
+        """The newest version that a reader of the store sees."""
+        return self._store.pointer().visible
+
+    def has(self, version: int) -> bool:
+        """Whether the log still has the changes of a visible version. ConfigError: as ``works``."""
+        try:
+            self._manifest(version, probe=True)
+        except WalGapError:
+            return False
+        return True
+
+    def works(self, after: int, upto: int) -> list[list[FeedWork]]:
+        """The versions after ``after``, up to ``upto``, as one list of works per task.
+
+        WalGapError: the log no longer has the first of them. ConfigError: the table got columns that this
+        feed does not have, or the log is of another namespace. CorruptError: log and store are of two
+        histories.
+        """
+        self._refuse_other_history(upto)
+        parts: list[list[FeedWork]] = []
+        rows = 0
+        for version in range(after + 1, upto + 1):
+            manifest = self._manifest(version, probe=version == after + 1)
+            for work, count in self._of_version(version, manifest):
+                if not parts or rows + count > ROWS_PER_PART:
+                    parts.append([])
+                    rows = 0
+                parts[-1].append(work)
+                rows += count
+        return parts
+
+    def _of_version(self, version: int, manifest: Manifest) -> Iterator[tuple[FeedWork, int]]:
+        table = self._feed.pinned.table
+        if table not in manifest.table_schemas:
+            return
+        at = manifest.table_schemas[table]
+        emptied, changes = at.start == version, manifest.changes().get(table, 0)
+        if not changes and not emptied:
+            return
+        schema = self._schema(table, at.schema_id, manifest, version)
+        tasks = 1 if changes <= ROWS_PER_PART else self._parallelism
+        fact = fact_of(self._folded, version)
+        assert fact is not None
+        works = plan(manifest, fact, tasks)
+        if emptied and not works:  # no row came instead, of any table
+            named = manifest.namespace, fact.attempt, stamp_of(fact)
+            works = [ApplyWork(*named, 0, 0, (), {})]
+        index = manifest.tables.index(table) if table in manifest.tables else -1
+        for place, work in enumerate(works):
+            frames = tuple((ordinal, ref) for ordinal, ref in work.frames if index in ref.tables)
+            rows = sum(by_table.get(table, 0) for by_table in work.counts.values())
+            tells = emptied and place == 0
+            if rows or tells:
+                yield FeedWork(msgspec.structs.replace(work, frames=frames), schema, emptied, tells), rows
+
+    def _schema(self, table: str, schema_id: str, manifest: Manifest, version: int) -> TableSchema:
+        schema = manifest.schemas.get(schema_id) or self._store.schemas().get(schema_id)
+        if schema is None:
+            raise no_schema(self._store.where, version, table, schema_id)
+        check_columns(self._feed.pinned, schema, version)
+        return schema
+
+    def _manifest(self, version: int, *, probe: bool) -> Manifest:
+        """The version's manifest. With ``probe`` a frame is looked at, too: it may be gone before it."""
+        self._fold(version)
+        fact = fact_of(self._folded, version)
+        if fact is None:
+            raise self._retired(version, "it keeps what the last 1,000 versions were")
+        try:
+            manifest = read_manifest(self._log, fact)
+            frames = manifest.frames()
+            if probe and frames:
+                for _ in self._log.read([frames[0].address]):
+                    pass
+        except WalGapError as error:
+            raise self._retired(version, str(error)) from error
+        return manifest
+
+    @property
+    def _folded(self) -> Any:
+        assert self._view.state is not None
+        return self._view.state
+
+    def _fold(self, version: int) -> None:
+        state = self._view.state
+        if state is not None and state.last_version >= version:
+            return
+        try:
+            self._view = fold_all(self._view, self._log.decisions(self._view.position))
+        except (WalGapError, CorruptError):  # it was cut, at its start or, by a loss, at its end
+            self._view = fold_all(View(), self._log.decisions())
+        state, at = self._view.state, self._feed.pinned
+        if state is None or state.namespace != at.uuid:
+            there = "nothing" if state is None else f"namespace {state.namespace}"
+            raise ConfigError(
+                f"log {redact(self._feed.wal)} holds {there}, the store is of {at.uuid}: check the option wal"
+            )
+
+    def _refuse_other_history(self, upto: int) -> None:
+        """CorruptError: what is visible in the store was not decided in this log. A version's digest is that
+        of all decisions up to it.
+
+        A log may lose a decision that was folded here and never visible, and make another one of its number:
+        then the log is folded again.
+        """
+        pointer = self._store.pointer()
+        self._fold(max(upto, pointer.visible))
+        if self._is_of(pointer):
+            return
+        logger.warning("log %s lost a decision that was read here: it is read again", redact(self._feed.wal))
+        self._view = View()
+        self._fold(max(upto, pointer.visible))
+        if not self._is_of(pointer):
+            raise CorruptError(
+                f"version {pointer.visible} has digest {pointer.digest} in the store, and another one in log"
+                f" {redact(self._feed.wal)}: they are of two histories; check the option wal, or restore the"
+                " log that belongs to this store"
+            )
+
+    def _is_of(self, pointer: Pointer) -> bool:
+        fact = fact_of(self._folded, pointer.visible)
+        if fact is None:  # so long ago that it is not kept, or never decided
+            return bool(self._folded.last_version >= pointer.visible)
+        return fact.digest == pointer.digest
+
+    def _retired(self, version: int, why: str) -> WalGapError:
+        return WalGapError(
+            f"the changes of version {version} are no longer in log {redact(self._feed.wal)} ({why}), so the"
+            " feed cannot go on without a hole: raise wal_retain_s at the writer; now, start a new checkpoint"
+            " with startingVersion=latest, or set onRetired=snapshot to get the whole table once, and the"
+            " changes from there on"
+        )

@@ -1,0 +1,186 @@
+"""``format("tidegate")``: one table at one version as a DataFrame, or its changes as a stream.
+
+Spark makes the source in a Python process of its own, pickles it, and plans and reads in others:
+nothing but the plain data of ``LeasedTable`` goes from one to the next.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from typing import Any, NoReturn
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    In,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from tidegate.errors import BadRecordError, ConfigError
+from tidegate.keys.groups import groups_of
+from tidegate.spark.calls.columns import arrow_schema_of
+from tidegate.spark.source.arrow_rows import ddl_of
+from tidegate.spark.source.options import SourceOptions
+from tidegate.spark.source.pinned import LeasedTable, pin
+from tidegate.spark.source.stream import FeedReader, feed_ddl
+
+KEYS_MAX = 10_000
+"""A filter that names more keys than this reads the whole table."""
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+REDACTION = "spark.sql.redaction.options.regex"
+LOGINS = "(?i)^(store|wal)(options)?$"
+"""Our options that may hold a login: Spark prints the options of a stream in its plan."""
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("tidegate")`` known to this session; may be repeated.
+
+    Switches on Spark's filter push-down for Python data sources, without which filters on the key would
+    read whole tables. Adds the options that may hold a login to those that Spark hides in plans.
+    """
+    spark.dataSource.register(TidegateSource)
+    spark.conf.set(PUSHDOWN, "true")
+    hidden = spark.conf.get(REDACTION) or ""
+    if LOGINS not in hidden:
+        spark.conf.set(REDACTION, f"{hidden}|{LOGINS}" if hidden else LOGINS)
+
+
+class TidegateSource(DataSource):
+    """The table is chosen by options; see docs/spark.md."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._pinned: LeasedTable | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        return "tidegate"
+
+    def schema(self) -> str:
+        """The table's columns at the version that is read, which is chosen and held from here on.
+
+        Spark does not tell whether it is for a stream. Only a stream needs the log, so the option ``wal``
+        tells: with it the feed's columns are there too.
+        """
+        return feed_ddl(self.pinned) if self.checked.wal else ddl_of(self.pinned.values)
+
+    @property
+    def checked(self) -> SourceOptions:
+        """The options. ConfigError: which is wrong, and why."""
+        return SourceOptions.of(self.options)
+
+    @property
+    def pinned(self) -> LeasedTable:
+        """The table at its version; the same for all uses of one DataFrame."""
+        if self._pinned is None:
+            self._pinned = pin(self.checked)
+        return self._pinned
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of all rows of the version."""
+        if self.checked.wal:
+            raise ConfigError(
+                "the option wal is for spark.readStream, which reads changes; spark.read reads a version from"
+                " the store: leave it out"
+            )
+        return TidegateReader(self.pinned, schema, self.checked.parallelism)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A reader of changes, version by version."""
+        return FeedReader(self.pinned, self.checked, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001 - Spark's signature
+        """Refused: see docs/decisions/0039."""
+        raise ConfigError(
+            "df.write.format('tidegate') cannot write: use VersionedSink(...).load({table: df}, token=...,"
+            " key=...), which makes one version, once per token"
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001, N802 - Spark's
+        """Refused: see docs/decisions/0039."""
+        raise ConfigError(
+            "df.writeStream.format('tidegate') cannot keep what a version promises: Spark runs its commit in"
+            " a process without memory, tells it neither the checkpoint nor the offsets, and aborts after a"
+            " commit that took effect. Use df.writeStream.foreachBatch(VersionedSink(namespace=..., wal=...,"
+            " store=..., table=..., key=...)), which makes each batch one version"
+        )
+
+
+class Part(InputPartition):
+    """The rows of some key groups, or with ``keys`` those of these keys."""
+
+    def __init__(self, first_group: int, end_group: int, keys: list[bytes] | None = None) -> None:
+        self.first_group, self.end_group, self.keys = first_group, end_group, keys
+
+
+class TidegateReader(DataSourceReader):
+    """Plans by ranges of key groups; filters that name whole keys become reads of these keys."""
+
+    def __init__(self, pinned: LeasedTable, schema: StructType, parallelism: int) -> None:
+        self._pinned, self._parallelism = pinned, min(parallelism, pinned.key_groups)
+        self._arrow = arrow_schema_of(schema)
+        self._keys: list[bytes] | None = None
+        there = [field.name for field in pinned.values.arrow_schema]
+        wrong = [name for name in schema.names if name not in there]
+        if wrong:
+            raise ConfigError(
+                f"{pinned.where} has no column {wrong[0]!r}; it has {', '.join(there)}: leave .schema() out,"
+                " the source knows it"
+            )
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Note which keys can match. Spark evaluates all filters again: that is cheap, and always right."""
+        named: dict[str, list[Any]] = {}
+        for one in filters:
+            values = _values_of(one)
+            if values is not None and len(one.attribute) == 1:  # type: ignore[attr-defined]
+                name = one.attribute[0]  # type: ignore[attr-defined]
+                before = named.get(name)
+                named[name] = [v for v in values if before is None or v in before]
+        columns = [column.name for column in self._pinned.schema.key]
+        if all(name in named for name in columns):
+            self._keys = self._encoded([named[name] for name in columns])
+        return filters
+
+    def _encoded(self, choices: list[list[Any]]) -> list[bytes] | None:
+        """The keys' bytes; None: too many, or not of the key's types, and Spark shall compare."""
+        count = 1
+        for values in choices:
+            count *= len(values)
+        if count > KEYS_MAX:
+            return None
+        try:
+            return list(dict.fromkeys(map(self._pinned.encode, itertools.product(*choices))))
+        except BadRecordError:
+            return None
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Contiguous ranges of key groups; one part with the keys where filters name them."""
+        if self._keys is not None:
+            return [Part(0, 0, self._keys)]
+        of = self._parallelism, self._pinned.key_groups
+        ranges = [groups_of(task, *of) for task in range(self._parallelism)]
+        return [Part(groups.start, groups.stop) for groups in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Runs in a task."""
+        assert isinstance(partition, Part)
+        groups = range(partition.first_group, partition.end_group)
+        return self._pinned.rows(groups, partition.keys, self._arrow)
+
+
+def _values_of(one: Filter) -> list[Any] | None:
+    """The values that a filter leaves for its column, None when it is of another kind."""
+    match one:
+        case EqualTo(value=value) | EqualNullSafe(value=value):
+            return [] if value is None else [value]
+        case In(value=values):
+            return [value for value in values if value is not None]
+    return None

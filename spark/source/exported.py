@@ -1,0 +1,132 @@
+"""An exported folder as Spark reads it, wherever that is: its manifest, its files' checksums, its rows.
+
+The form is ``committers/transfer/export_format.py``'s. The bytes of one file, 256 MB of rows at most, are
+in a task's memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tidegate.committers.transfer import export_format
+from tidegate.committers.transfer.export_format import MANIFEST, File, Manifest, Table
+from tidegate.committers.transfer.export_rows import NEXT_STEP, UNORDERED, RowsOf, place_at, rows_of
+from tidegate.errors import ConfigError, CorruptError
+from tidegate.spark.calls.checks import first_line
+
+ROWS_DDL = "key_group int, key binary, value binary"
+PLACE = "struct<group: int, key: binary>"
+LOOKED_AT = f"path string, fault string, first {PLACE}, last {PLACE}"
+_PLACE = pa.struct([("group", pa.int32()), ("key", pa.binary())])
+LOOKED_AT_ARROW = pa.schema(
+    [("path", pa.string()), ("fault", pa.string()), ("first", _PLACE), ("last", _PLACE)]
+)
+
+
+def read_manifest(spark: SparkSession, folder: str) -> tuple[Manifest, str]:
+    """The manifest and its digest. ConfigError: there is none, or it names no table. CorruptError: it cannot
+    be read.
+    """
+    path = f"{folder.rstrip('/')}/{MANIFEST}"
+    try:
+        row = spark.read.format("binaryFile").load(path).select("content").head()
+    except PySparkException as error:
+        raise ConfigError(
+            f"{folder} is no whole export that Spark can read, its {MANIFEST} is not there"
+            f" ({first_line(error)}): give the folder that `tidegate export` wrote"
+        ) from None
+    manifest, digest = export_format.manifest_in(path, b"" if row is None else bytes(row[0]))
+    if not manifest.tables:
+        raise ConfigError(f"{folder} holds no table, so there is nothing to import")
+    return manifest, digest
+
+
+def check_files(spark: SparkSession, folder: str, manifest: Manifest) -> None:
+    """Compare every file with its checksum, and look at all of its rows, in one job, a file in a task.
+
+    CorruptError: which file is missing or another, or which row cannot be imported (``export_rows.py``).
+    """
+    expected = {
+        _end(name, number): (file, RowsOf(table.table_schema, table.expires, manifest.key_groups))
+        for name, table in manifest.tables.items()
+        for number, file in enumerate(table.files)
+    }
+    if not expected:
+        return
+    session = spark.newSession()  # options of its own
+    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+    paths = [f"{folder.rstrip('/')}/{end}" for end in expected]
+    try:
+        files = session.read.format("binaryFile").load(paths).select("path", "content")
+        found = files.repartition(len(paths)).mapInArrow(_looked_at(expected), LOOKED_AT)
+        rows = found.collect()
+    except PySparkException as error:
+        raise CorruptError(f"{folder}: files cannot be read: {first_line(error)}; export again") from None
+    looked = {_end_of(row.path): row for row in rows}
+    for name, table in manifest.tables.items():
+        before: tuple[int, bytes] | None = None
+        for number in range(len(table.files)):
+            end = _end(name, number)
+            if end not in looked:
+                raise CorruptError(f"{folder}/{end} cannot be read; export again")
+            if looked[end].fault:
+                raise CorruptError(looked[end].fault)
+            first, last = (row and (row[0], bytes(row[1])) for row in (looked[end].first, looked[end].last))
+            if before is not None and first is not None and first <= before:
+                raise CorruptError(f"{folder}/{end}, row 1: {UNORDERED}; {NEXT_STEP}")
+            before = last or before
+
+
+def _end_of(path: str) -> str:
+    return "/".join(path.split("/")[-2:])
+
+
+def _looked_at(
+    expected: Mapping[str, tuple[File, RowsOf]],
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """What a task does to files: why one cannot be imported, or its first and last row's place."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for path, content in zip(batch["path"].to_pylist(), batch["content"], strict=True):
+                file, of = expected[_end_of(path)]
+                row: dict[str, Any] = {"path": path, "fault": ""}
+                try:
+                    row["first"], row["last"] = _places(path, content.as_buffer(), file, of)
+                except CorruptError as error:
+                    row["fault"] = str(error)
+                yield pa.RecordBatch.from_pylist([row], schema=LOOKED_AT_ARROW)
+
+    return run
+
+
+def _places(path: str, content: Any, file: File, of: RowsOf) -> list[dict[str, Any] | None]:
+    """The places of the first row and of the last. CorruptError: the file is none that can be imported."""
+    found = File(0, len(content), xxhash.xxh3_64(content).hexdigest())
+    export_format.check_file(path, file, found)
+    first = last = None
+    for batch in rows_of(pa.BufferReader(content), path, of, file.rows, None):
+        first, last = first or place_at(batch, 0), place_at(batch, -1)
+    return [None if place is None else place._asdict() for place in (first, last)]
+
+
+def frame_of(spark: SparkSession, folder: str, name: str, table: Table) -> DataFrame:
+    """The rows of a table as they are stored. CorruptError: they have other columns."""
+    if not table.files:
+        return spark.createDataFrame([], ROWS_DDL)
+    paths = [f"{folder.rstrip('/')}/{_end(name, number)}" for number in range(len(table.files))]
+    rows = spark.read.parquet(*paths)
+    found = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in rows.schema.fields)
+    if found != ROWS_DDL:
+        raise CorruptError(f"{paths[0]} has columns {found}, not {ROWS_DDL}: export again")
+    return rows
+
+
+def _end(name: str, number: int) -> str:
+    return f"table={name}/part-{number:05}.parquet"

@@ -1,0 +1,153 @@
+"""The options of ``format("tidegate")``: checked, all problems in words. No pyspark is imported here."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import difflib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tidegate.errors import ConfigError
+from tidegate.reader.rules import LEASE_MAX_S
+
+SHARED = ("namespace", "store", "table", "storeOptions", "leaseSeconds", "parallelism")
+BATCH = ("versionAsOf", "timestampAsOf")
+STREAM = ("wal", "walOptions", "startingVersion", "maxVersionsPerTrigger", "onRetired", "changeTypes")
+LEASE_S = 300.0
+PARALLELISM = 16
+EARLIEST, LATEST = "earliest", "latest"
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceOptions:
+    """What a read names. ``starting`` 0: from version 1 on; None: from what is visible at the start."""
+
+    namespace: str
+    store: str = dataclasses.field(repr=False)
+    table: str
+    store_options: dict[str, Any] = dataclasses.field(repr=False)
+    lease_s: float
+    parallelism: int
+    version: int | None
+    as_of: datetime.datetime | None
+    wal: str = dataclasses.field(repr=False)
+    wal_options: dict[str, Any] = dataclasses.field(repr=False)
+    starting: int | None
+    versions_max: int | None
+    snapshot_when_retired: bool
+    exact: bool
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> SourceOptions:
+        """From Spark's options, whose names are case-insensitive. ConfigError: which is wrong, and why."""
+        known = {name.lower(): name for name in (*SHARED, *BATCH, *STREAM)}
+        options = {}
+        for name, value in given.items():
+            if name.lower() == "path":
+                raise ConfigError(
+                    "format('tidegate') takes no path: name the options namespace, store and table"
+                )
+            if name.lower() not in known:
+                close = difflib.get_close_matches(name.lower(), known, n=1)
+                hint = f"; did you mean {known[close[0]]!r}?" if close else ""
+                there = ", ".join(known.values())
+                raise ConfigError(f"format('tidegate') has no option {name!r}; there are {there}{hint}")
+            options[known[name.lower()]] = value
+        missing = [name for name in ("namespace", "store", "table") if not options.get(name)]
+        if missing:
+            raise ConfigError(
+                f"format('tidegate') needs the option {missing[0]!r}, as in"
+                f" .option({missing[0]!r}, {_EXAMPLES[missing[0]]!r})"
+            )
+        if "versionAsOf" in options and "timestampAsOf" in options:
+            raise ConfigError("give versionAsOf or timestampAsOf, not both")
+        lease_s = _number(options, "leaseSeconds", LEASE_S, LEASE_MAX_S)
+        return cls(
+            options["namespace"],
+            options["store"],
+            options["table"],
+            _object(options, "storeOptions"),
+            lease_s,
+            _whole(options, "parallelism") or PARALLELISM,
+            _whole(options, "versionAsOf"),
+            _moment(options),
+            options.get("wal", ""),
+            _object(options, "walOptions"),
+            _starting(options),
+            _whole(options, "maxVersionsPerTrigger"),
+            _one_of(options, "onRetired", ("fail", "snapshot")) == "snapshot",
+            _one_of(options, "changeTypes", ("upsert", "exact")) == "exact",
+        )
+
+
+_EXAMPLES = {"namespace": "flights", "store": "redis://cache:6379/0", "table": "aircraft"}
+
+
+def _whole(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ConfigError(f"option {name} is {text!r}; it must be a whole number, 1 or more")
+    return number
+
+
+def _number(options: Mapping[str, str], name: str, default: float, most: float) -> float:
+    text = options.get(name)
+    try:
+        number = default if text is None else float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= most:
+        raise ConfigError(f"option {name} is {text!r}; it must be seconds above 0, {most:,.0f} at most")
+    return number
+
+
+def _object(options: Mapping[str, str], name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(options.get(name) or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f'option {name} must be a JSON object, as in {{"socket_timeout": 5}}')
+    return found
+
+
+def _moment(options: Mapping[str, str]) -> datetime.datetime | None:
+    text = options.get("timestampAsOf")
+    if text is None:
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        moment = None
+    if moment is None or moment.utcoffset() is None:
+        raise ConfigError(
+            f"option timestampAsOf is {text!r}; write it with its zone, as in 2026-11-21T14:00:00Z"
+        )
+    return moment
+
+
+def _starting(options: Mapping[str, str]) -> int | None:
+    text = options.get("startingVersion", EARLIEST)
+    if text in (EARLIEST, LATEST):
+        return 0 if text == EARLIEST else None
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(
+            f"option startingVersion is {text!r}; it must be {EARLIEST!r}, {LATEST!r}, or the first version"
+            " to give, 1 or more"
+        )
+    return int(text) - 1
+
+
+def _one_of(options: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
+    text = options.get(name, known[0])
+    if text not in known:
+        raise ConfigError(f"option {name} is {text!r}; it must be {' or '.join(map(repr, known))}")
+    return text

@@ -1,0 +1,200 @@
+"""One table at one version, held for a Spark read: chosen and leased where it is planned, read by tasks.
+
+What travels to tasks is plain data. No pyspark is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.base.clock import Clock
+from tidegate.base.urls import redact
+from tidegate.errors import SnapshotExpiredError, TidegateError
+from tidegate.reader import rules
+from tidegate.reader.leases import LeaseKeeper
+from tidegate.reader.rules import TableView
+from tidegate.reader.snapshot import Reader
+from tidegate.sinks.aliases import Target, refuse_writing
+from tidegate.sinks.open_store import open_store, shared_store
+from tidegate.sinks.records import Identity
+from tidegate.sinks.rules.leases import Lease
+from tidegate.sinks.store import Store
+from tidegate.spark.source.arrow_rows import columns_of, record_batch
+from tidegate.spark.source.options import SourceOptions
+from tidegate.values.decode import Values, values_of
+from tidegate.wal.record import TableSchema
+
+ROWS_AT_ONCE = 10_000
+BYTES_AT_ONCE = 4 * 1024 * 1024
+KEYS_AT_ONCE = 5_000
+
+
+@dataclasses.dataclass(frozen=True)
+class LeasedTable:
+    """A table at a version, and the lease that holds it; ``uuid`` is the namespace's.
+
+    The lease is taken for ``lease_s`` when the read is made, and again by every task that begins: so
+    long may it take until the first task runs, and so long is the version held after the last one began.
+    """
+
+    url: str = dataclasses.field(repr=False)
+    store_options: dict[str, Any] = dataclasses.field(repr=False)
+    namespace: str
+    uuid: str
+    key_groups: int
+    table: str
+    version: int
+    start: int
+    at_us: int
+    schema: TableSchema
+    lease_id: str
+    lease_s: float
+
+    @property
+    def values(self) -> Values:
+        """What decodes its rows."""
+        return values_of(self.schema)
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+        return f"{redact(self.url)}, table {self.table} at version {self.version}"
+
+    def encode(self, key: tuple[Any, ...]) -> bytes:
+        """A key's bytes. BadRecordError: it is of other types."""
+        view = TableView(
+            self.where, self.table, self.version, self.start, self.at_us, self.key_groups, self.values
+        )
+        return view.encode(key if len(key) > 1 else key[0])
+
+    # -- in tasks -----------------------------------------------------------------------------
+
+    def rows(self, groups: range, keys: Sequence[bytes] | None, schema: Any) -> Iterator[Any]:
+        """The live rows of these key groups, or of these keys alone, as record batches of ``schema``.
+
+        SnapshotExpiredError: the version went while it was read, or before; nothing after that is given.
+        """
+        store = shared_store(self.url, self.namespace, self.uuid, self.store_options)
+        for batch in self.held(store, lambda: self.stored(store, groups, keys)):
+            yield record_batch(columns_of(batch, self.values, self.where), schema)
+
+    def held(self, store: Store, read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """What ``read`` gives, as long as the version is held (I8)."""
+        clock = Clock()
+        renewals = LeaseKeeper(store, clock)
+        try:
+            store.lease(Lease(self.lease_id, self.version), self.lease_s)
+            mine = renewals.take(self.version, self.lease_s)
+            rules.check_kept(store.where, self.version, store.pointer().horizon)
+            for one in read():
+                mine.check(clock)
+                yield one
+        finally:
+            renewals.close()
+
+    def stored(self, store: Store, groups: range, keys: Sequence[bytes] | None = None) -> Iterator[Any]:
+        """Live rows as they lie, (key, value)."""
+        found = self._of_keys(store, keys) if keys is not None else self._of_groups(store, groups)
+        return gathered(found)
+
+    def _of_groups(self, store: Store, groups: range) -> Iterator[Any]:
+        for group in groups:
+            yield from store.scan(self.table, group, self.version, self.start, self.at_us)
+
+    def _of_keys(self, store: Store, keys: Sequence[bytes]) -> Iterator[Any]:
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            some = keys[at : at + KEYS_AT_ONCE]
+            found = store.get_many(self.table, some, self.version, self.start, self.at_us)
+            batch = pa.record_batch({"key": pa.array(some, pa.binary()), "value": found})
+            live = batch.filter(found.is_valid())
+            if live.num_rows:
+                yield live
+
+
+def gathered(batches: Iterator[Any]) -> Iterator[Any]:
+    """The same rows in batches of about ``ROWS_AT_ONCE``: key groups of small tables have few each."""
+    held: list[Any] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield pa.concat_batches(held)
+            held, rows, size = [], 0, 0
+    if held:
+        yield pa.concat_batches(held)
+
+
+def pin_by_alias(options: SourceOptions, store: Store, target: Target) -> LeasedTable:
+    """A table of the namespace that an alias names now. ConfigError: with a log; a stream follows that of one
+    namespace, and never another's.
+    """
+    if options.wal:
+        refuse_writing(store.where, options.namespace, target)
+    named = pin(dataclasses.replace(options, namespace=target.namespace))
+    rules.checked_target(Identity(named.uuid, named.namespace, named.key_groups), store.where, target)
+    return named
+
+
+def pin(options: SourceOptions, version: int | None = None) -> LeasedTable:
+    """Choose the version and take the lease.
+
+    ConfigError: no such namespace, version or table, and which there are. SnapshotExpiredError: the version
+    was retired, and which is the oldest.
+    """
+    clock = Clock()
+    store = open_store(options.store, options.namespace, options.store_options)
+    try:
+        found = store.identity()
+        if found is None and (target := store.aliases().get(options.namespace)) is not None:
+            return pin_by_alias(options, store, target)
+        identity = rules.checked_identity(found, store.where, options.store, options.namespace)
+        reader = Reader(store, identity, clock)
+        if version is None and options.version is None and options.as_of is None:
+            for _ in range(rules.TRIES - 1):  # T28: the newest was retired before it was held; look again
+                with contextlib.suppress(SnapshotExpiredError):
+                    return _pinned(reader, options, None)
+        return _pinned(reader, options, version)
+    finally:
+        store.close()
+
+
+def _pinned(reader: Reader, options: SourceOptions, version: int | None) -> LeasedTable:
+    """Errors as ``pin``; the lease is given back then."""
+    store, identity = reader.store, reader.identity
+    pointer = store.pointer()
+    wanted = version or options.version or rules.newest_of(pointer, options.namespace)
+    if options.as_of is not None:
+        entries = store.catalog(0, pointer.visible)
+        wanted = rules.version_as_of(entries, options.as_of, options.namespace)
+    rules.check_is_visible(wanted, pointer.visible, options.namespace)
+    if not wanted:
+        raise rules.no_version_yet(options.namespace)
+    lease = Lease(f"spark-{reader.clock.new_id()}", wanted)
+    try:
+        store.lease(lease, options.lease_s)
+        rules.check_kept(store.where, wanted, store.pointer().horizon)
+        view = reader.held(reader.entry(wanted), options.table, lambda: None).view
+    except BaseException:
+        with contextlib.suppress(TidegateError):
+            store.release(lease.lease_id)
+        raise
+    return LeasedTable(
+        options.store,
+        options.store_options,
+        options.namespace,
+        identity.uuid,
+        identity.key_groups,
+        options.table,
+        wanted,
+        view.start,
+        view.at_us,
+        view.values.schema,
+        lease.lease_id,
+        options.lease_s,
+    )

@@ -1,0 +1,57 @@
+"""Apply on the executors: one Spark task per range of key groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+from pyspark import SparkContext
+
+from tidegate.base.decoders import msgpack_decoder
+from tidegate.committers.apply import apply
+from tidegate.committers.apply.apply import ApplyWork
+from tidegate.options import Endpoints
+from tidegate.sinks.open_store import shared_store
+from tidegate.spark.errors import typed
+from tidegate.spark.placement.preferred import Places, map_at
+from tidegate.wal.open_log import shared_log
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def apply_on_executors(
+    context: Callable[[], SparkContext],
+    endpoints: Endpoints,
+    places: Callable[[], Places | None] = lambda: None,
+) -> Callable[[Sequence[ApplyWork]], None]:
+    """What a driver calls for a large version. ``context`` gives the SparkContext in use, ``places`` where
+    the tasks of key groups were asked to run last: there they are asked to run again.
+
+    Spark retries a failed task on another executor: any task can apply any change-log, it
+    reads it from the log. A work's error is raised as itself.
+    """
+
+    def run(works: Sequence[ApplyWork]) -> None:
+        parts = [_encoder.encode(work) for work in works]
+        at = places()
+        with typed():
+            if at is None or any(work.end_group > at.key_groups for work in works):
+                context().parallelize(parts, len(parts)).mapPartitions(_tasks(endpoints)).collect()
+            else:
+                wanted = [at.location_of(work.first_group) for work in works]
+                map_at(context(), list(zip(parts, wanted, strict=True)), _tasks(endpoints))
+
+    return run
+
+
+def _tasks(endpoints: Endpoints) -> Callable[[Iterable[bytes]], Iterable[int]]:
+    def run(parts: Iterable[bytes]) -> Iterator[int]:
+        for part in parts:
+            work = msgpack_decoder(ApplyWork).decode(part)
+            named = endpoints.namespace, work.namespace
+            log = shared_log(endpoints.wal, *named, endpoints.wal_options)
+            store = shared_store(endpoints.store, *named, endpoints.store_options)
+            apply.do(work, log, store)
+            yield work.first_group
+
+    return run

@@ -1,0 +1,177 @@
+"""A small batch's rows in the driver: one Spark job without a shuffle collects them, Arrow sorts them.
+
+The columns are those that a staging task gets, made by the same expressions in the JVM; key groups are
+computed here, since they need the key alone. The order is Spark's, by key group, table, key, call, what
+the call orders by, and value: nulls first, NaN last, bytes as unsigned numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, functions, types
+
+from tidegate.keys.groups import HASH_SEED, key_group
+from tidegate.spark.calls.column_cache import kept, schema_of
+from tidegate.spark.calls.columns import arrow_schema_of, column
+from tidegate.spark.jvm import ArrowBatches, NoArrowBatchesError, column_seq, filtered
+from tidegate.spark.staging.small_batches import CELL_BYTES, SmallBatchPredictor
+from tidegate.spark.transaction import Call
+from tidegate.wal.staging.bad_rows import CHANGES
+from tidegate.wal.staging.last_per_key import sorted_by_all
+
+KINDS = frozenset({"upsert", "delete", "replace", "reduce", "patch", "apply_changes"})
+"""Calls without a function of the user's: that runs where Spark runs Python."""
+
+_TEXTS = (types.StringType, types.BinaryType)
+_FLOATS = (types.FloatType, types.DoubleType)
+ORDERED = (
+    *(types.ByteType, types.ShortType, types.IntegerType, types.LongType, types.BooleanType),
+    *(types.DecimalType, types.DateType, types.TimestampType, types.TimestampNTZType),
+    *(*_TEXTS, *_FLOATS),
+)
+"""Types to order by that Arrow sorts as Spark does."""
+
+BATCH_ROWS = 10_000
+_INDEX_BITS = 33
+"""``monotonically_increasing_id``: below them the row's place in its partition, above the partition."""
+
+
+def collect(calls: Sequence[Call], small: SmallBatchPredictor) -> Any | None:
+    """The rows of these calls as an Arrow table, whole; None: they must go by the job.
+
+    It is run once; when it was cut, ``small`` is told, and nothing of it is used.
+    """
+    if any(call.kind not in KINDS for call in calls):
+        return None
+    rows, kind = _rows(calls, small.quota())
+    if not all(map(is_ordered, kind.fields)):
+        return None
+    try:
+        batches = ArrowBatches(rows, BATCH_ROWS)
+    except NoArrowBatchesError:
+        small.cut()  # so it is tried seldom
+        return None
+    if not small.fits(batches.partitions):
+        rows, kind = _rows(calls, small.quota())
+        batches = ArrowBatches(rows, BATCH_ROWS)
+        small.fits(batches.partitions)
+    schema = arrow_schema_of(_as_collected(kind))
+    found = [pa.ipc.read_record_batch(pa.py_buffer(one), schema) for one in batches.collect()]
+    table = pa.Table.from_batches(found, schema)
+    if _is_cut(table, small.quota()):
+        small.cut()
+        return None
+    return table
+
+
+def _rows(calls: Sequence[Call], quota: int) -> tuple[DataFrame, types.StructType]:
+    """The rows of all calls, and their schema."""
+    columns = [_columns(number, call) for number, call in enumerate(calls)]
+    parts = [
+        filtered(call.rows, kept(_within, quota), kept(column_seq, *of_call))
+        for call, of_call in zip(calls, columns, strict=True)
+    ]
+    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+    made_of = [(call.rows, of_call) for call, of_call in zip(calls, columns, strict=True)]
+    kind = schema_of(made_of, lambda: rows)
+    return _texts_cut(rows, kind), kind
+
+
+def _columns(number: int, call: Call) -> list[Column]:
+    """One call's rows: its number, each row's place, key, value and what it is ordered by."""
+    return [
+        kept(_number, number),
+        kept(_place),
+        kept(_cut, call.key, "k"),
+        kept(_cut, call.value, "v"),
+        *(kept(Column.alias, order, f"o{number}_{place}") for place, order in enumerate(call.order)),
+    ]
+
+
+def _within(quota: int) -> Column:
+    place = functions.monotonically_increasing_id().bitwiseAND(functions.lit((1 << _INDEX_BITS) - 1))
+    return place <= quota  # one more: so it shows that there were more
+
+
+def _number(call: int) -> Column:
+    return functions.lit(call).alias("c")
+
+
+def _place() -> Column:
+    return functions.monotonically_increasing_id().alias("m")
+
+
+def _cut(text: Column, name: str) -> Column:
+    return functions.substring(text, 1, CELL_BYTES + 1).alias(name)
+
+
+def is_ordered(field: types.StructField) -> bool:
+    """Whether Arrow sorts a column as Spark does."""
+    kind = field.dataType
+    if isinstance(kind, types.StringType) and getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
+        return False
+    return isinstance(kind, ORDERED)
+
+
+def _texts_cut(rows: DataFrame, kind: types.StructType) -> DataFrame:
+    """Long texts that rows are ordered by are cut, too, as bytes, whose order is the same."""
+    texts = {f.name: kept(_bytes_cut, f.name) for f in kind.fields if _is_text_order(f)}
+    return rows.withColumns(texts) if texts else rows
+
+
+def _bytes_cut(name: str) -> Column:
+    return _cut(column(name).cast(types.BinaryType()), name)
+
+
+def _is_text_order(field: types.StructField) -> bool:
+    return field.name.startswith("o") and isinstance(field.dataType, _TEXTS)
+
+
+def _as_collected(kind: types.StructType) -> types.StructType:
+    """The columns as they come: see ``_texts_cut``."""
+    binary = types.BinaryType()
+    return types.StructType(
+        [types.StructField(f.name, binary) if _is_text_order(f) else f for f in kind.fields]
+    )
+
+
+def _is_cut(table: Any, quota: int) -> bool:
+    places = pc.bit_wise_and(table["m"], (1 << _INDEX_BITS) - 1)
+    if (pc.max(places).as_py() or 0) >= quota:
+        return True
+    for cells in table.columns:
+        if pa.types.is_binary(cells.type) and (pc.max(pc.binary_length(cells)).as_py() or 0) > CELL_BYTES:
+            return True
+    return False
+
+
+# -- sorted -----------------------------------------------------------------------------------------
+
+
+def changes_of(table: Any, tables: Sequence[int], key_groups: int) -> Any:
+    """The collected rows as one batch of ``CHANGES``, in the order that ``stage_task`` asks for.
+
+    ``tables`` holds the index of each call's table.
+    """
+    keys = table["k"].combine_chunks()
+    of_null = HASH_SEED % key_groups  # Spark's hash of null is the seed
+    groups = [of_null if key is None else key_group(key, key_groups) for key in keys.to_pylist()]
+    indexes = np.array(tables, np.int32)[table["c"].to_numpy()]
+    by: dict[str, Any] = {"g": pa.array(groups, pa.int32()), "t": pa.array(indexes, pa.int32()), "k": keys}
+    by |= {name: table[name] for name in ("c", *_orders(table.column_names), "v")}
+    rows = pa.table(by)
+    changes = rows.select(CHANGES.names).take(sorted_by_all(rows)).cast(CHANGES).combine_chunks()
+    if not changes.num_rows:
+        return None
+    (batch,) = changes.to_batches()
+    return batch
+
+
+def _orders(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name.startswith("o")]

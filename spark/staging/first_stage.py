@@ -1,0 +1,95 @@
+"""The first stage of an update: rows go to the tasks that own their keys, the function runs there.
+
+What it gives are rows of changes, which join those of all other calls and are staged with them: so
+an emitted row goes on to the task that owns its key. Everything stays one Spark job.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, functions
+
+from tidegate.keys.groups import task_of as group_owner
+from tidegate.options import Endpoints
+from tidegate.sinks.open_store import shared_store
+from tidegate.spark.calls.columns import key_group, made_changes, task_of
+from tidegate.spark.placement.preferred import Places, placed
+from tidegate.spark.state.cache import CachedState, CachePlace, state_reader
+from tidegate.spark.state.output_rows import OUTPUT_DDL
+from tidegate.spark.state.update import StateFunction, UpdateWork, run_function
+from tidegate.spark.transaction import Call
+
+
+def first_stage(
+    call: Call,
+    work: UpdateWork,
+    endpoints: Endpoints,
+    base_version: int,
+    cached_at: CachePlace | None,
+    places: Places | None,
+) -> DataFrame:
+    """What the function of an update makes of its rows: (k, t, c, two order columns, v, g).
+
+    With ``places`` each task is asked to run where the staging task of the same key groups will.
+    """
+    assert call.update is not None
+    orders = {f"o{place}": column for place, column in enumerate(call.order)}
+    keyed = call.rows.select(
+        call.key.alias("k"), *(column.alias(name) for name, column in orders.items()), call.value.alias("v")
+    ).withColumn("g", key_group(functions.col("k"), work.spec.key_groups))
+    owner = task_of(functions.col("g"), work.parallelism, work.spec.key_groups)
+    sorted_rows = (
+        keyed.repartitionById(work.parallelism, owner)
+        .sortWithinPartitions("g", "k", *orders, "v")
+        .select("g", "k", "v")
+    )
+    run = _functions(call.update.fn, work, endpoints, base_version, cached_at)
+    if places is not None:
+        sorted_rows = placed(sorted_rows, places)
+    made = sorted_rows.mapInArrow(run, OUTPUT_DDL)
+    return made_changes(made, work.call, work.spec.key_groups)
+
+
+def _functions(
+    fn: StateFunction,
+    work: UpdateWork,
+    endpoints: Endpoints,
+    base_version: int,
+    cached_at: CachePlace | None,
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def run(given: Iterator[Any]) -> Iterator[Any]:
+        context = TaskContext.get()
+        if context is None:
+            msg = "the function of an update runs inside a Spark task only"
+            raise RuntimeError(msg)
+        owner, batches = _owner(given, work)
+        task, cache = -1 - context.partitionId() if owner is None else owner, None
+        if cached_at is not None and owner is not None:
+            run = f"{work.call}-{context.attemptNumber()}-{secrets.token_hex(4)}"
+            cache = CachedState(cached_at, work.spec, owner, work.parallelism, run, [work.table])
+        named = endpoints.namespace, work.spec.namespace
+        store = shared_store(endpoints.store, *named, endpoints.store_options)
+        read = state_reader(store, work.spec, base_version, cache)
+        reads = None if cache is None else cache.reads
+        yield from run_function(batches, work, fn, read, task, reads or (lambda: None))
+        if cache is not None:
+            cache.hand_over()
+
+    return run
+
+
+def _owner(batches: Iterator[Any], work: UpdateWork) -> tuple[int | None, Iterator[Any]]:
+    """Which task this is, by its rows' key groups, and all of its rows; None: there are none.
+
+    The partition's number does not say it: calls are joined in one stage, and places change the order.
+    """
+    for batch in batches:
+        if batch.num_rows:
+            group = batch["g"][0].as_py()
+            return group_owner(group, work.parallelism, work.spec.key_groups), chain([batch], batches)
+    return None, iter(())

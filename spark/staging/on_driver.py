@@ -1,0 +1,90 @@
+"""The driver as the one task of a small batch: rows are collected, and staged as a task would stage them.
+
+What happens to the rows is the task's own code (``stage.StageWork``): only who feeds it differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import tenacity
+
+from tidegate.committers.coordinator import Coordinator
+from tidegate.errors import StoreUnavailableError, WalUnavailableError
+from tidegate.spark.errors import typed
+from tidegate.spark.placement.locality import EnvironmentLocation
+from tidegate.spark.staging.collect import changes_of, collect
+from tidegate.spark.staging.job import SparkBarrier, StageWork
+from tidegate.spark.staging.small_batches import SmallBatchPredictor
+from tidegate.wal.record import Ack
+
+TRIES = 4
+"""As often as Spark tries a task."""
+
+
+class DriverStage:
+    """Stages a batch that is expected to be small with the open driver's own log and store."""
+
+    def __init__(self, coordinator: Coordinator, small: SmallBatchPredictor) -> None:
+        self._coordinator, self._small = coordinator, small
+
+    def stage(self, barrier: SparkBarrier, work: StageWork) -> list[Ack] | None:
+        """Collect the rows once and stage them; None: they are not few, or not for the driver.
+
+        Errors as a task's: the user's plan's own, the log's after ``TRIES`` tries of the same rows.
+        """
+        if not self._small.expected:
+            return None
+        tables = [barrier.tables.index(call.table) for call in barrier.calls]
+        try:
+            with typed():
+                rows = collect(barrier.calls, self._small)
+            changes = None if rows is None else changes_of(rows, tables, barrier.key_groups)
+        except BaseException:
+            self._small.cut()  # it may have been too much for the driver: its next try goes by the job
+            raise
+        if rows is None:
+            return None
+        if barrier.placement is not None:
+            barrier.placement.met = (0, 0)  # nobody is asked
+        batches = [] if changes is None else [changes]
+        location = EnvironmentLocation() if barrier.placement is None else barrier.placement.provider
+        again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type((WalUnavailableError, StoreUnavailableError)),
+            wait=tenacity.wait_exponential(multiplier=0.05, max=1),
+            stop=tenacity.stop_after_attempt(TRIES),
+            sleep=self._coordinator.clock.sleep,
+            reraise=True,
+        )
+        for attempt in again:
+            with attempt:
+                at = 0, attempt.retry_state.attempt_number - 1, location.location_id()
+                holding = Holding(self._coordinator)
+                return [work.alone().run(batches, holding, lambda: self._coordinator.store, *at)]
+        return None
+
+    def staged(self, acks: Sequence[Ack]) -> None:
+        """Remember how large the batch was, whoever staged it."""
+        self._small.staged(sum(ack.given[0] for ack in acks), sum(ack.given[1] for ack in acks))
+
+
+class Holding:
+    """The driver's log, which keeps what is staged: the apply need not read it back."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        coordinator.held = {}
+
+    def stage(self, segment: str, blobs: Iterable[bytes]) -> list[str]:
+        """As ``Log.stage``."""
+        kept: list[bytes] = []
+        addresses = self._coordinator.log.stage(segment, noted(blobs, kept))
+        self._coordinator.held = dict(zip(addresses, kept, strict=True))
+        return addresses
+
+
+def noted(blobs: Iterable[bytes], kept: list[bytes]) -> Iterator[bytes]:
+    """The blobs as they are, each kept, too."""
+    for blob in blobs:
+        kept.append(blob)
+        yield blob

@@ -1,0 +1,105 @@
+"""Change data capture: of all changes of a key the newest by its sequence stays, in whatever order they come.
+
+The sequence is part of a row's value. What was deleted has no row, so its sequence is kept beside, in the
+table ``_deleted.<table>``, whose rows expire. Changes are ordered by (sequence, deletes after upserts,
+value bytes): a total order, so that every order of arrival and every way to cut it into batches leaves
+the same rows. All in Arrow columns; no pyspark is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.base.names import DELETED
+from tidegate.errors import BadRecordError, ConfigError
+from tidegate.spark.state.read import ReadState
+from tidegate.spark.state.reduce import INTEGERS, TEXTS, ReducedColumn, parse_given, parse_held
+from tidegate.wal.record import Column
+from tidegate.wal.staging.bad_rows import CHANGES, shown_key
+from tidegate.wal.value_flags import DELETE, UNUSABLE, VALUE, VALUE_END
+
+SEQUENCE_TYPES = (*INTEGERS, *TEXTS)
+
+
+class ChangedTable(msgspec.Struct, frozen=True):
+    """A table written by ``apply_changes`` in this batch, and where the sequences of its deletes are."""
+
+    index: int
+    name: str
+    start: int
+    deleted_index: int
+    deleted_start: int
+    sequence: tuple[ReducedColumn, ...]
+    key_types: tuple[str, ...]
+
+
+def deleted_table(table: str) -> str:
+    """The table beside, for the sequences of what was deleted."""
+    return f"{DELETED}.{table}"
+
+
+def sequence_column(table: str, column: Column) -> ReducedColumn:
+    """A sequence column. ConfigError: its type has no order that all sides agree on."""
+    if column.type not in SEQUENCE_TYPES:
+        raise ConfigError(
+            f"table {table}: sequence_by column {column.name} is {column.type}; a sequence is"
+            f" {', '.join(SEQUENCE_TYPES)}: cast it, a decimal of up to 18 digits to bigint"
+        )
+    return ReducedColumn(column.name, column.type, "last")
+
+
+def changed(read: ReadState, table: ChangedTable, rows: Any) -> Any:
+    """What to write for these changes, one per key: those that are newer than what is known, deletes with
+    their sequence beside; the others are left out.
+
+    A value of ``rows`` is ``+`` and the row, or ``-`` and the sequence alone. BadRecordError: a change has
+    no sequence, or no operation.
+    """
+    keys, values = rows["k"], rows["v"]
+    unusable = pc.index(pc.starts_with(values, UNUSABLE), True).as_py()
+    if unusable >= 0:
+        key = shown_key(keys[unusable].as_py(), table.key_types)
+        raise BadRecordError(
+            f"table {table.name}, key {key}: its change has a null in sequence_by or op_column, so nobody can"
+            " tell whether it is late; nothing was decided; filter such rows out"
+        )
+    deletes = pc.starts_with(values, DELETE)
+    contents = pc.binary_slice(values, 1, VALUE_END)
+    held = read(table.name, table.start, rows)
+    gone = read(deleted_table(table.name), table.deleted_start, rows)
+    ours = parse_given(table, keys, contents, table.sequence)
+    theirs, dead = (parse_held(table, keys, found, table.sequence) for found in (held, gone))
+    later, equal = _compared(ours, theirs)
+    over_row = pc.or_(later, pc.and_(equal, pc.or_(deletes, pc.greater(contents, pc.fill_null(held, b"")))))
+    newer = pc.and_(pc.or_(pc.is_null(held), over_row), pc.or_(pc.is_null(gone), _compared(ours, dead)[0]))
+    kept, deletes = rows.filter(newer), deletes.filter(newer)
+    if not kept.num_rows:
+        return kept
+    # A row is written as it came; a delete as a marker, and its sequence as a row of the table beside.
+    marker = pa.scalar(DELETE, pa.binary())
+    live = [kept["g"], kept["t"], kept["k"], pc.if_else(deletes, marker, kept["v"])]
+    buried = kept.filter(deletes)
+    if not buried.num_rows:
+        return pa.record_batch(live, schema=CHANGES)
+    stones = pc.binary_join_element_wise(
+        pa.scalar(VALUE), pc.binary_slice(buried["v"], 1, VALUE_END), pa.scalar(b"")
+    )
+    table_index = pa.repeat(pa.scalar(table.deleted_index, pa.int32()), buried.num_rows)
+    beside = [buried["g"], table_index, buried["k"], stones]
+    return pa.concat_batches([pa.record_batch(live, schema=CHANGES), pa.record_batch(beside, schema=CHANGES)])
+
+
+def _compared(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[Any, Any]:
+    """Row by row: whether ours is later, and whether both are the same. No sequence is before any other."""
+    later = pa.repeat(pa.scalar(False), len(ours[0]))  # noqa: FBT003
+    equal = pa.repeat(pa.scalar(True), len(ours[0]))  # noqa: FBT003
+    for mine, other in zip(ours, theirs, strict=True):
+        above = pc.fill_null(pc.greater(mine, other), True)  # noqa: FBT003
+        later = pc.or_(later, pc.and_(equal, above))
+        equal = pc.and_(equal, pc.fill_null(pc.equal(mine, other), False))  # noqa: FBT003
+    return later, equal

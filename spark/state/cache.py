@@ -1,0 +1,131 @@
+"""A staging task and its host's cache of state: opened with the task, kept when its frames are durable.
+
+No pyspark is imported here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pyarrow.compute as pc
+
+from tidegate.base.local_dir import check_local_dir, local_dirs
+from tidegate.keys.groups import groups_of
+from tidegate.options import Options
+from tidegate.sinks.cache.cache import FOLDER, CacheSpec, StateCache
+from tidegate.sinks.cache.links import Link, link_of
+from tidegate.sinks.cache.pieces import host_pieces
+from tidegate.sinks.rules.layout import payloads
+from tidegate.sinks.store import Store
+from tidegate.spark.state.read import ReadState, from_store
+from tidegate.wal.record import Ack, Folded, StateReads
+from tidegate.wal.staging.bad_rows import StageSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class CachePlace:
+    """Where the cache of a namespace lies on each host, and what holds in it. Travels to tasks.
+
+    ``local_dir`` None is the host's temporary folder. ``memory_bytes`` of a host's may be in memory.
+    """
+
+    local_dir: tuple[str, ...] | None
+    name: str
+    spec: CacheSpec
+    memory_bytes: int
+
+
+class CachedState:
+    """The cache in one run of a staging task, which ``reads`` these tables.
+
+    ``task_attempt`` is this run's alone.
+    """
+
+    def __init__(
+        self,
+        place: CachePlace,
+        stage: StageSpec,
+        task: int,
+        parallelism: int,
+        task_attempt: str,
+        reads: Iterable[str],
+    ) -> None:
+        self._stage, self._base = stage, place.spec.base_version
+        self._groups = groups_of(task, parallelism, stage.key_groups)
+        named = place.local_dir, place.name, stage.namespace
+        local = local_dirs(*named)[0]
+        pieces = host_pieces(*named, place.memory_bytes, place.spec.bytes_max)
+        run = f"{stage.attempt}-{task}-{task_attempt}"
+        self._cache = StateCache(local, pieces, place.spec, self._groups, run, reads)
+        self._read_before = f"{stage.attempt}-{task}-"
+
+    @staticmethod
+    def is_needed(place: CachePlace, stage: StageSpec, *, stateful: bool) -> bool:
+        """Whether a task reads state, or a cache that is there has to follow its changes."""
+        local = local_dirs(place.local_dir, place.name, stage.namespace)[0]
+        return stateful or os.path.isdir(local.path / "shared" / FOLDER)  # noqa: PTH112 - never raises
+
+    def from_store(self, store: Store) -> ReadState:
+        """A read that asks the store for what the cache does not hold."""
+
+        def read(table: str, start: int, rows: Any) -> Any:
+            def ask(missing: Any) -> Any:
+                return store.get_stored(table, missing["k"].to_pylist(), self._base, start)
+
+            return payloads(self._cache.read(table, rows, ask), self._stage.at_us)
+
+        return read
+
+    def reads(self) -> StateReads:
+        """How this run has read its state so far. What it holds is for the staging task to count."""
+        return msgspec.structs.replace(self._cache.counts, cache_bytes=0)
+
+    def hand_over(self) -> None:
+        """What this run of a first stage read of the store is kept by the staging task, if it runs here."""
+        self._cache.hand_over()
+
+    def watch(self, batch: Any) -> None:
+        """A batch of changes goes into frames."""
+        tables = pc.unique(batch["t"]).to_pylist()
+        for table in tables:
+            rows = batch if len(tables) == 1 else batch.filter(pc.equal(batch["t"], table))
+            self._cache.wrote(self._stage.tables[table], rows)
+
+    def kept(self, ack: Ack) -> Ack:
+        """Keep what this run read and wrote, if its frames are durable; the ack, with what was read."""
+        if ack.refusal is None:
+            self._cache.take_over(self._read_before)
+            of = self._stage.namespace, self._stage.attempt, self._base + 1
+            self._cache.keep(link_of(*of, self._groups, ack.frames))
+        counts = msgspec.structs.replace(self._cache.counts, disk_bytes=self._cache.disk_bytes)
+        return msgspec.structs.replace(ack, state=counts)
+
+
+def state_reader(store: Store, spec: StageSpec, base_version: int, cache: CachedState | None) -> ReadState:
+    """How the tasks of every stateful step read state: the one place that says so."""
+    return from_store(store, base_version, spec.at_us) if cache is None else cache.from_store(store)
+
+
+def together(acks: list[StateReads]) -> StateReads:
+    """What all tasks of a barrier read; their bytes on all hosts, and the longest time."""
+    return StateReads(
+        sum(one.hits for one in acks),
+        sum(one.absent for one in acks),
+        sum(one.misses for one in acks),
+        sum(one.cache_bytes for one in acks),
+        max((one.seconds for one in acks), default=0.0),
+        max((one.disk_bytes for one in acks), default=0),
+    )
+
+
+def cache_place(state: Folded, links: tuple[Link, ...], options: Options) -> CachePlace:
+    """What holds of the hosts' caches of state at the base version."""
+    starts = {name: at.start for name, at in state.tables.items()}
+    spec = CacheSpec(state.last_version, links, starts, state.key_groups, options.state_cache_bytes)
+    # Without the option each host has its own temporary folder: it is asked for there, not here.
+    local = None if options.local_dir is None else check_local_dir(options.local_dir)
+    return CachePlace(local, state.name, spec, options.state_memory_bytes)

@@ -1,0 +1,101 @@
+"""The rows of a task, key by key, with each key's state: streamed, one Arrow batch at a time.
+
+A key's rows may go on over any number of batches; what its function leaves unread is skipped. No
+pyspark is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.spark.state.read import ReadChunks
+
+ROWS = pa.schema([pa.field("g", pa.int32()), pa.field("k", pa.binary()), pa.field("v", pa.binary())])
+"""Key group, key and row of the batches, sorted by g, k and then by the order of a key's rows."""
+
+Waiting = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+class _Run(NamedTuple):
+    """Rows of one key beside each other in a batch."""
+
+    key: bytes
+    start: int
+    end: int
+
+
+class KeyRows:
+    """Iterates keys: the key's bytes, its state's (None: it has none), and its rows' values.
+
+    ``batches`` have the columns of ``ROWS``; ``read`` gives, for some rows of a batch, the state of
+    their keys, which begin in it. It is asked between two keys, and its errors pass through.
+    ``waiting`` is entered while batches are waited for. An error of theirs is raised where the next
+    row was asked for, and kept as ``fault``: that may be inside a function that swallows it.
+    """
+
+    def __init__(self, batches: Iterable[Any], read: Callable[[Any], Any], waiting: Waiting) -> None:
+        self._batches = iter(batches)
+        self._read, self._portions = read, ReadChunks()
+        self._waiting = waiting
+        self._values: list[bytes] = []
+        self._runs: list[_Run] = []  # of the batch, the next one last
+        self._begin: Iterator[Any] = iter(())  # the keys that begin in it and have not been read, in parts
+        self._states: list[bytes | None] = []  # of those read, the next one last
+        self._key: bytes | None = None
+        self.fault: BaseException | None = None
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes | None, Generator[bytes, None, None]]]:
+        while self._runs or self._fill():
+            run = self._runs.pop()
+            if run.key == self._key:
+                continue  # what was left unread of the key before
+            self._key = run.key
+            state, rows = self._state(), self._rows(run)
+            yield run.key, state, rows
+            rows.close()  # whoever kept it gets no rows of other keys
+
+    def _rows(self, run: _Run) -> Generator[bytes, None, None]:
+        while True:
+            for place in range(run.start, run.end):
+                yield self._values[place]
+            if self._runs or not self._fill() or self._runs[-1].key != run.key:
+                return
+            run = self._runs.pop()
+
+    def _state(self) -> bytes | None:
+        """Of the next key that begins in the batch."""
+        if not self._states:
+            found = self._portions.noted(self._read(next(self._begin)))
+            self._states = found.to_pylist()[::-1]
+        return self._states.pop()
+
+    def _fill(self) -> bool:
+        """The next batch with rows; False when there is none. Memory holds one batch (I11)."""
+        self._values = []
+        try:
+            with self._waiting():
+                for batch in self._batches:
+                    if batch.num_rows:
+                        self._take(batch)
+                        return True
+        except BaseException as error:
+            self.fault = error
+            raise
+        return False
+
+    def _take(self, batch: Any) -> None:
+        keys = batch["k"]
+        differs = pc.not_equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
+        starts = np.concatenate(([0], np.flatnonzero(differs) + 1))
+        firsts = batch.select(["g", "k"]).take(pa.array(starts))
+        found = firsts["k"].to_pylist()
+        self._begin = self._portions.of(firsts.slice(int(found[0] == self._key)))
+        ends = [*starts[1:].tolist(), batch.num_rows]
+        self._runs = list(map(_Run, found, starts.tolist(), ends))[::-1]
+        self._values = batch["v"].to_pylist()

@@ -1,0 +1,58 @@
+"""Which caches of state hold at the last version: what the driver tells the tasks of the next barrier."""
+
+from __future__ import annotations
+
+import logging
+
+from tidegate.committers.apply.apply import read_manifest
+from tidegate.committers.coordinator import Coordinator
+from tidegate.errors import TidegateError
+from tidegate.sinks.cache.links import Link, links_at
+from tidegate.wal.fold import fact_of
+from tidegate.wal.record import BatchOrigin, LoadOrigin, VersionFact
+
+logger = logging.getLogger("tidegate")
+
+LOOK_BACK = 8
+"""So many versions without any change are passed over when the links are looked for in the log."""
+
+
+class StateLinks:
+    """The links that hold at the driver's last version, made anew when there is a newer one."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._version = 0
+        self._links: tuple[Link, ...] = ()
+
+    def at_last(self) -> tuple[Link, ...]:
+        """The links at the version folded last; none when its manifest cannot be read: caches are empty then.
+
+        The manifest is the one that this driver decided; after a restart it is read from the log.
+        """
+        version = self._coordinator.folded.last_version
+        if version != self._version:
+            try:
+                self._links = self._at(version, LOOK_BACK)
+            except TidegateError as error:
+                logger.warning("caches of state start empty at version %s: %s", version, error)
+                self._links = ()
+            self._version = version
+        return self._links
+
+    def _at(self, version: int, further: int) -> tuple[Link, ...]:
+        if version == self._version:
+            return self._links
+        fact = fact_of(self._coordinator.folded, version)
+        if fact is None or not further:
+            return ()
+        manifest = self._coordinator.last_manifest
+        if manifest is None or (manifest.version, manifest.attempt) != (version, fact.attempt):
+            manifest = read_manifest(self._coordinator.log, fact)
+        before = () if manifest.frames() or not _is_staged(fact) else self._at(version - 1, further - 1)
+        return links_at(manifest, before)
+
+
+def _is_staged(fact: VersionFact) -> bool:
+    """Whether all that the version changes stands in frames: a restored one may be without any."""
+    return isinstance(fact.origin, BatchOrigin | LoadOrigin)

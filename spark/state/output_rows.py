@@ -1,0 +1,142 @@
+"""What the first stage of an update hands to the second: rows, and marks that say which run made them.
+
+Rows are as those of any other call, with their table. A **mark** goes to every task of the second
+stage: the digest of all that one task of the first stage made. Spark runs a task again when its
+output is lost, even after some tasks have read it; if all acks name the same digests, no two tasks
+have read outputs of runs that differ. A **refusal** is a row whose value says why the batch cannot
+be decided: so Spark does not try again what cannot succeed. No pyspark is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from tidegate.base.decoders import json_decoder
+from tidegate.errors import BY_NAME, BadRecordError, FunctionError, TidegateError
+from tidegate.keys.groups import groups_of
+from tidegate.wal.record import StateReads
+from tidegate.wal.value_flags import REFUSED
+
+OUTPUT_SCHEMA = pa.schema(
+    [
+        pa.field("g", pa.int32()),  # key group of a mark; null: the key's
+        pa.field("t", pa.int32()),  # index of the table; MARK for a mark
+        pa.field("k", pa.binary()),
+        pa.field("a", pa.int32()),  # the task that made the row, and its number there:
+        pa.field("n", pa.int64()),  # of several rows of one key the last one wins
+        pa.field("v", pa.binary()),  # stored value with its flags byte
+    ]
+)
+OUTPUT_DDL = "g int, t int, k binary, a int, n bigint, v binary"
+MARK = -1
+
+BATCH_ROWS = 10_000
+BATCH_BYTES = 4 * 1024 * 1024
+CALL_BYTES_MAX = 256 * 1024 * 1024
+"""So much may be made by one call of a function: it is held until the call returns (I11)."""
+
+
+class RunMark(msgspec.Struct, frozen=True):
+    """A mark: the task of a first stage, the digest of what it made, and how it read its state."""
+
+    task: str
+    digest: str
+    state: StateReads | None = None
+
+
+class OutputRows:
+    """Collects rows of one task of a first stage and gives them as record batches of ``OUTPUT_SCHEMA``."""
+
+    def __init__(self, task: int) -> None:
+        self._task = task
+        self._tables: list[int] = []
+        self._keys: list[bytes | None] = []
+        self._values: list[bytes] = []
+        self._bytes = 0
+        self._count = 0
+        self._held: list[Any] = []
+        self._held_bytes = 0
+        self._digest = xxhash.xxh3_128()
+
+    def add(self, table: int, key: bytes | None, value: bytes) -> None:
+        """One more row. FunctionError: one call made more than a task can hold."""
+        self._tables.append(table)
+        self._keys.append(key)
+        self._values.append(value)
+        self._bytes += len(value) + len(key or b"")
+        if len(self._keys) >= BATCH_ROWS or self._bytes >= BATCH_BYTES:
+            self._pack()
+            if self._held_bytes > CALL_BYTES_MAX:
+                mib = CALL_BYTES_MAX >> 20
+                raise FunctionError(f"one call emitted more than {mib} MiB: emit less, or upsert such rows")
+
+    def ready(self) -> Iterator[Any]:
+        """The batches that are full: to be asked for between two calls."""
+        held, self._held, self._held_bytes = self._held, [], 0
+        yield from held
+
+    def rest(self) -> Iterator[Any]:
+        """All that is left, at the end."""
+        self._pack()
+        yield from self.ready()
+
+    def marks(self, task: str, parallelism: int, key_groups: int, state: StateReads | None = None) -> Any:
+        """The digest of everything that was made, for each task of the second stage."""
+        content = msgspec.json.encode(RunMark(task, self._digest.hexdigest(), state))
+        groups = [groups_of(reader, parallelism, key_groups).start for reader in range(parallelism)]
+        return self._batch(groups, [MARK] * parallelism, [b""] * parallelism, [content] * parallelism)
+
+    def refusal(self, table: int, key: bytes, error: TidegateError) -> Any:
+        """Instead of all else: why nothing of this barrier can be decided."""
+        told = REFUSED + msgspec.json.encode([type(error).__name__, str(error)])
+        return self._batch([None], [table], [key], [told])
+
+    def _pack(self) -> None:
+        if not self._keys:
+            return
+        self._held.append(self._batch([None] * len(self._keys), self._tables, self._keys, self._values))
+        self._held_bytes += self._bytes
+        # Which rows stand in one batch follows from the rows alone, so this is a digest of the rows.
+        sizes = [len(key or b"") for key in self._keys], [len(value) for value in self._values]
+        for numbers in (self._tables, *sizes):
+            self._digest.update(np.array(numbers, np.int64).tobytes())
+        self._digest.update(b"".join(key or b"" for key in self._keys))
+        self._digest.update(b"".join(self._values))
+        self._tables, self._keys, self._values, self._bytes = [], [], [], 0
+
+    def _batch(self, groups: Any, tables: Any, keys: Any, values: Any) -> Any:
+        numbers = range(self._count, self._count + len(keys))
+        self._count += len(keys)
+        columns = (groups, tables, keys, [self._task] * len(keys), numbers, values)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, OUTPUT_SCHEMA, strict=True)]
+        return pa.record_batch(arrays, schema=OUTPUT_SCHEMA)
+
+
+def unmarked(
+    batches: Iterable[Any], runs: dict[str, str], reads: dict[str, StateReads] | None = None
+) -> Iterator[Any]:
+    """Batches of changes without marks, which go to ``runs``, and how their tasks read state to ``reads``.
+
+    FunctionError, BadRecordError: a refusal is among them; nothing was decided.
+    """
+    for batch in batches:
+        refused = pc.index(pc.fill_null(pc.starts_with(batch["v"], REFUSED), False), True).as_py()  # noqa: FBT003
+        if refused >= 0:
+            name, message = msgspec.json.decode(batch["v"][refused].as_py()[len(REFUSED) :])
+            raise BY_NAME.get(name, BadRecordError)(message)
+        marks = pc.equal(batch["t"], MARK)
+        if pc.any(marks).as_py():
+            for content in batch["v"].filter(marks).to_pylist():
+                mark = json_decoder(RunMark).decode(content)
+                runs[mark.task] = mark.digest
+                if reads is not None and mark.state is not None:
+                    reads[mark.task] = mark.state
+            batch = batch.filter(pc.invert(marks))  # noqa: PLW2901 - the same rows, less the marks
+        yield batch

@@ -1,0 +1,329 @@
+"""Reducers: state at the base version, the batch's own part, their sum; all in Arrow columns.
+
+Spark has reduced the batch to one row per key before it comes here; its value is the JSON of
+the batch's own aggregates. For each Arrow batch the state of its keys is read in bulk, both
+are parsed by Arrow, combined column by column, and written as JSON again. Nulls are skipped
+by every reducer, as SQL aggregates do. No pyspark is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from tidegate.base.decoders import json_decoder
+from tidegate.errors import BadRecordError, ConfigError, CorruptError
+from tidegate.wal.record import UNREADABLE, Column
+from tidegate.wal.staging.bad_rows import shown_key
+from tidegate.wal.value_flags import UNUSABLE, VALUE_END
+
+REDUCERS = ("sum", "count", "min", "max", "first", "last")
+
+INTEGERS = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
+FLOATS = {"float": pa.float64(), "double": pa.float64()}
+SPECIAL = ("NaN", "Infinity", "-Infinity")
+TEXTS = {"string": pa.string(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC")}
+TYPES = {**INTEGERS, **FLOATS, **TEXTS, "boolean": pa.bool_()}
+"""Types that reducers work on, as they are in Arrow."""
+
+
+FIRST_DAY = pa.scalar("0001-01-01").cast(pa.date32())
+
+OBJECT = json_decoder(dict[str, Any])
+
+
+class ReducedColumn(msgspec.Struct, frozen=True):
+    """One field of a reduced value: its name, the type of its result, its reducer."""
+
+    name: str
+    type: str
+    reducer: str
+
+
+class ReduceStep(msgspec.Struct, frozen=True):
+    """A table written by ``reduce`` in this batch: its index, name, start at the base, fields and key."""
+
+    index: int
+    name: str
+    start: int
+    columns: tuple[ReducedColumn, ...]
+    key_types: tuple[str, ...]
+
+
+def reduced_column(table: str, column: Column, reducer: str) -> ReducedColumn:
+    """The field that a reducer makes of a column. ConfigError: it does not work on that type."""
+    if reducer not in REDUCERS:
+        msg = f"table {table}: {reducer!r} is not a reducer; there are {', '.join(REDUCERS)}"
+        raise ConfigError(msg)
+    if reducer == "count":
+        return ReducedColumn(column.name, "bigint", reducer)
+    if reducer == "sum":
+        if column.type in INTEGERS:
+            return ReducedColumn(column.name, "bigint", reducer)
+        if column.type in FLOATS:
+            return ReducedColumn(column.name, "double", reducer)
+        msg = f"table {table}: sum of column {column.name} ({column.type}): cast it to bigint or double"
+        raise ConfigError(msg)
+    if column.type not in TYPES or (column.type == "boolean" and reducer in ("min", "max")):
+        msg = (
+            f"table {table}: {reducer} of column {column.name} ({column.type}) is not supported; cast it to"
+            f" one of {', '.join(TYPES)}"
+        )
+        raise ConfigError(msg)
+    return ReducedColumn(column.name, column.type, reducer)
+
+
+def reduced(held: Any, table: ReduceStep, base_version: int, rows: Any) -> Any:
+    """Stored values: ``held`` (null: no state) combined with the batch's own part in the rows' values."""
+    keys, values = rows["k"], rows["v"]
+    overflow = pc.index(pc.starts_with(values, UNUSABLE), True).as_py()
+    if overflow >= 0:
+        name = values[overflow].as_py().removeprefix(UNUSABLE).decode()
+        msg = (
+            f"table {table.name}, key {shown_key(keys[overflow].as_py(), table.key_types)}, field {name}: the"
+            " batch's own sum does not fit bigint; nothing was decided; use a wider type (double)"
+        )
+        raise BadRecordError(msg)
+    part = parse_given(table, keys, pc.binary_slice(values, 1, VALUE_END), table.columns)
+    state = parse_held(table, keys, held, table.columns)
+    combined = []
+    for column, ours, theirs in zip(table.columns, state, part, strict=True):
+        try:
+            combined.append(combine(column.reducer, ours, theirs))
+        except pa.ArrowInvalid as error:
+            key = shown_key(_first_too_large(keys, column.reducer, ours, theirs), table.key_types)
+            msg = (
+                f"table {table.name}, key {key}, field {column.name}: {column.reducer} of this batch and the"
+                f" state at version {base_version} fails: {error}; nothing was decided; use a wider type"
+                " (double)"
+            )
+            raise BadRecordError(msg) from error
+    return format_values(table.columns, combined)
+
+
+def _first_too_large(keys: Any, reducer: str, state: Any, batch: Any) -> bytes:
+    """The key whose combination fails, found row by row."""
+    for place, key in enumerate(keys.to_pylist()):
+        try:
+            combine(reducer, state.slice(place, 1), batch.slice(place, 1))
+        except pa.ArrowInvalid:
+            return bytes(key)
+    raise AssertionError("each row can be combined alone, and all of them cannot")
+
+
+def combine(reducer: str, state: Any, batch: Any) -> Any:
+    """State and batch, row by row; null where both are. ArrowInvalid: a sum overflows."""
+    match reducer:
+        case "sum" | "count":
+            zero = pa.scalar(0, state.type)
+            total = pc.add_checked(pc.fill_null(state, zero), pc.fill_null(batch, zero))
+            both_null = pc.and_(pc.is_null(state), pc.is_null(batch))
+            return pc.if_else(both_null, pa.scalar(None, state.type), total)
+        case "min":
+            return pc.coalesce(pc.if_else(_above(state, batch), batch, state), state, batch)
+        case "max":
+            return pc.coalesce(pc.if_else(_above(state, batch), state, batch), state, batch)
+        case "first":
+            return pc.coalesce(state, batch)
+        case _:
+            return pc.coalesce(batch, state)
+
+
+def _above(one: Any, other: Any) -> Any:
+    """Whether ``one`` is greater; NaN is above every number, as Spark orders it."""
+    if not pa.types.is_floating(one.type):
+        return pc.greater(one, other)
+    return pc.or_(pc.greater(one, other), pc.and_(pc.is_nan(one), pc.invert(pc.is_nan(other))))
+
+
+# -- JSON in columns ----------------------------------------------------------------------------
+
+
+def parse(values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
+    """JSON objects (null: no state) as one Arrow array per column; missing fields are null."""
+    if values.null_count == len(values):
+        return [pa.nulls(len(values), TYPES[column.type]) for column in columns]
+    found = _parse_numbers(values, columns)
+    if found is not None:
+        return found
+    lines = pc.fill_null(values, b"{}")
+    if not _is_framed(lines):
+        return _parse_slowly(lines, columns)
+    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), b"\n")[0].as_buffer()
+    as_read = [(column.name, _read_type(column.type)) for column in columns]
+    options = pj.ParseOptions(explicit_schema=pa.schema(as_read), unexpected_field_behavior="ignore")
+    block = pj.ReadOptions(use_threads=False, block_size=max(joined.size + 1, 1 << 16))
+    try:
+        table = pj.read_json(pa.BufferReader(joined), read_options=block, parse_options=options)
+    except pa.ArrowInvalid:
+        return _parse_slowly(lines, columns)
+    if table.num_rows != len(lines):
+        msg = f"{len(lines)} values of state were parsed as {table.num_rows} rows"
+        raise CorruptError(msg)
+    return [_of_python(table[column.name].combine_chunks().cast(TYPES[column.type])) for column in columns]
+
+
+def _of_python(array: Any) -> Any:
+    """The array itself. ArrowInvalid: it has a time of the year 0, which Arrow has, and Python has not, or
+    texts that are not UTF-8, which Arrow's reader of JSON does not look for.
+    """
+    if pa.types.is_string(array.type):
+        array.validate(full=True)
+    if pa.types.is_temporal(array.type) and array.null_count < len(array):
+        earliest = pc.min(array)
+        if earliest.value < FIRST_DAY.cast(array.type).value:
+            raise pa.ArrowInvalid(f"{earliest.cast(pa.string())} is of the year 0")
+    return array
+
+
+class Keyed(Protocol):
+    """A table with what an error says of it: its name, and its keys as a reader writes them."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def key_types(self) -> tuple[str, ...]: ...
+
+
+def parse_given(table: Keyed, keys: Any, values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
+    """As ``parse``, of what a batch brought. BadRecordError: a value is none that can be compared."""
+    return _parse_or_name(table, keys, values, columns, "")
+
+
+def parse_held(table: Keyed, keys: Any, held: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
+    """As ``parse``, of what the store holds, which another call may have written (``upsert``, ``update``).
+    BadRecordError: a value is none that can be compared.
+    """
+    return _parse_or_name(table, keys, held, columns, "its row is ")
+
+
+def _parse_or_name(
+    table: Keyed, keys: Any, values: Any, columns: Sequence[ReducedColumn], what: str
+) -> list[Any]:
+    try:
+        return parse(values, columns)
+    except pa.ArrowInvalid:
+        for place, key in enumerate(keys.to_pylist()):
+            try:
+                parse(values.slice(place, 1), columns)
+            except pa.ArrowInvalid as error:
+                shown = shown_key(key, table.key_types)
+                value = values[place].as_py()[:200].decode(errors="replace")
+                mend = "; delete that row, or write it anew" * bool(what)
+                msg = (
+                    f"table {table.name}, key {shown}: {what}{value}: {error}; nothing was decided; dates and"
+                    f" timestamps have to be of the years 1 to 9999{mend}"
+                )
+                raise BadRecordError(msg) from error
+        raise
+
+
+def _is_framed(lines: Any) -> bool:
+    """Whether each line is a row of its own when all are parsed together: with a brace at either end, and no
+    line break, none can end in the next one; and as many rows as lines then means one in each.
+    """
+    braces = pc.and_(pc.starts_with(lines, b"{"), pc.ends_with(lines, b"}"))
+    return bool(pc.all(pc.and_(braces, pc.invert(pc.match_substring(lines, b"\n")))).as_py())
+
+
+def _parse_numbers(values: Any, columns: Sequence[ReducedColumn]) -> list[Any] | None:
+    """As ``parse``, several times as fast, for what is all numbers and spelt as we write it; else None."""
+    if not all(column.type in INTEGERS or column.type in FLOATS for column in columns):
+        return None
+    names = [msgspec.json.encode(column.name) for column in columns]
+    if any(b"," in name for name in names):
+        return None
+    empty = b"{" + b",".join(name + b":null" for name in names) + b"}"
+    of_each = pc.split_pattern(pc.fill_null(values, empty), b",")
+    if not pc.all(pc.equal(pc.list_value_length(of_each), len(columns))).as_py():
+        return None
+    cells = of_each.flatten()
+    arrays, last = [], len(columns) - 1
+    for place, (column, name) in enumerate(zip(columns, names, strict=True)):
+        mine = cells.take(pa.array(range(place, len(cells), len(columns)))) if last else cells
+        lead, end = b"{" * (place == 0) + name + b":", b"}" * (place == last)
+        if not pc.all(pc.and_(pc.starts_with(mine, lead), pc.ends_with(mine, end))).as_py():
+            return None
+        digits = pc.binary_slice(mine, len(lead), -1 if end else VALUE_END)
+        is_null = pc.equal(digits, b"null")
+        try:
+            numbers = pc.if_else(is_null, None, digits).cast(pa.string()).cast(TYPES[column.type])
+        except pa.ArrowInvalid:
+            return None
+        arrays.append(numbers)
+    return arrays
+
+
+def _read_type(kind: str) -> Any:
+    return pa.string() if kind in TEXTS else TYPES[kind]
+
+
+def _parse_slowly(lines: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
+    """Row by row, for what Arrow's reader refuses: "NaN" and "Infinity" among floats.
+
+    ArrowInvalid: a line is no JSON object, or one of its cells is none of its type.
+    """
+    arrays = []
+    try:
+        rows = [OBJECT.decode(line) for line in lines.to_pylist()]
+        for column in columns:
+            cells = [row.get(column.name) for row in rows]
+            if column.type in FLOATS:
+                cells = [None if cell is None else _float_in(cell) for cell in cells]
+            arrays.append(_of_python(pa.array(cells, _read_type(column.type)).cast(TYPES[column.type])))
+    except (*UNREADABLE, ValueError, TypeError) as error:
+        if isinstance(error, pa.ArrowInvalid):
+            raise
+        raise pa.ArrowInvalid(f"{error!s:.200}") from error
+    return arrays
+
+
+def _float_in(cell: Any) -> float:
+    if cell in SPECIAL or (isinstance(cell, int | float) and not isinstance(cell, bool)):
+        return float(cell)
+    raise pa.ArrowInvalid(f"{cell!r:.100} in the place of a number")
+
+
+def format_values(columns: Sequence[ReducedColumn], arrays: Sequence[Any]) -> Any:
+    """Stored values: ``+`` and a JSON object per row, as the JVM's ``to_json`` writes it."""
+    pieces: list[Any] = []
+    lead = "+{"
+    for column, array in zip(columns, arrays, strict=True):
+        name = msgspec.json.encode(column.name).decode()
+        pieces += [pa.scalar(f"{lead}{name}:"), pc.fill_null(_json_text(array), "null")]
+        lead = ","
+    return pc.binary_join_element_wise(*pieces, pa.scalar("}"), "").cast(pa.binary())
+
+
+def _json_text(array: Any) -> Any:
+    if pa.types.is_floating(array.type):
+        special = pc.if_else(
+            pc.is_nan(array), '"NaN"', pc.if_else(pc.greater(array, 0), '"Infinity"', '"-Infinity"')
+        )
+        return pc.if_else(pc.is_finite(array), array.cast(pa.string()), special)
+    if pa.types.is_timestamp(array.type):
+        text = array.cast(pa.timestamp("us")).cast(pa.string())
+        return _quoted(pc.binary_join_element_wise(pc.replace_substring(text, " ", "T"), "Z", ""))
+    if pa.types.is_date(array.type):
+        return _quoted(array.cast(pa.string()))
+    if pa.types.is_string(array.type):
+        return _quoted(_escaped(array))
+    return array.cast(pa.string())
+
+
+def _quoted(text: Any) -> Any:
+    return pc.binary_join_element_wise('"', text, '"', "")
+
+
+def _escaped(text: Any) -> Any:
+    text = pc.replace_substring(pc.replace_substring(text, "\\", "\\\\"), '"', '\\"')
+    if pc.any(pc.match_substring_regex(text, "[\\x00-\\x1f]")).as_py():
+        for code in range(0x20):
+            text = pc.replace_substring(text, chr(code), f"\\u{code:04x}")
+    return text

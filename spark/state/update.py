@@ -1,0 +1,171 @@
+"""Keyed update: a user's function is called with each key, its rows and its state.
+
+It runs in the tasks of a first stage, which own the keys; what it returns and emits becomes rows
+of changes like those of any other call. No pyspark is imported here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tidegate.errors import BadRecordError, CorruptError, FunctionError
+from tidegate.spark.state.call_deadline import Deadline
+from tidegate.spark.state.key_rows import ROWS, KeyRows
+from tidegate.spark.state.output_rows import OutputRows
+from tidegate.spark.state.read import ReadState
+from tidegate.spark.state.user_calls import ADVICE, Emit, UdfRunner, check_size, name_of
+from tidegate.values.decode import values_of
+from tidegate.values.encode import encoder_of
+from tidegate.wal.record import StateReads, TableSchema
+from tidegate.wal.staging.bad_rows import MARKS, StageSpec, bad_rows
+from tidegate.wal.staging.quarantine import ROWS_MAX
+from tidegate.wal.value_flags import DELETE, VALUE
+
+StateFunction = Callable[[Any, Iterator[dict[str, Any]], Any, Emit], Any]
+"""``fn(key, rows, state, emit) -> new state``; see ``Transaction.update``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateWork:
+    """What a task must know to run one call's function. Small and plain, travels to tasks.
+
+    ``table`` is the state's, ``start`` its start at the base version; ``rows`` describes the rows
+    that the function gets, ``schemas`` what the state and the outputs are written as. ``call``
+    tells the updates of one transaction apart; ``batch`` is for messages.
+    """
+
+    spec: StageSpec
+    call: int
+    table: str
+    start: int
+    rows: TableSchema
+    schemas: dict[str, TableSchema]
+    batch: str
+    deadline_s: float
+    parallelism: int
+
+    def index(self, table: str) -> int:
+        return self.spec.tables.index(table)
+
+
+def run_function(
+    batches: Iterable[Any],
+    work: UpdateWork,
+    fn: StateFunction,
+    read: ReadState,
+    task: int,
+    reads: Callable[[], StateReads | None] = lambda: None,
+) -> Iterator[Any]:
+    """One task of the first stage: sorted rows in, what the function made of them out.
+
+    ``reads`` tells how the state was read so far, and travels with the marks.
+    It ends with marks for all tasks of the second stage; or, when the function or something it
+    made is refused, with the refusal. Errors of the store are raised.
+    """
+    made = OutputRows(task)
+    with Deadline(work.deadline_s) as deadline:
+        good = _without_bad_rows(batches, work, made)
+        keyed = KeyRows(good, lambda rows: read(work.table, work.start, rows), deadline.waiting)
+        calls = _Calls(work, fn, made, keyed, deadline)
+        for key, state, rows in keyed:
+            try:
+                calls.call(key, state, rows)
+            except (FunctionError, BadRecordError) as error:
+                yield made.refusal(work.index(work.table), key, error)
+                return
+            yield from made.ready()
+    yield from made.rest()
+    yield made.marks(f"{work.call}/{task}", work.parallelism, work.spec.key_groups, reads())
+
+
+def _without_bad_rows(batches: Iterable[Any], work: UpdateWork, made: OutputRows) -> Iterator[Any]:
+    """Rows that can be had. The others pass by the function: staging refuses or quarantines them.
+
+    No more of them than make it refuse the batch: they wait in memory, and all null keys come to one task.
+    """
+    table = work.index(work.table)
+    any_value = msgspec.structs.replace(work.spec, value_bytes_max=sys.maxsize)
+    wanted = 1 if work.spec.quarantine is None else ROWS_MAX + 1
+    for given in batches:
+        batch = given.cast(ROWS)
+        checked = batch.append_column("t", pa.repeat(pa.scalar(table, pa.int32()), len(batch)))
+        bad = bad_rows(checked, any_value)
+        for one in bad[:wanted]:
+            row = batch["v"][one.row].as_py()
+            made.add(table, batch["k"][one.row].as_py(), row if row.startswith(MARKS) else VALUE + row)
+        wanted = max(0, wanted - len(bad))
+        if bad:
+            keep = np.ones(len(batch), dtype=bool)
+            keep[[one.row for one in bad]] = False
+            batch = batch.filter(pa.array(keep))
+        yield batch
+
+
+class _Calls:
+    """Calls the function for one key after the other, and checks what it makes."""
+
+    def __init__(
+        self, work: UpdateWork, fn: StateFunction, made: OutputRows, rows: KeyRows, deadline: Deadline
+    ) -> None:
+        self._work, self._fn, self._made = work, fn, made
+        outputs = {name: of for name, of in work.schemas.items() if name != work.table}
+        self._calls = UdfRunner(work.spec, outputs, made, deadline, lambda: rows.fault)
+        schema = work.schemas[work.table]
+        self._table = work.index(work.table)
+        self._values, self._encoder = values_of(schema), encoder_of(schema)
+        self._decode_row = values_of(work.rows).decode
+        self._key: Any = None
+
+    def call(self, key: bytes, content: bytes | None, rows: Iterator[bytes]) -> None:
+        """One key. FunctionError, BadRecordError: the function, or what it made, is refused."""
+        try:
+            self._key = self._values.decode_key(key)
+        except CorruptError as error:
+            where = f"table {self._work.table}, key {key[:120]!r}, {self._work.batch}"
+            raise BadRecordError(
+                f"{where}: Python has no such key: {error}; nothing was decided; filter such rows out"
+            ) from None
+        state = None if content is None else self._values.decode(content)
+        returned = self._calls.call(
+            self._where, self._fn, self._key, self._decoded(rows), state, self._calls.emit
+        )
+        if returned is None:
+            if content is not None:
+                self._made.add(self._table, key, DELETE)
+            return
+        try:
+            new = self._encoder.encode(returned)
+        except BadRecordError as error:
+            msg = f"{self._where()}: {name_of(self._fn)} returned a state that is none: {error}; {ADVICE}"
+            raise BadRecordError(msg) from None
+        if content is not None and self._same(new, content):
+            return
+        check_size(self._where, "state", "value", new, self._work.spec.value_bytes_max)
+        self._made.add(self._table, key, VALUE + new)
+
+    def _same(self, new: bytes, content: bytes) -> bool:
+        """Whether the new state equals what is stored: the state read anew, for the function may have
+        changed the one that it was given, and written anew, for it may lie there in another form.
+        """
+        return new == content or new == self._encoder.encode(self._values.decode(content))
+
+    def _decoded(self, rows: Iterator[bytes]) -> Iterator[dict[str, Any]]:
+        for content in rows:
+            try:
+                row = self._decode_row(content)
+            except CorruptError as error:
+                msg = f"{self._where()}: a row has a value that Python has not: {error}; nothing was decided"
+                raise self._calls.refuse(BadRecordError(msg)) from None
+            yield row
+
+    def _where(self) -> str:
+        key = repr(self._key)
+        key = key if len(key) <= 120 else f"{key[:120]}..."
+        return f"table {self._work.table}, key {key}, {self._work.batch}"

@@ -1,0 +1,235 @@
+"""The open writer of a sink: what it has only while its namespace is open, made and closed together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tidegate.committers.background.follower import Follower, followers_of
+from tidegate.committers.background.worker import Background
+from tidegate.committers.barrier import Barrier
+from tidegate.committers.commit import commit
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.pipeline import PipelineThread
+from tidegate.committers.repair.repair import repair
+from tidegate.committers.states import Watch
+from tidegate.errors import TidegateError
+from tidegate.options import PIPELINED, Endpoints, Options
+from tidegate.reader.rules import no_schema
+from tidegate.sinks.open_store import open_store
+from tidegate.spark.placement.locality import Locality
+from tidegate.spark.placement.preferred import Placement, Places, placement_for
+from tidegate.spark.reporting import SinkReporter
+from tidegate.spark.staging.apply_job import apply_on_executors
+from tidegate.spark.state.cache import CachePlace, cache_place
+from tidegate.spark.state.links import StateLinks
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.open_log import open_log
+from tidegate.wal.record import Folded, TableSchema, VersionFact
+
+logger = logging.getLogger("tidegate")
+
+Alive = Callable[[], bool]
+Published = Callable[[VersionFact, Manifest | None, Watch], None]
+"""Called for each version that becomes visible; with ``commit="pipelined"`` by another thread."""
+
+
+class Setting(NamedTuple):
+    """What a sink was made with, as far as its writer needs it."""
+
+    endpoints: Endpoints
+    options: Options
+    locality: Locality
+    teller: SinkReporter
+    published: Published
+
+
+class Connections:
+    """A driver and the followers of the other stores, connected and not open: nothing is claimed yet.
+
+    ``session`` is the Spark session whose executors apply large versions; None: the driver applies all.
+    """
+
+    def __init__(self, setting: Setting, session: Any) -> None:
+        self.setting, self.session = setting, session
+        self.placement: Placement | None = None
+        """Which tasks run where; None: there is nothing to choose."""
+        where = setting.endpoints
+        apply = {
+            at.name: apply_on_executors(lambda: self.session.sparkContext, where.only(at), self._places)
+            for at in (where.stores if session is not None else ())
+        }
+        self.coordinator = Coordinator(
+            where,
+            open_log(where.wal, where.namespace, where.wal_options),
+            open_store(where.store, where.namespace, where.store_options),
+            setting.options,
+            apply_on_executors=apply.get(where.stores[0].name),
+        )
+        self.followers: list[Follower] = followers_of(self.coordinator, apply)
+
+    def _places(self) -> Places | None:
+        return None if self.placement is None else self.placement.current
+
+    def close(self) -> None:
+        """Close the log and the stores. May be repeated."""
+        self.coordinator.log.close()
+        self.coordinator.store.close()
+        for follower in self.followers:
+            follower.store.close()
+
+
+class SyncCommits:
+    """Commits that are visible on return: nothing is in flight. ``PipelineThread`` has the same methods."""
+
+    failed: BaseException | None = None
+    in_flight = 0
+    stopped = False
+
+    def __init__(self, coordinator: Coordinator, published: Published) -> None:
+        self._coordinator, self._published = coordinator, published
+
+    def commit(self, barrier: Barrier) -> VersionFact:
+        """Make one barrier the next version, and visible. Errors as ``commit.commit``."""
+        fact = commit(self._coordinator, barrier)
+        last = self._coordinator.last_manifest
+        manifest = last if last is not None and last.version == fact.version else None
+        self._published(fact, manifest, self._coordinator.watch)
+        return fact
+
+    def schemas(self) -> dict[str, TableSchema]:
+        """No schema is decided and not in the store."""
+        return {}
+
+    def check(self) -> None:
+        """Nothing ends between two batches."""
+
+    def drain(self, timeout_s: float) -> None:
+        """Nothing is in flight."""
+
+    def close(self) -> TidegateError | None:
+        """Nothing is in flight."""
+        return None
+
+
+class OpenWriter:
+    """A namespace that a sink has opened: its driver, background work, caches' links, and how it commits.
+
+    It serves one batch or load at a time. ``commits.drain`` may be called from any thread.
+    """
+
+    def __init__(self, connections: Connections, alive: Alive) -> None:
+        """Start the background work: a long recovery gives signs of life, too. ``open`` does the rest."""
+        self.connections, self._setting = connections, connections.setting
+        self.coordinator = coordinator = connections.coordinator
+        self.commits: SyncCommits | PipelineThread = SyncCommits(coordinator, self._published)
+        self.recovered: list[int] = []
+        self._links = StateLinks(coordinator)
+        self.background = self._start_background(alive)
+
+    @classmethod
+    def open(
+        cls,
+        connections: Connections,
+        lineage: str | None,
+        check: Callable[[Folded], None],
+        alive: Alive,
+    ) -> OpenWriter:
+        """Claim the namespace, make it if it is missing, and finish what an earlier driver decided.
+
+        ``check`` sees the folded log before anything is appended. ``alive``: the background work ends when it
+        is False and nothing is in flight. After an error all is closed. Errors as ``open_namespace``.
+        """
+        writer = cls(connections, alive)
+        try:
+            writer._open(lineage, check)
+        except BaseException:
+            writer.close()
+            raise
+        return writer
+
+    def _open(self, lineage: str | None, check: Callable[[Folded], None]) -> None:
+        coordinator, options = self.coordinator, self._setting.options
+        with self._setting.teller.watching(coordinator, None):
+            self.recovered = open_namespace(coordinator, lineage, check)
+        if options.commit == PIPELINED:
+            self.commits = PipelineThread(
+                coordinator,
+                lambda on: self._published(on.fact, on.manifest, on.machine.watch),
+                lambda: self.background.ended,
+            )
+        coordinator.store.heartbeat(coordinator.epoch)
+        if options.affinity:
+            names = self._setting.endpoints.namespace, coordinator.folded.namespace
+            self.connections.placement = placement_for(options, *names, self._setting.locality)
+        if self.recovered:
+            logger.info("recovered versions %s of %s", self.recovered, self._setting.endpoints.namespace)
+
+    def keep_alive(self, alive: Alive) -> None:
+        """Start the background work again if it has ended, as it does with a query."""
+        if self.background.ended:
+            self.background.stop(followers=False)  # one may be at a store that does not answer
+            self.background = self._start_background(alive)
+
+    def _start_background(self, alive: Alive) -> Background:
+        coordinator = self.coordinator
+        return Background(
+            coordinator.log,
+            coordinator.store,
+            self._setting.options,
+            lambda: coordinator.epoch,
+            lambda: alive() or (not self.commits.stopped and self.commits.in_flight > 0),
+            followers=self.connections.followers,
+            at=self._setting.teller.at,
+            way=coordinator.priority,
+            decided=lambda: coordinator.last_decided,
+        )
+
+    def _published(self, fact: VersionFact, manifest: Manifest | None, watch: Watch) -> None:
+        self._setting.published(fact, manifest, watch)
+        self.background.published()
+
+    def check(self) -> None:
+        """Raise what ended an earlier version, or a follower, since the last batch."""
+        self.background.check()
+        self.commits.check()
+
+    @property
+    def placement(self) -> Placement | None:
+        """Which tasks run where; None: there is nothing to choose."""
+        return self.connections.placement
+
+    def cache(self) -> CachePlace | None:
+        """Which caches of state hold at the last version; None: caches are switched off."""
+        options = self._setting.options
+        links = self._links.at_last() if options.state_cache_bytes else ()
+        return cache_place(self.coordinator.folded, links, options)
+
+    def schemas(self) -> dict[str, TableSchema]:
+        """The schemas of the tables at the last decided version, by table.
+
+        CorruptError: the store lacks one, and no server has lost it.
+        """
+        coordinator = self.coordinator
+        tables = coordinator.folded.tables
+        if not tables:
+            return {}
+        schemas = {**coordinator.store.schemas(), **self.commits.schemas()}
+        if not all(at.schema_id in schemas for at in tables.values()) and coordinator.store.unverified():
+            repair(coordinator)  # a server lost them with its last writes
+            schemas |= coordinator.store.schemas()
+        for name, at in tables.items():
+            if at.schema_id not in schemas:
+                raise no_schema(coordinator.store.where, coordinator.folded.last_version, name, at.schema_id)
+        return {name: schemas[at.schema_id] for name, at in tables.items()}
+
+    def close(self) -> TidegateError | None:
+        """End the background work, then close what it used; why versions stay in flight, None: none does."""
+        problem = self.commits.close()
+        if problem is not None:
+            logger.warning("versions stay decided, and are recovered at the next open: %s", problem)
+        self.background.stop()
+        self.connections.close()
+        return problem

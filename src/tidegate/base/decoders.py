@@ -1,0 +1,47 @@
+"""Decoders of msgspec, each made once, and one at a time.
+
+The first decoder of a class fills in what msgspec knows of it, and keeps that at the class before it is
+whole, for classes that hold themselves. A thread that makes another decoder meanwhile goes on with the half
+of it, and the process dies of SIGSEGV: docs/decisions/0062-decoders-are-made-one-at-a-time.md. So nobody
+else makes a decoder, but of a class that is its own, nor calls ``msgspec.json.decode(..., type=...)``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from tidegate.base.forks import Lock
+
+Kind = TypeVar("Kind")
+
+_one_at_a_time = Lock()
+_json: dict[Any, msgspec.json.Decoder[Any]] = {}
+_msgpack: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+
+
+@overload
+def json_decoder(kind: type[Kind]) -> msgspec.json.Decoder[Kind]: ...
+@overload
+def json_decoder(kind: Any) -> msgspec.json.Decoder[Any]: ...
+def json_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    """From JSON to this type; the same decoder each time. Threads may share it."""
+    found = _json.get(kind)
+    if found is None:
+        with _one_at_a_time:
+            found = _json[kind] = _json.get(kind) or msgspec.json.Decoder(kind)
+    return found
+
+
+@overload
+def msgpack_decoder(kind: type[Kind]) -> msgspec.msgpack.Decoder[Kind]: ...
+@overload
+def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]: ...
+def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    """From MessagePack to this type; the same decoder each time. Threads may share it."""
+    found = _msgpack.get(kind)
+    if found is None:
+        with _one_at_a_time:
+            found = _msgpack[kind] = _msgpack.get(kind) or msgspec.msgpack.Decoder(kind)
+    return found

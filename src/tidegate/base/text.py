@@ -1,0 +1,113 @@
+"""Values, times and sizes as text for people, and as JSON. Nothing in it steers a terminal."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from typing import Any
+
+import msgspec
+
+_json = msgspec.json.Encoder(decimal_format="number")
+DIGITS_MAX = 100
+"""A decimal with more digits than this is printed with an exponent: 1E+400000000 has 400 million."""
+
+
+def json_of(value: Any) -> bytes:
+    """Encode as JSON on one line. Binary is base64, times are RFC 3339, NaN is the text NaN."""
+    return _json.encode(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case dict():
+            return {k if isinstance(k, str) else cell(k): _plain(v) for k, v in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+        case _:
+            return value
+
+
+def cell(value: Any) -> str:
+    r"""A value in one cell: no tab, no line break, nothing that steers a terminal.
+
+    >>> cell(None), cell(True), cell("two\nlines"), cell(b"\xff"), cell([1.5])
+    ('null', 'true', 'two\\nlines', '\\xff', '[1.5]')
+    """
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return _visible(value)
+        case bytes():
+            return _text_of(value)
+        case datetime.datetime():
+            return exact_time_of(value)
+        case decimal.Decimal():
+            return _digits_of(value)
+        case dict() | list() | tuple():
+            return _visible(_json.encode(_plain(value)).decode())
+        case _:
+            return str(value)
+
+
+def _digits_of(value: decimal.Decimal) -> str:
+    if not value.is_finite():
+        return str(value)
+    _, digits, exponent = value.as_tuple()
+    written = max(len(digits), len(digits) + int(exponent), 1 - int(exponent))
+    return f"{value:f}" if written <= DIGITS_MAX else str(value)
+
+
+def time_of(moment: datetime.datetime, digits: str = "milliseconds") -> str:
+    """A time for people: UTC with a Z, milliseconds."""
+    text = moment.isoformat(sep=" ", timespec=digits)
+    return text.removesuffix("+00:00") + ("Z" if moment.tzinfo else "")
+
+
+def exact_time_of(moment: datetime.datetime) -> str:
+    """The same with all its digits: of a stored value, and of a version, which ``--at`` finds by it again."""
+    return time_of(moment, "microseconds")
+
+
+def shown_bytes(count: float) -> str:
+    """A number of bytes for people.
+
+    >>> shown_bytes(17), shown_bytes(1536), shown_bytes(5 * 1024**4)
+    ('17 bytes', '1.5 KiB', '5.0 TiB')
+    """
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
+def _text_of(content: bytes) -> str:
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if text.isprintable() and (text or not content):
+        return text
+    return repr(content)[2:-1]
+
+
+def message_of(text: str) -> str:
+    r"""A message with its line breaks, and nothing else that steers a terminal.
+
+    >>> message_of("no key \x1b[2J\nfound")
+    'no key \\x1b[2J\nfound'
+    """
+    return "\n".join(map(_visible, text.split("\n")))
+
+
+def _visible(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,48 @@
+"""Writers and readers without any guarantee, to compare with: what one would write by hand.
+
+Each kind of store has its own, in a file named after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tidegate.bench.plan import Plan
+from tidegate.errors import ConfigError
+
+Write = Callable[[Any], None]
+"""Writes all rows (``key``, ``value``, strings) of a DataFrame; returns when the server has them."""
+
+KEY = "key-{:09d}"
+"""The keys of all batches, by number."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rivals:
+    """Writers by name, the plainest first; readers of what the last of them wrote; and how all of it goes.
+
+    ``get`` reads one key, ``get_many`` several at once: how many of them were found.
+    """
+
+    writers: Mapping[str, Write]
+    reader: str
+    get: Callable[[str], int]
+    get_many: Callable[[Sequence[str]], int]
+    remove: Callable[[], None]
+    left_out: tuple[str, ...] = ()
+
+
+def rivals_for(plan: Plan) -> Rivals:
+    """The rivals for the plan's store. ConfigError: nothing is there to compare such a store with."""
+    kind = plan.store.partition(":")[0].partition("+")[0].removesuffix("s")
+    kinds = ("redis", "sqlite", "cassandra")
+    name = next((each for each in kinds if each.removesuffix("s") == kind), None)
+    if name is None:
+        msg = f"there is nothing to compare a store {kind}:// with: use {', '.join(kinds)}"
+        raise ConfigError(msg)
+    module = importlib.import_module(f"tidegate.bench.baselines.{name}")
+    made: Rivals = module.rivals(plan)
+    return made

@@ -1,0 +1,90 @@
+"""Redis without any guarantee: a SET per row in pipelines, and one MSET per Arrow batch."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import redis
+
+from tidegate.bench.baselines.interface import KEY, Rivals
+from tidegate.bench.plan import Plan
+from tidegate.sinks.redis.client.servers import servers_of
+from tidegate.sinks.redis.client.settings import settings_of
+
+PIPELINE = 5_000
+Client = Callable[[], Any]
+
+
+def rivals(plan: Plan) -> Rivals:
+    """Of a Cluster, which takes no MSET over several slots, the pipelines alone."""
+    client = functools.partial(_client, plan.store, plan.store_options)
+    clustered = "+cluster" in plan.store.partition(":")[0]
+    prefix = f"{plan.mark}:"
+    writers = {"row pipelines": functools.partial(_write_rows, client, prefix)}
+    if not clustered:
+        writers["Arrow + MSET"] = functools.partial(_write_arrow, client, prefix)
+
+    def get(key: str) -> int:
+        return reader.get(prefix + key) is not None
+
+    def get_many(keys: Sequence[str]) -> int:
+        if clustered:
+            pipe = reader.pipeline(transaction=False)
+            for key in keys:
+                pipe.get(prefix + key)
+            return sum(each is not None for each in pipe.execute())
+        return sum(each is not None for each in reader.mget([prefix + key for key in keys]))
+
+    def remove() -> None:
+        for at in range(0, plan.distinct, PIPELINE):
+            pipe = reader.pipeline(transaction=False)
+            for number in range(at, min(at + PIPELINE, plan.distinct)):
+                pipe.unlink(prefix + KEY.format(number))
+            pipe.execute()
+        reader.close()
+
+    reader = client()
+    named = "GET, MGET" if not clustered else "GET, pipelines"
+    left_out = ("Arrow + MSET: a Cluster takes no MSET over several slots",) if clustered else ()
+    return Rivals(writers, f"redis-py ({named})", get, get_many, remove, left_out)
+
+
+def _client(url: str, options: dict[str, Any]) -> Any:
+    """redis-py's own client for the store's primary, or for the Cluster."""
+    settings = settings_of(url, options)
+    given = {"ssl": settings.tls, **settings.connection}
+    if settings.kind == "cluster":
+        first = settings.seeds[0]
+        return redis.RedisCluster(host=first.host, port=first.port, **given)
+    with contextlib.closing(servers_of(settings)) as servers:
+        primary = servers.primaries()[0].address
+    return redis.Redis(host=primary.host, port=primary.port, **given)
+
+
+def _write_rows(client: Client, prefix: str, batch: Any) -> None:
+    def write(rows: Iterable[Any]) -> None:
+        with contextlib.closing(client()) as server:
+            pipe, waiting = server.pipeline(transaction=False), 0
+            for row in rows:
+                pipe.set(prefix + row.key, row.value)
+                waiting += 1
+                if waiting == PIPELINE:
+                    pipe.execute()
+                    waiting = 0
+            pipe.execute()
+
+    batch.foreachPartition(write)
+
+
+def _write_arrow(client: Client, prefix: str, batch: Any) -> None:
+    def write(batches: Iterable[Any]) -> Iterator[Any]:
+        with contextlib.closing(client()) as server:
+            for rows in batches:
+                keys, values = (column.to_pylist() for column in rows.columns)
+                server.mset({prefix + key: value for key, value in zip(keys, values, strict=True)})
+        yield from ()
+
+    batch.mapInArrow(write, "key string").write.format("noop").mode("append").save()

@@ -1,0 +1,93 @@
+"""SQLite without any guarantee over partitions: a file and a transaction for each."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from tidegate.bench.baselines.interface import Rivals
+from tidegate.bench.plan import Plan
+
+INSERT = "INSERT OR REPLACE INTO t VALUES (?, ?)"
+
+
+def rivals(plan: Plan) -> Rivals:
+    """Their files lie in a folder of their own, beside the store's."""
+    store = Path(unquote(urlsplit(plan.store).path))
+    folder = store.parent / f".{plan.mark}"
+    folder.mkdir(parents=True, exist_ok=True)
+    writers = {
+        "row by row": functools.partial(_write_rows, str(folder / "rows")),
+        "Arrow batches": functools.partial(_write_arrow, str(folder / "arrow")),
+    }
+
+    def get_many(keys: Sequence[str]) -> int:
+        marks = ", ".join("?" * len(keys))
+        found: set[str] = set()  # a key that two tasks wrote at different times lies in both their files
+        for part in _files(folder / "arrow", opened):
+            rows = part.execute(f"SELECT key, value FROM t WHERE key IN ({marks})", keys).fetchall()
+            found.update(key for key, _ in rows)
+        return len(found)
+
+    def get(key: str) -> int:
+        return get_many([key])
+
+    def remove() -> None:
+        for part in opened.values():
+            part.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    opened: dict[Path, sqlite3.Connection] = {}
+    return Rivals(writers, "sqlite3", get, get_many, remove)
+
+
+def _files(folder: Path, opened: dict[Path, sqlite3.Connection]) -> Iterable[sqlite3.Connection]:
+    for path in sorted(folder.glob("*.sqlite")):
+        if path not in opened:
+            opened[path] = sqlite3.connect(path)
+        yield opened[path]
+
+
+@contextlib.contextmanager
+def _file(folder: str) -> Iterator[sqlite3.Connection]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    Path(folder).mkdir(exist_ok=True)
+    path = f"{folder}/part-{context.partitionId() if context else 0}.sqlite"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=60)) as file:
+        file.execute("PRAGMA journal_mode = WAL")
+        file.execute("PRAGMA synchronous = FULL")
+        file.execute("CREATE TABLE IF NOT EXISTS t (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID")
+        file.execute("BEGIN IMMEDIATE")
+        yield file
+        file.execute("COMMIT")
+
+
+def _write_rows(folder: str, batch: Any) -> None:
+    batch.foreachPartition(_into(folder))
+
+
+def _into(folder: str) -> Callable[[Iterable[Any]], None]:
+    def write(rows: Iterable[Any]) -> None:
+        with _file(folder) as file:
+            file.executemany(INSERT, ((row.key, row.value) for row in rows))
+
+    return write
+
+
+def _write_arrow(folder: str, batch: Any) -> None:
+    def write(batches: Iterable[Any]) -> Iterator[Any]:
+        with _file(folder) as file:
+            for rows in batches:
+                keys, values = (column.to_pylist() for column in rows.columns)
+                file.executemany(INSERT, zip(keys, values, strict=True))
+        yield from ()
+
+    batch.mapInArrow(write, "key string").write.format("noop").mode("append").save()

@@ -1,0 +1,1 @@
+"""What all commands share: the app, parameters, output, streams, versions."""

@@ -1,0 +1,198 @@
+"""The commands, each imported when it is run: what the others need is not waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from tidegate.errors import StoreUnavailableError, TidegateError, WalUnavailableError
+
+LOGGER = "tidegate"
+USAGE_ERROR: Any = typer.BadParameter.__base__
+"""click's, of which newer releases of typer have their own."""
+WORDS = "tidegate.words"
+NAMED = re.compile(r"([a-z0-9_-]{1,40}=)([A-Za-z][A-Za-z0-9+.-]*://.*)", re.DOTALL)
+MAY_LOG_IN = re.compile(r"://.|.@").search
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it."""
+NOBODY_READS = 141
+"""The exit code when standard output was closed (``| head``), as shells have it of other programs."""
+
+
+class Command(NamedTuple):
+    """One command: its line in the list of all, and where it lives below ``tidegate.cli``."""
+
+    line: str
+    module: str
+    name: str
+    """A function, or the ``typer.Typer`` of a group of commands."""
+    epilog: str = "EXAMPLES"
+
+
+COMMANDS = {
+    "demo": Command("Stream real departures into tables, with crashes.", "trials.demo", "demo"),
+    "init": Command("Make a namespace in log and store.", "operate.init", "init"),
+    "status": Command("Show where a namespace stands; --watch: live.", "inspect.status", "status"),
+    "history": Command("List the versions that can still be read.", "read.history", "history"),
+    "get": Command("Print the value of one key.", "read.get_scan", "get", "GET_EXAMPLES"),
+    "scan": Command("Print all rows of a table at one version.", "read.get_scan", "scan", "SCAN_EXAMPLES"),
+    "diff": Command("Print the rows that differ between two versions.", "read.diff", "diff"),
+    "tail": Command("Print what each version changes, as it comes.", "read.tail", "tail"),
+    "recover": Command("Make every decided version visible, without Spark.", "operate.recover", "recover"),
+    "repair": Command("Put back from the log what a store's servers lost.", "operate.repair", "repair"),
+    "restore": Command("Make a new version of what an older one held.", "operate.restore", "restore"),
+    "export": Command("Write a version into a folder.", "operate.transfer", "export", "EXPORT_EXAMPLES"),
+    "import": Command("Make one new version of an export.", "operate.transfer", "import_", "IMPORT_EXAMPLES"),
+    "adopt": Command("Let another Spark checkpoint take over.", "operate.adopt", "adopt"),
+    "doctor": Command("Check what the promises rest on.", "inspect.doctor", "doctor"),
+    "verify": Command("Check the store against the log, and all checksums.", "inspect.verify", "verify"),
+    "vacuum": Command("Drop what no reader can reach any more.", "operate.vacuum", "vacuum"),
+    "redis-functions": Command(
+        "Install tidegate's functions on the servers of a Redis.",
+        "operate.redis_functions",
+        "redis_functions",
+    ),
+    "key-groups": Command("Show how evenly key groups go to tasks.", "inspect.key_groups", "key_groups"),
+    "bench": Command("Measure what atomic versions cost here.", "trials.bench", "bench"),
+    "drop": Command("Remove a namespace from stores and log, for ever.", "operate.drop", "drop"),
+    "torture": Command("Break things on purpose; prove every promise held.", "trials.torture", "torture"),
+    "ui": Command("Serve a page of versions, lag, stores and tables.", "inspect.ui", "ui"),
+    "quarantine": Command("The rows that a query refused: list, export, drop.", "operate.quarantine", "app"),
+    "alias": Command("Names that readers follow: set, list, drop.", "operate.alias", "app"),
+    "store": Command("The stores of a namespace: add, remove, list.", "operate.store", "app"),
+}
+
+
+def command(name: str) -> Any:
+    """The command of that name, imported now: one of click's, with its options."""
+    found = COMMANDS[name]
+    module = importlib.import_module(f"tidegate.cli.{found.module}")
+    made = getattr(module, found.name)
+    if not isinstance(made, typer.Typer):
+        from tidegate.cli.core.parameters import ValidatedCommand
+
+        app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        app.command(name, cls=ValidatedCommand, epilog=getattr(module, found.epilog))(made)
+        made = app
+    return get_command(made)
+
+
+class Commands(TyperGroup):
+    """The group of all commands: an error is one message on stderr, and its exit code.
+
+    Its own ones hold no more than their lines in the list; ``resolve_command`` gives the real one.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[WORDS] = list(args)  # parsing takes them away
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed and command(str(name)), rest
+
+    def invoke(self, ctx: Any) -> Any:
+        def refuse(text: str) -> None:
+            say(without_urls(text, ctx.meta[WORDS]))
+
+        try:
+            with _warnings_said():
+                done = super().invoke(ctx)
+                sys.stdout.flush()
+                return done
+        except USAGE_ERROR as error:
+            error.message = without_urls(error.message, ctx.meta[WORDS])
+            raise
+        except TidegateError as error:
+            refuse(f"{type(error).__name__}: {error}{_next_step(error)}")
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            say("interrupted: what it has decided stays decided, and it may be run again")
+            raise typer.Exit(INTERRUPTED) from None
+        except typer.Abort:  # Ctrl-C, or the end of the input, where it asked
+            say("nothing was changed")
+            raise typer.Exit(INTERRUPTED) from None
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # `tidegate scan ... | head`
+                _drop_output()
+                raise typer.Exit(NOBODY_READS) from None
+            where = "" if error.filename is None else f": {error.filename}"
+            refuse(
+                f"{error.strerror or error}{where}; look at the path and who may use it, then run it again"
+            )
+            raise typer.Exit(TidegateError.exit_code) from None
+
+
+def without_urls(text: str, words: Sequence[str]) -> str:
+    """The message without the logins of these words: a URL in a wrong place is repeated as it was given."""
+    from tidegate.base.urls import redact
+
+    values = [word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in words]
+    values += [value for name, value in os.environ.items() if name.startswith("TIDEGATE_")]
+    for value in sorted(filter(MAY_LOG_IN, values), key=len, reverse=True):
+        named = NAMED.fullmatch(value)
+        name, url = named.groups() if named else ("", value)
+        for form in (value, str(Path(value))):
+            for written in (repr(form)[1:-1], form):
+                text = text.replace(written, f"{name}{redact(url)}")
+    return text
+
+
+def _drop_output() -> None:
+    """What is still to be written goes nowhere, so that the interpreter's end does not fail by it."""
+    with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def _next_step(error: TidegateError) -> str:
+    """For errors of a server that is away, raised where nobody knows of commands."""
+    away = isinstance(error, StoreUnavailableError | WalUnavailableError)
+    if not away:
+        return ""
+    told = "look whether" in str(error)  # by whoever knows what it is
+    return (
+        "; see `tidegate doctor`" if told else "; look whether it runs and can be reached: `tidegate doctor`"
+    )
+
+
+class _Sayer(logging.Handler):
+    """Says what the library warns of, each thing once; not what a server's client logs below it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.name == LOGGER and text not in self._said:
+            self._said.add(text)
+            say(f"{record.levelname.lower()}: {text}")
+
+
+@contextlib.contextmanager
+def _warnings_said() -> Iterator[None]:
+    logger, sayer = logging.getLogger(LOGGER), _Sayer()
+    logger.addHandler(sayer)
+    try:
+        yield
+    finally:
+        logger.removeHandler(sayer)
+
+
+def say(text: str) -> None:
+    """Print a message for a person on standard error; of what it quotes nothing steers the terminal."""
+    from tidegate.base.text import message_of
+
+    print(f"tidegate: {message_of(text)}", file=sys.stderr)

@@ -1,0 +1,53 @@
+"""Completion of names in the shell where asking is cheap: in a store in files. Never an error."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+import typer
+
+from tidegate.errors import TidegateError
+from tidegate.sinks.sqlite.discovery import folder_at, namespaces_in
+
+ALIASES_MAX = 200
+
+
+def namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The namespaces in the store's folder that begin so."""
+    folder = _folder(ctx)
+    return [name for name in (namespaces_in(folder) if folder else []) if name.startswith(incomplete)]
+
+
+def aliases(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The aliases in the store's folder that begin so."""
+    from tidegate.sinks.sqlite.aliases import FileAliases
+
+    folder = _folder(ctx)
+    try:
+        found = {} if folder is None else FileAliases(folder).all()
+    except TidegateError:
+        return []
+    return sorted(name for name in found if name.startswith(incomplete))[:ALIASES_MAX]
+
+
+def tables(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The tables of the namespace's visible version that begin so."""
+    import tidegate
+
+    folder = _folder(ctx)
+    namespace = ctx.params.get("namespace") or os.environ.get("TIDEGATE_NAMESPACE")
+    if folder is None or not namespace:
+        return []
+    try:
+        with tidegate.connect(f"sqlite://{quote(str(folder))}", namespace) as gate:
+            return [name for name in gate.tables() if name.startswith(incomplete)]
+    except (TidegateError, OSError):
+        return []
+
+
+def _folder(ctx: typer.Context) -> Path | None:
+    """The folder of the first store that is given, or stands in the environment; None: it is no folder."""
+    given = ctx.params.get("store") or os.environ.get("TIDEGATE_STORE", "").split()
+    return folder_at(str(given if isinstance(given, str) else [*given, ""][0]))

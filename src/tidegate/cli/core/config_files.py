@@ -1,0 +1,181 @@
+"""Options of the log's and the store's clients from files of ``name=value`` lines, as Kafka's own tools take.
+
+What a file of passwords says never comes into a message: at most a name and a line number (T48).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidegate.base.urls import scheme_of
+from tidegate.cli.core.app import say
+from tidegate.errors import ConfigError
+from tidegate.options import Endpoints, StoreRef, parse_stores
+
+WalConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--wal-config",
+        envvar="TIDEGATE_WAL_CONFIG",
+        metavar="FILE",
+        help="The log's options: a file of name=value lines, as Kafka's tools take them.",
+    ),
+]
+StoreConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--store-config",
+        envvar="TIDEGATE_STORE_CONFIG",
+        metavar="FILE",
+        help="The store's options: a file of name=value lines.",
+    ),
+]
+
+StoreConfigs = Annotated[
+    list[str],
+    typer.Option(
+        "--store-config",
+        default_factory=lambda: os.environ.get("TIDEGATE_STORE_CONFIG", "").split(),
+        show_default=False,
+        metavar="FILE",
+        help="The store's options: a file of name=value lines. Several: --store-config NAME=FILE."
+        " [env var: TIDEGATE_STORE_CONFIG]",
+    ),
+]
+_NAMED_FILE = re.compile(r"([a-z0-9][a-z0-9_-]*)=(.+)", re.DOTALL)
+
+NAME = re.compile(r"[A-Za-z0-9_.-]+")
+"""Anything else before the ``=`` is no name, and may be a piece of a password or of a key."""
+SECRET = re.compile(r"(?i)pass|secret|token|jaas|oauthbearer\.config|key\.pem|private\.key")
+WHOLE, DECIMAL = re.compile(r"-?\d{1,18}", re.ASCII), re.compile(r"-?\d{1,18}\.\d{1,18}", re.ASCII)
+TEXT = ("topic_prefix",)
+"""Options of the log, our own ones, that are text, whatever they look like."""
+NUMBERS = (
+    *("timeout_s", "socket_timeout", "socket_connect_timeout"),
+    *("connect_timeout", "protocol_version", "idle_heartbeat_interval"),
+)
+SWITCHES = ("functions", "socket_keepalive", "ssl_check_hostname", "create", "tls", "leases")
+"""Options of a store that are numbers, or true or false; all others are text: a password may be digits."""
+BYTES_MAX = 1024 * 1024
+
+
+def endpoints(
+    store: Sequence[str] | Sequence[StoreRef],
+    wal: str,
+    namespace: str,
+    wal_config: Path | None,
+    store_config: Sequence[str] = (),
+) -> Endpoints:
+    """Where a command works: URLs, name, and the options of log and stores from their files."""
+    return Endpoints.of(namespace, wal, stores_given(store, store_config), wal_options(wal_config))
+
+
+def stores_given(
+    store: Sequence[str] | Sequence[StoreRef], store_config: Sequence[str]
+) -> tuple[StoreRef, ...]:
+    """The stores that a command was given, with their options; errors as ``parse_stores``."""
+    if not store:
+        raise ConfigError("--store is missing: give a URL, or set TIDEGATE_STORE")
+    ats = parse_stores(list(store))
+    files = named_files(ats[0].name, store_config)
+    return parse_stores(list(ats), {name: store_options(path) for name, path in files.items()})
+
+
+def named_files(primary: str, store_config: Sequence[str]) -> dict[str, Path]:
+    """The stores' files of options by name; one without a name is the primary's."""
+    found: dict[str, Path] = {}
+    for text in store_config:
+        named = _NAMED_FILE.fullmatch(text)
+        name, path = (named[1], named[2]) if named else (primary, text)
+        if name in found:
+            raise ConfigError(f"--store-config: store {name} has two; write NAME=FILE for each store's own")
+        found[name] = Path(path)
+    return found
+
+
+def wal_options(path: Path | None) -> dict[str, Any]:
+    """The log's options in the file; none without one.
+
+    ConfigError: it cannot be read, or a line does not fit. A warning on standard error: others
+    can read it too, and it holds a password.
+    """
+    return _options("--wal-config", path, _of_log)
+
+
+def store_options(path: Path | None) -> dict[str, Any]:
+    """The store's options in the file; the rest as ``wal_options``."""
+    return _options("--store-config", path, _of_store)
+
+
+Typed = Callable[[str, str], Any]
+
+
+def _options(given_as: str, path: Path | None, typed: Typed) -> dict[str, Any]:
+    if path is None:
+        return {}
+    if scheme_of(str(path).replace(":/", "://", 1)):  # not shown: it may have a login, and a path one slash
+        raise ConfigError(f"{given_as}: it is a URL; give the path of a file of options")
+    try:
+        with path.open("rb") as file:
+            content, mode = file.read(BYTES_MAX + 1), os.fstat(file.fileno())
+    except OSError as error:
+        raise ConfigError(f"{given_as} {path}: {error.strerror or 'it cannot be read'}") from None
+    if len(content) > BYTES_MAX:
+        raise ConfigError(f"{given_as} {path}: it is larger than {BYTES_MAX:,} bytes")
+    try:
+        lines = content.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{given_as} {path}: it is not text in UTF-8") from None
+    options = _parse(f"{given_as} {path}", lines, typed)
+    if _others_can_read(mode) and any(map(SECRET.search, options)):
+        say(f"warning: {path} holds a password, and others can read it: chmod 600 {path}")
+    return options
+
+
+def _parse(where: str, lines: list[str], typed: Typed) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.lstrip()
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        name = name.rstrip()
+        if not equals or NAME.fullmatch(name) is None:
+            raise ConfigError(f"{where}, line {number}: it must be name=value, or a # comment")
+        if name in options:
+            raise ConfigError(f"{where}, line {number}: {name} stands there for the second time")
+        options[name] = typed(name, value.lstrip())
+    return options
+
+
+def _of_log(name: str, value: str) -> str | int | float:
+    """Ours, which have no dot, are numbers where they look like it; a client's are text to its library."""
+    return value if "." in name or name in TEXT else _number(value)
+
+
+def _of_store(name: str, value: str) -> str | int | float | bool:
+    if name in NUMBERS:
+        return _number(value)
+    if name in SWITCHES:
+        return {"true": True, "false": False}.get(value.rstrip().lower(), value)
+    return value
+
+
+def _number(value: str) -> str | int | float:
+    bare = value.rstrip()
+    if WHOLE.fullmatch(bare):
+        return int(bare)
+    return float(bare) if DECIMAL.fullmatch(bare) else bare
+
+
+def _others_can_read(mode: os.stat_result) -> bool:
+    """Also its group, unless the file is somebody else's (root's, say) who lets this user in by it."""
+    group = 0 if mode.st_uid != os.geteuid() else stat.S_IRGRP
+    return bool(stat.S_IMODE(mode.st_mode) & (stat.S_IROTH | group))

@@ -1,0 +1,196 @@
+"""What commands share: their options, and what these open."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from tidegate.base.durations import duration_us
+from tidegate.cli.core import completion
+from tidegate.committers.apply.processes import JOBS_MAX, jobs_here, local_apply
+from tidegate.committers.background.follower import Follower, follower_for
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import log_is_empty
+from tidegate.errors import ConfigError
+from tidegate.options import Endpoints, Options, parse_store
+from tidegate.reader.gate import Gate
+from tidegate.reader.open_gate import connect
+from tidegate.sinks.aliases import refuse_writing
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.sqlite.discovery import has_instead
+from tidegate.wal.open_log import open_log
+
+_STORE_HELP = (
+    "The store: sqlite:///path, redis://host:port, redis+sentinel://..., redis+cluster://... or"
+    " cassandra://host1,host2/keyspace."
+)
+_WAL_HELP = "The write-ahead log: file:///path, or kafka://broker1:9092,broker2:9092."
+
+_SEVERAL_HELP = " Several: --store NAME=URL for each, the primary first. [env var: TIDEGATE_STORE]"
+
+
+def split_stores(text: str) -> list[str]:
+    """The stores in a variable: ``URL`` or ``NAME=URL``, with white space between them."""
+    return [
+        one for one in re.split(r"\s+(?=(?:[^\s=:/@]+=)?[A-Za-z][A-Za-z0-9+.-]*://)", text.strip()) if one
+    ]
+
+
+def _stores_of_environment() -> list[str]:
+    return split_stores(os.environ.get("TIDEGATE_STORE", ""))
+
+
+def _first_url(text: str) -> str:
+    """Of several in the environment a reader takes the first."""
+    return parse_store((split_stores(text) or [text])[0]).url
+
+
+Store = Annotated[
+    str, typer.Option(envvar="TIDEGATE_STORE", metavar="URL", help=_STORE_HELP, parser=_first_url)
+]
+Stores = Annotated[
+    list[str],
+    typer.Option(
+        "--store",
+        default_factory=_stores_of_environment,
+        show_default=False,
+        metavar="URL",
+        help=_STORE_HELP + _SEVERAL_HELP,
+    ),
+]
+Wal = Annotated[str, typer.Option(envvar="TIDEGATE_WAL", metavar="URL", help=_WAL_HELP)]
+MaybeWal = Annotated[
+    str | None,
+    typer.Option("--wal", envvar="TIDEGATE_WAL", metavar="URL", help=_WAL_HELP),
+]
+Namespace = Annotated[
+    str,
+    typer.Option(
+        envvar="TIDEGATE_NAMESPACE",
+        metavar="NAME",
+        help="The namespace's name.",
+        autocompletion=completion.namespaces,
+    ),
+]
+MaybeNamespace = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        envvar="TIDEGATE_NAMESPACE",
+        metavar="NAME",
+        help="The namespace's name.",
+        autocompletion=completion.namespaces,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Go on although a writer seems to be running; it will be fenced.")
+]
+For = Annotated[
+    str | None, typer.Option("--for", metavar="TIME", help="End after so long, as in 90s or 10min.")
+]
+AllowUnsafe = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unsafe",
+        help="Go on although a check of log or store fails (see tidegate doctor); it is told.",
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        metavar="N",
+        min=1,
+        max=JOBS_MAX,
+        help="Apply a large version in N processes; default: one for each CPU, at most 8.",
+    ),
+]
+
+
+@contextlib.contextmanager
+def driver_for(
+    where: Endpoints, options: Options | None = None, jobs: int | None = 1
+) -> Iterator[Coordinator]:
+    """A driver that is not open yet; log and stores are closed in the end.
+
+    It applies large versions in ``jobs`` processes; None: as many as fit this machine.
+    """
+    options, jobs = options or Options(), jobs or jobs_here()
+    apply_large = local_apply(where.only(), jobs, options.apply_deadline_s)
+    with contextlib.ExitStack() as closing:
+        if apply_large is not None:
+            options = dataclasses.replace(options, parallelism=max(jobs, options.tasks or 1))
+            closing.callback(apply_large.close)
+        log = open_log(where.wal, where.namespace, where.wal_options)
+        closing.callback(log.close)
+        kept = []
+        for at in where.stores:
+            kept.append(open_store(at.url, where.namespace, at.options))
+            closing.callback(kept[-1].close)
+        coordinator = Coordinator(where, log, kept[0], options, apply_on_executors=apply_large)
+        coordinator.others = tuple(kept[1:])
+        yield coordinator
+
+
+def followers_in(coordinator: Coordinator, jobs: int | None = 1) -> list[Follower]:
+    """A follower for each of the driver's other stores; large versions as ``driver_for``."""
+    where, deadline_s = coordinator.endpoints, coordinator.options.apply_deadline_s
+    return [
+        follower_for(coordinator, at, store, local_apply(where.only(at), jobs or jobs_here(), deadline_s))
+        for at, store in zip(where.also, coordinator.others, strict=True)
+    ]
+
+
+def gate_to(store: str, namespace: str, options: dict[str, Any]) -> Gate:
+    """A reader's gate. By an alias: to the namespace that it names now, for as long as the command runs."""
+    gate = connect(store, namespace, options)
+    if gate.namespace == namespace:
+        return gate
+    with gate:
+        return connect(store, gate.namespace, options)
+
+
+def made_here(coordinator: Coordinator) -> None:
+    """Fold the log. ConfigError: nothing was made here, so there is nothing to work on.
+
+    WalGapError: the store has the namespace, the log has nothing.
+    """
+    if coordinator.catch_up_log() is None:
+        name = coordinator.endpoints.namespace
+        if (identity := coordinator.store.identity()) is not None:
+            raise log_is_empty(coordinator, identity)
+        refuse_writing(coordinator.store.where, name, coordinator.store.aliases().get(name))
+        raise ConfigError(
+            f"there is no namespace {name} at {coordinator.log.where}: check --wal and --namespace; a query's"
+            " first batch makes it, and so does `tidegate"
+            f" init`{has_instead(coordinator.endpoints.store, name)}"
+        )
+
+
+def end_of(for_: str | None) -> float | None:
+    """When ``--for`` ends, by the monotonic clock. ConfigError: it is no duration."""
+    if for_ is None:
+        return None
+    return time.monotonic() + duration_us("--for", float(for_) if for_.isdecimal() else for_) / 1e6
+
+
+def confirm(what: str) -> None:
+    """Ask whether to go on. ConfigError: no, or nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{what}: add --yes to do that without being asked")
+    if not typer.confirm(f"{what[0].upper()}{what[1:]}. Go on?", err=True):
+        raise ConfigError("nothing was written")
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help; the leading mark keeps the lines as they are."""
+    return "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in lines)])

@@ -1,0 +1,126 @@
+"""How results are printed: a table on a terminal, tab-separated lines elsewhere, or JSON.
+
+rich is imported for a terminal only: no command waits for it elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from tidegate.base.text import cell, json_of
+
+ROWS_AT_ONCE = 500
+"""A terminal shows many rows as tables of so many: memory stays bounded."""
+
+T = TypeVar("T")
+
+
+def on_terminal() -> bool:
+    """Whether a person looks at standard output."""
+    return sys.stdout.isatty()
+
+
+def first_of(rows: Iterable[T], limit: int | None) -> Iterator[T]:
+    """So many of them; None: all."""
+    return itertools.islice(rows, None if limit is None else min(limit, sys.maxsize))
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on one line. Binary is base64, times are RFC 3339, NaN is the text NaN."""
+    print(json_of(value).decode())
+
+
+# -- text -------------------------------------------------------------------------------------
+
+
+class Rows(NamedTuple):
+    """Rows under a heading."""
+
+    columns: Sequence[str]
+    rows: Iterable[Sequence[Any]]
+
+
+class Pairs(NamedTuple):
+    """Names and what they are, a line each."""
+
+    pairs: Iterable[tuple[str, Any]]
+
+
+Part = Rows | Pairs
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Rows under a heading."""
+    print_parts([Rows(columns, rows)])
+
+
+def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
+    """Names and what they are, a line each."""
+    print_parts([Pairs(pairs)])
+
+
+def print_parts(parts: Sequence[Part]) -> None:
+    """Several of these, with an empty line between two."""
+    if on_terminal():
+        from rich.console import Console
+
+        Console().print(_rich(parts))
+        return
+    for number, part in enumerate(parts):
+        if number:
+            print()
+        if isinstance(part, Rows):
+            print("\t".join(map(cell, part.columns)))
+        for row in part.rows if isinstance(part, Rows) else part.pairs:
+            print("\t".join(map(cell, row)))
+
+
+@contextlib.contextmanager
+def showing(*, json: bool) -> Iterator[Callable[[Any], None]]:
+    """What shows one state after another: in one place on a terminal, else one below the other.
+
+    With ``json`` a line for each; else it takes parts, as ``print_parts``.
+    """
+    if json or not on_terminal():
+
+        def show(state: Any) -> None:
+            if json:
+                print_json(state)
+            else:
+                print_parts(state)
+                print()
+            sys.stdout.flush()
+
+        yield show
+        return
+    from rich.live import Live
+
+    with Live(auto_refresh=False) as live:
+        yield lambda parts: live.update(_rich(parts), refresh=True)
+
+
+def _rich(parts: Sequence[Part]) -> Any:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    shown: list[Any] = []
+    for part in parts:
+        shown += [""] if shown else []
+        if isinstance(part, Pairs):
+            grid = Table.grid(padding=(0, 2))
+            for name, value in part.pairs:
+                grid.add_row(Text(cell(name), style="bold"), Text(cell(value)))
+            shown.append(grid)
+        else:
+            table = Table(header_style="bold")
+            for column in part.columns:
+                table.add_column(Text(cell(column)), overflow="fold")
+            for row in part.rows:
+                table.add_row(*(Text(cell(one)) for one in row))
+            shown.append(table)
+    return Group(*shown)

@@ -1,0 +1,101 @@
+"""What every command shows of its parameters, and refuses of what it is given: a place in memory, two stores
+where it reads one. What cannot be read is told with its value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from tidegate.base.urls import redact
+from tidegate.errors import ConfigError
+from tidegate.options import parse_store
+
+IN_MEMORY = re.compile(r"(?:[^=:/]*=)?memory:")
+"""With a store's name or without."""
+PLACES = {
+    "wal": ("--wal", "file:///path or kafka://host1:9092,host2:9092"),
+    "store": ("--store", "sqlite:///path, redis://host:port or cassandra://host1,host2/keyspace"),
+    "new": ("the new store", "sqlite:///path, redis://host:port or cassandra://host1,host2/keyspace"),
+}
+"""Parameters that say where something is: what a user calls them, and what can be there."""
+ONE_OF = ("store", "store_config")
+"""Other commands take several of these, so that the last one would not be what was meant."""
+NO_BRACES = str.maketrans("", "", "{}")
+OTHERS_WORDS = re.compile(r"Input should be (?:a valid )?([^,]*)")
+
+
+class ValidatedCommand(TyperCommand):
+    """A command that looks at what it is given before it does anything."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)  # parsing takes them away
+        try:
+            rest = super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            _tell_value(error, self._parsed(ctx, given)[0])
+            raise
+        if not ctx.resilient_parsing:
+            _refuse_several(ctx, self._parsed(ctx, given)[2])
+            _refuse_memory(ctx.params)
+        return rest
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """``get TABLE KEY...``; newer releases of typer put braces around what is required."""
+        return [piece.translate(NO_BRACES) for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments by their name alone; newer releases of typer put Python's type beside it."""
+        told: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        for param in self.get_params(ctx):
+            if (record := param.get_help_record(ctx)) is not None:
+                kind = param.param_type_name
+                told[kind].append((str(param.metavar), record[1]) if kind == "argument" else record)
+        for title, records in zip(("Arguments", "Options"), told.values(), strict=True):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+    def _parsed(self, ctx: Any, args: list[str]) -> Any:
+        """The values that stand there, and the parameters, each as often as it does."""
+        return self.make_parser(ctx).parse_args(list(args))
+
+
+def _tell_value(error: typer.BadParameter, texts: dict[str, Any]) -> None:
+    """Put the value into a message of what reads numbers, in words for people."""
+    text = texts.get(str(getattr(error.param, "name", "")))
+    if not isinstance(text, str) or repr(text) in error.message:
+        return
+    found = OTHERS_WORDS.match(error.message)
+    if found is None:
+        error.message = f"{text!r}: {error.message}"
+        return
+    error.message = f"{text!r} must be {'a whole number' if found[1] == 'integer' else found[1]}"
+
+
+def _refuse_several(ctx: Any, order: Sequence[Any]) -> None:
+    for param in ctx.command.params:
+        count = sum(1 for one in order if one is param)
+        if param.name in ONE_OF and count > 1 and not param.multiple:
+            option = param.opts[0]
+            raise ConfigError(
+                f"{option} is given {count} times, and `{ctx.command_path}` works with one store: give only"
+                f" the {option} of the one that it should use"
+            )
+
+
+def _refuse_memory(params: dict[str, Any]) -> None:
+    for name, (told, others) in PLACES.items():
+        value = params.get(name)
+        for url in value if isinstance(value, list) else [value]:
+            if isinstance(url, str) and IN_MEMORY.match(url):
+                at = parse_store(url)
+                shown = f"{at.name}=" * (url != at.url) + redact(at.url)
+                raise ConfigError(
+                    f"{told} {shown}: what is in memory ends with the command, nothing would be left of it;"
+                    f" use {others} (memory:// is for one process, by tidegate's Python functions)"
+                )

@@ -1,0 +1,83 @@
+"""Rows as a Parquet file: streamed, and there only when it is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tidegate.errors import ConfigError
+from tidegate.values.decode import Value, Values
+
+ROWS_AT_ONCE = 10_000
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which becomes ``path`` at the end; nothing is left there after an error.
+
+    ConfigError: it cannot be made.
+    """
+    if not path.name or path.is_dir():
+        raise ConfigError(f"{path} is a folder: give the path of a file")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with beside.open("wb") as file:  # not by its name, which pyarrow may take for a URL
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else error
+        raise ConfigError(f"{path} cannot be written: {why}; give another path") from None
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+
+
+def write_parquet(path: Path, values: Values, rows: Iterable[tuple[Any, Value]]) -> int:
+    """Write these rows, so many at a time; how many they were. ConfigError: it cannot be written."""
+    return write_tables(path, values.arrow_schema, values.to_arrow, rows)
+
+
+def write_tables(path: Path, schema: Any, to_arrow: Callable[[list[Any]], Any], rows: Iterable[Any]) -> int:
+    """The same for rows of any kind, which ``to_arrow`` makes a table of ``schema``."""
+    from pyarrow import parquet
+
+    given, written = iter(rows), 0
+    with whole_file(path) as place, parquet.ParquetWriter(place, schema) as file:
+        while some := list(itertools.islice(given, ROWS_AT_ONCE)):
+            file.write_table(to_arrow(some))
+            written += len(some)
+    return written
+
+
+def read_column(path: Path, names: Sequence[str]) -> list[str]:
+    """The values of the first of these columns that the file has.
+
+    ConfigError: it cannot be read, or has none of them, as text.
+    """
+    from pyarrow import ArrowException, parquet, types
+
+    try:
+        with path.open("rb") as content, parquet.ParquetFile(content) as file:
+            there = file.schema_arrow
+            name = next((name for name in names if name in there.names), None)
+            if name is None or not types.is_string(there.field(name).type):
+                raise ConfigError(f"{path} has no column {' or '.join(names)}: is it a file of refused rows?")
+            if not file.num_row_groups:  # pyarrow 19 cannot read a column of a file without rows
+                return []
+            found: list[str] = file.read([name])[name].drop_null().to_pylist()
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else error
+        raise ConfigError(
+            f"{path} cannot be read: {why}; give a file of `tidegate quarantine export`"
+        ) from None
+    except ArrowException as error:
+        raise ConfigError(
+            f"{path} is no whole Parquet file ({error}): give a file of `tidegate quarantine export`"
+        ) from None
+    return found

@@ -1,0 +1,1 @@
+"""Commands that look at the log and the stores, and change nothing."""

@@ -1,0 +1,172 @@
+"""``tidegate doctor``: is everything here that the promises rest on? Writes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import typer
+
+from tidegate.base.checks import Check, Outcome
+from tidegate.base.clock import Clock
+from tidegate.base.names import NAME, escape
+from tidegate.cli.core.app import say
+from tidegate.cli.core.config_files import StoreConfigs, WalConfig, named_files, store_options
+from tidegate.cli.core.options import Json, MaybeNamespace, MaybeWal, Stores, examples
+from tidegate.cli.core.output import print_json, print_table
+from tidegate.cli.inspect.doctor_disks import check_disk, check_private, check_writable, folder_of
+from tidegate.cli.inspect.doctor_servers import ServerArguments, look_at
+from tidegate.errors import ConfigError, TidegateError
+from tidegate.options import parse_stores
+from tidegate.wal.record import Folded
+
+EXAMPLES = examples(
+    "tidegate doctor",
+    "tidegate doctor --store sqlite:///data/store --wal file:///data/wal --namespace flights",
+    "tidegate doctor --wal kafka://broker1:9093 --wal-config kafka.properties --namespace flights",
+    "tidegate doctor --store redis://cache:6379",
+)
+
+JAVA_MIN = 17
+PYSPARK_MIN, PYSPARK_BELOW = (4, 1), (5,)
+PYARROW_MIN = (17,)
+CLOCK_WARN_S, CLOCK_FAIL_S = 5, 3600
+THIS_RELEASE_US = 1_760_000_000_000_000  # a clock before this release's making is wrong
+
+
+def doctor(
+    store: Stores,
+    store_config: StoreConfigs,
+    wal: MaybeWal = None,
+    namespace: MaybeNamespace = None,
+    wal_config: WalConfig = None,
+    *,
+    json: Json = False,
+) -> None:
+    """Check what the promises rest on.
+
+    Java, disks, clock, log and store, how both are set up; without URLs only this machine.
+    Each line names the promise at stake.
+
+    Exit code 1 when a check fails; warnings do not count. Nothing is written.
+    """
+    checks = list(_checks(_given(store, wal, namespace, wal_config, store_config)))
+    if json:
+        print_json([check._asdict() for check in checks])
+    else:
+        print_table(
+            ["check", "outcome", "found", "promise at stake"],
+            [(check.check, check.outcome, check.found, check.promise) for check in checks],
+        )
+    failed = [check.check for check in checks if check.outcome == "fail"]
+    if failed:
+        say(f"failed: {', '.join(failed)}")
+        raise typer.Exit(TidegateError.exit_code)
+
+
+def _given(
+    store: Sequence[str],
+    wal: str | None,
+    namespace: str | None,
+    wal_config: Path | None,
+    store_config: Sequence[str],
+) -> ServerArguments:
+    """The primary's file of options is looked at as a check; that of another store has to be right."""
+    if not store:
+        return ServerArguments(None, wal, namespace, wal_config, None)
+    primary, *also = parse_stores(list(store))
+    by_name = named_files(primary.name, store_config)
+    own = by_name.pop(primary.name, None)
+    others = [dataclasses.replace(at, options=store_options(by_name.pop(at.name, None))) for at in also]
+    if by_name:
+        raise ConfigError(f"--store-config: there is no store {', '.join(sorted(by_name))}")
+    return ServerArguments(primary.url, wal, namespace, wal_config, own, tuple(others), primary.name)
+
+
+def _checks(given: ServerArguments) -> Iterator[Check]:
+    yield check_python()
+    yield check_package("pyarrow", PYARROW_MIN, None, "readers and writers: frames and scans")
+    spark = check_package(
+        "pyspark", PYSPARK_MIN, PYSPARK_BELOW, "writers: staging and applying; readers do without"
+    )
+    yield spark
+    yield check_java(spark_is_here=not spark.found.startswith("not installed"))
+    for what, url in (("log", given.wal), ("store", given.store)):
+        folder = None if url is None else folder_of(url)
+        if folder is not None:
+            yield check_writable(what, folder)
+            yield check_disk(what, folder)
+            if given.namespace is not None and NAME.fullmatch(given.namespace):
+                yield from check_private(what, folder / escape(given.namespace))
+    seen = look_at(given)
+    yield check_clock(Clock(), seen.state)
+    yield from seen.checks
+
+
+# -- this machine -----------------------------------------------------------------------------
+
+
+def check_python() -> Check:
+    """Python's version."""
+    found = f"{sys.version.partition(' ')[0]} at {sys.executable}"
+    outcome: Outcome = "pass" if sys.version_info >= (3, 10) else "fail"
+    return Check("Python", outcome, found, "everything: 3.10 or newer")
+
+
+def check_package(name: str, least: tuple[int, ...], below: tuple[int, ...] | None, promise: str) -> Check:
+    """An installed package's version. Absent is a warning: not every use needs it."""
+    wanted = ".".join(map(str, least)) + (
+        f" or newer, below {'.'.join(map(str, below))}" if below else " or newer"
+    )
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Check(name, "warn", f"not installed; {wanted} is needed to write", promise)
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    fits = numbers >= least and (below is None or numbers < below)
+    found = version if fits else f"{version}; needs {wanted}"
+    return Check(name, "pass" if fits else "fail", found, promise)
+
+
+def check_java(*, spark_is_here: bool) -> Check:
+    """Java, where Spark's launcher would find it. Without Spark nothing here needs it."""
+    promise = "writers: Spark runs on it; readers and recover do without"
+    bad: Outcome = "fail" if spark_is_here else "warn"
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else shutil.which("java")
+    by = "JAVA_HOME" if home else "PATH"
+    if java is None:
+        return Check("Java", bad, f"not found in JAVA_HOME nor PATH; install {JAVA_MIN} or newer", promise)
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Check("Java", bad, f"{java} (by {by}) does not run: {error}", promise)
+    version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', done.stderr + done.stdout)
+    if version is None:
+        return Check("Java", bad, f"{java} (by {by}) does not tell its version", promise)
+    if int(version[1]) < JAVA_MIN:
+        return Check("Java", bad, f"{java} (by {by}) is {version[1]}; needs {JAVA_MIN} or newer", promise)
+    return Check("Java", "pass", f"{version[1]} at {java} (by {by})", promise)
+
+
+def check_clock(clock: Clock, state: Folded | None) -> Check:
+    """The wall clock, against this release's making and the log's last decision."""
+    promise = "versions by time (as_of), write timestamps, leases"
+    now_us = clock.now_us()
+    if now_us < THIS_RELEASE_US:
+        return Check("clock", "fail", "the clock is years behind; set it right", promise)
+    if state is None or not state.decided_at_us:
+        return Check("clock", "pass", "not before this release was made", promise)
+    ahead_s = (state.decided_at_us - now_us) / 1e6
+    if ahead_s <= CLOCK_WARN_S:
+        return Check("clock", "pass", "after the log's last decision", promise)
+    outcome: Outcome = "fail" if ahead_s > CLOCK_FAIL_S else "warn"
+    found = f"{ahead_s:,.0f} s behind the log's last decision: this clock or the writer's is wrong"
+    return Check("clock", outcome, found, promise)

@@ -1,0 +1,242 @@
+"""The part of ``tidegate doctor`` about log and store: do they answer, are they set up well, do they fit?"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tidegate.base.checks import Check
+from tidegate.base.urls import redact
+from tidegate.cli.core.config_files import store_options, wal_options
+from tidegate.cli.inspect.doctor_disks import check_room, check_writable, folder_of, free_bytes
+from tidegate.committers.opening.store_list import suggested_fixes
+from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
+from tidegate.options import StoreRef
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import Identity, Pointer
+from tidegate.sinks.store import Store
+from tidegate.status.fit import misfit
+from tidegate.wal.fold import View, fold_all
+from tidegate.wal.log import Log
+from tidegate.wal.open_log import open_log
+from tidegate.wal.record import Folded
+
+OF_LOG, OF_STORE = "what is decided becomes visible (I4)", "everything"
+NOT_YET = "no namespace yet; the first batch or `tidegate init` makes it"
+ANY_NAME = "doctor"
+"""A log is opened under it only to see whether URL and options fit; that touches nothing."""
+
+
+class ServerArguments(NamedTuple):
+    """What doctor was told: URLs, a name, files of options; ``also`` are the stores besides the primary."""
+
+    store: str | None
+    wal: str | None
+    namespace: str | None
+    wal_config: Path | None
+    store_config: Path | None
+    also: tuple[StoreRef, ...] = ()
+    name: str = ""
+    """The primary's, in the log's list."""
+
+
+class Seen(NamedTuple):
+    """What was found, and the log's state when it could be read."""
+
+    checks: list[Check]
+    state: Folded | None
+
+
+@dataclasses.dataclass(slots=True)
+class LogSeen:
+    """What was found of the log; ``log`` and ``state`` count when it is whole."""
+
+    checks: list[Check]
+    log: Log | None = None
+    state: Folded | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class StoreSeen:
+    """What was found of the store; the rest counts when ``store`` is there."""
+
+    checks: list[Check]
+    store: Store | None = None
+    identity: Identity | None = None
+    pointer: Pointer = dataclasses.field(default_factory=Pointer)
+
+
+def look_at(given: ServerArguments) -> Seen:
+    """Everything that can be found out of log and store with what is given."""
+    in_log, in_store = LogSeen([]), StoreSeen([])
+    with contextlib.ExitStack() as closing:
+        # The store first: what is visible was decided before, so a log read later must have it.
+        if given.store is not None:
+            in_store = _check_store(given.store, given.namespace, given.store_config, closing)
+        others = [(at, _look_at_store(at.url, given.namespace, at.options, closing)) for at in given.also]
+        if given.wal is not None:
+            in_log = _check_wal(given.wal, given.namespace, given.wal_config, closing)
+        checks, state = [*in_log.checks, *in_store.checks], in_log.state
+        if in_log.log is not None and in_store.store is not None:
+            checks.append(check_one_namespace(state, in_store.identity, in_store.pointer))
+            if state is not None and in_store.identity is not None:
+                checks += check_room(in_log.log, in_store.store, state, free_bytes(str(given.wal)))
+        if state is not None and given.store is not None and (others or state.stores):
+            checks.append(check_list(state, [given.name, *(at.name for at in given.also)]))
+        for at, seen in others:
+            if in_log.log is not None and seen.store is not None:
+                seen.checks.append(check_one_namespace(state, seen.identity, seen.pointer))
+            checks += [check._replace(check=f"{at.name}: {check.check}") for check in seen.checks]
+    return Seen(checks, state)
+
+
+# -- the log ------------------------------------------------------------------------------------
+
+
+def _check_wal(
+    url: str, namespace: str | None, config: Path | None, closing: contextlib.ExitStack
+) -> LogSeen:
+    try:
+        options = wal_options(config)
+    except ConfigError as error:
+        return LogSeen([Check("log: options", "fail", str(error), OF_LOG)])
+    if namespace is not None:
+        return check_log(url, namespace, options, closing)
+    try:
+        open_log(url, ANY_NAME, options).close()
+    except (TidegateError, OSError) as error:
+        return LogSeen([_failed("log: reachable", url, error, OF_LOG)])
+    if folder_of(url) is not None:
+        return LogSeen([])
+    found = f"{redact(url)}: not looked at: give --namespace, the log's topics are named after it"
+    return LogSeen([Check("log: reachable", "warn", found, OF_LOG)])
+
+
+def check_log(url: str, namespace: str, options: dict[str, Any], closing: contextlib.ExitStack) -> LogSeen:
+    """Whether the decision log can be read from its start to its end, and how the log is set up."""
+    try:
+        log = open_log(url, namespace, options)
+    except (TidegateError, OSError) as error:
+        return LogSeen([_failed("log: reachable", url, error, OF_LOG)])
+    closing.callback(log.close)
+    try:
+        view = fold_all(View(), log.decisions(), log.where)
+    except (TidegateError, OSError) as error:
+        failed = _failed("log: reachable", url, error, OF_LOG)
+        answers = not isinstance(error, WalUnavailableError | ConfigError)
+        return LogSeen([failed, *(_set_up(log, url) if answers else [])])
+    found = NOT_YET
+    if view.state is not None:
+        found = f"whole, {view.state.last_version} versions decided, {view.void} void records"
+    reached = Check("log: reachable", "pass", f"{log.where}: {found}", OF_LOG)
+    return LogSeen([reached, *_set_up(log, url)], log, view.state)
+
+
+def _set_up(log: Log, url: str) -> list[Check]:
+    try:
+        return [check._replace(check=f"log: {check.check}") for check in log.checks()]
+    except (TidegateError, OSError) as error:
+        return [_failed("log: set-up", url, error, OF_LOG)]
+
+
+def refuse_unusable(
+    wal: str | None, store: str | None, wal_options: dict[str, Any], store_options: dict[str, Any]
+) -> None:
+    """ConfigError before anything is begun: a URL or an option that cannot be, or a folder that this user
+    cannot write. None is a place of the command's own. No server is asked.
+    """
+    if store is not None:
+        open_store(store, ANY_NAME, store_options).close()
+    if wal is not None:
+        open_log(wal, ANY_NAME, wal_options).close()
+    for given_as, url in (("--store", store or ""), ("--wal", wal or "")):
+        folder = folder_of(url)
+        check = None if folder is None else check_writable(given_as, folder)
+        if check is not None and check.outcome == "fail":
+            raise ConfigError(f"{given_as} {redact(url)}: {check.found}; give one that is")
+
+
+# -- the store ----------------------------------------------------------------------------------
+
+
+def _check_store(
+    url: str, namespace: str | None, config: Path | None, closing: contextlib.ExitStack
+) -> StoreSeen:
+    try:
+        options = store_options(config)
+    except ConfigError as error:
+        return StoreSeen([Check("store: options", "fail", str(error), OF_STORE)])
+    return _look_at_store(url, namespace, options, closing)
+
+
+def _look_at_store(
+    url: str, namespace: str | None, options: dict[str, Any], closing: contextlib.ExitStack
+) -> StoreSeen:
+    if namespace is not None:
+        return check_store(url, namespace, options, closing)
+    seen = _look_at_set_up(url, options, closing)
+    unnamed = [
+        check._replace(found=check.found.replace(f", namespace {ANY_NAME}", "")) for check in seen.checks
+    ]
+    return StoreSeen(unnamed)
+
+
+def _look_at_set_up(url: str, options: dict[str, Any], closing: contextlib.ExitStack) -> StoreSeen:
+    """What can be told of a store without a namespace."""
+    try:
+        store = open_store(url, ANY_NAME, options)
+    except (TidegateError, OSError) as error:
+        return StoreSeen([_failed("store: reachable", url, error, OF_STORE)])
+    closing.callback(store.close)
+    return StoreSeen([] if folder_of(url) is not None else _store_set_up(store, url))
+
+
+def check_store(
+    url: str, namespace: str, options: dict[str, Any], closing: contextlib.ExitStack
+) -> StoreSeen:
+    """Whether the store answers, what it says, and how it is set up."""
+    try:
+        store = open_store(url, namespace, options)
+        closing.callback(store.close)
+        identity = store.identity()
+        pointer = Pointer() if identity is None else store.pointer()
+    except (TidegateError, OSError) as error:
+        return StoreSeen([_failed("store: reachable", url, error, OF_STORE)])
+    found = NOT_YET if identity is None else f"version {pointer.visible} is visible"
+    reached = Check("store: reachable", "pass", f"{store.where}: {found}", OF_STORE)
+    return StoreSeen([reached, *_store_set_up(store, url)], store, identity, pointer)
+
+
+def _store_set_up(store: Store, url: str) -> list[Check]:
+    try:
+        found = store.checks(thorough=True)
+    except (TidegateError, OSError) as error:
+        return [_failed("store: set-up", url, error, OF_STORE)]
+    return [check._replace(check=f"store: {check.check}") for check in found]
+
+
+# -- both ---------------------------------------------------------------------------------------
+
+
+def check_one_namespace(state: Folded | None, identity: Identity | None, pointer: Pointer) -> Check:
+    """Whether log and store belong together."""
+    problem = misfit(state, identity, pointer)
+    found = problem or (state.namespace if state else "neither has it yet")
+    promise = "no version is skipped or invented (I10)"
+    return Check("log and store: one namespace", "fail" if problem else "pass", found, promise)
+
+
+def check_list(state: Folded, names: Sequence[str]) -> Check:
+    """Whether the stores that were given are those of the log's list: a query with others is refused."""
+    ways = suggested_fixes(state, names)
+    found = "; ".join(f"store {way}" for way in ways) or f"{', '.join(names)}, as the log lists them"
+    return Check("log and stores: the list", "fail" if ways else "pass", found, OF_LOG)
+
+
+def _failed(check: str, url: str, error: Exception, promise: str) -> Check:
+    named = isinstance(error, ConfigError) or redact(url) in str(error)
+    found = str(error) if named else f"{redact(url)}: {error}"
+    return Check(check, "fail", found, promise)

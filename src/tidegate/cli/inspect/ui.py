@@ -1,0 +1,87 @@
+"""``tidegate ui``: a page of how a namespace stands, for a browser of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated
+
+import typer
+
+from tidegate.base.names import check_name
+from tidegate.base.urls import addresses, parts_of, redact, scheme_of
+from tidegate.cli.core.app import say
+from tidegate.cli.core.config_files import StoreConfigs, WalConfig, stores_given, wal_options
+from tidegate.cli.core.options import MaybeWal, Namespace, Stores, examples
+from tidegate.errors import ConfigError, TidegateError
+from tidegate.status.look import Places
+
+EXAMPLES = examples(
+    "tidegate ui --store sqlite:///data/store --wal file:///data/wal --namespace flights",
+    "tidegate ui --metrics http://127.0.0.1:9464/metrics --port 8765",
+)
+
+
+def ui(  # noqa: PLR0913, PLR0917 - options of a command
+    store: Stores,
+    namespace: Namespace,
+    store_config: StoreConfigs,
+    wal: MaybeWal = None,
+    wal_config: WalConfig = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The driver's metrics_port: adds the phases of each version."),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Listen here; the page has no password.")
+    ] = "127.0.0.1",
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A further name in browsers' requests, as behind a proxy; several times."
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65_535, help="Listen there; 0: any that is free.")
+    ] = 8765,
+) -> None:
+    """Serve a page of versions, lag, stores, tables, leases and faults, until Ctrl-C. Writes nothing.
+
+    Without --wal only what the stores know. Any key's values can be looked up in it.
+    """
+    from tidegate.ui.facts import Facts  # it uses what this package has
+    from tidegate.ui.server import Server
+
+    check_name("namespace", namespace)
+    if metrics is not None:
+        check_metrics(metrics)
+    ats, options = stores_given(store, store_config), {} if wal is None else wal_options(wal_config)
+    _look_once(Places(ats, namespace, wal, options))
+    facts = Facts(namespace, ats, wal, options, metrics)
+    server = Server(facts, host, port, name or ())
+    say(f"{server.url} shows namespace {namespace}; Ctrl-C ends it")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+        facts.close()
+
+
+def check_metrics(url: str) -> None:
+    """ConfigError: it is no URL of a driver's metrics, which have no login."""
+    parts, shown = parts_of(url), f"--metrics {redact(url)}"
+    if scheme_of(url) not in ("http", "https") or parts is None or parts.login is not None:
+        raise ConfigError(f"{shown}: it must be a URL without a login, such as http://127.0.0.1:9464/metrics")
+    addresses(parts, 80, shown)
+
+
+def _look_once(places: Places) -> None:
+    """A wrong name or URL is refused at once; what does not answer now may do so later."""
+    with contextlib.closing(places):
+        try:
+            places.look()
+        except ConfigError:
+            raise
+        except TidegateError as error:
+            say(f"warning: {type(error).__name__}: {error}")

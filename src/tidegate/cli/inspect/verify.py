@@ -1,0 +1,103 @@
+"""``tidegate verify``: does the store hold what the log says, and do both fit their checksums?"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import typer
+
+from tidegate.cli.core.app import say
+from tidegate.cli.core.config_files import StoreConfigs, WalConfig, endpoints
+from tidegate.cli.core.options import Json, Namespace, Stores, Wal, driver_for, examples, made_here
+from tidegate.cli.core.output import print_json, print_table
+from tidegate.committers.operations.verify import Progress, Report
+from tidegate.committers.operations.verify import verify as verify_namespace
+from tidegate.errors import CorruptError
+
+EXAMPLES = examples(
+    "tidegate verify --store sqlite:///data/store --wal file:///data/wal --namespace flights",
+    "tidegate verify --json | jq .findings",
+)
+
+
+def verify(
+    store: Stores,
+    wal: Wal,
+    namespace: Namespace,
+    store_config: StoreConfigs,
+    wal_config: WalConfig = None,
+    *,
+    json: Json = False,
+) -> None:
+    """Check the store against the log, and all checksums.
+
+    Reads everything, for every version that can be read: the decision log, every manifest and
+    frame that the log still holds, pointer, catalog and schemas, every row from the horizon
+    on, the store's own files.
+
+    Exit code 14 when something is wrong, each finding on a line. Nothing is written.
+    """
+    with driver_for(endpoints(store, wal, namespace, wal_config, store_config)) as coordinator:
+        with contextlib.suppress(CorruptError):  # what is wrong with the log is for the check to say
+            made_here(coordinator)
+        progress = _show if sys.stderr.isatty() else _hide
+        reports = [verify_namespace(coordinator.log, store, progress) for store in coordinator.stores]
+        names = [at.name for at in coordinator.endpoints.stores]
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr)
+    findings = [finding for report in reports for finding in report.findings]
+    if json:
+        of_each = [
+            {"store": name, **_as_json(namespace, each)} for name, each in zip(names, reports, strict=True)
+        ]
+        print_json(
+            _as_json(namespace, reports[0])
+            if len(reports) == 1
+            else {"namespace": namespace, "stores": of_each}
+        )
+    elif findings:
+        rows = [(finding.where, finding.expected, finding.found) for finding in findings]
+        print_table(["where", "expected", "found"], rows)
+    else:
+        for name, report in zip(names, reports, strict=True):
+            _print_nothing_wrong(f"store {name}: " * (len(reports) > 1), report)
+    for note in dict.fromkeys(note for report in reports for note in report.notes):
+        say(f"note: {note}")
+    if findings:
+        raise typer.Exit(CorruptError.exit_code)
+
+
+def _print_nothing_wrong(whose: str, report: Report) -> None:
+    print(
+        f"{whose}nothing wrong: versions {report.oldest} to {report.visible}, {report.rows} changes in"
+        f" {report.frames} frames, {report.records} records of the decision log"
+        if report.visible
+        else f"{whose}nothing wrong: no visible version yet, {report.records} records of the decision log"
+    )
+
+
+def _as_json(namespace: str, report: Report) -> dict[str, object]:
+    return {
+        "namespace": namespace,
+        "findings": [
+            {"where": one.where, "expected": one.expected, "found": one.found} for one in report.findings
+        ],
+        "notes": report.notes,
+        "oldest": report.oldest,
+        "visible": report.visible,
+        "records": report.records,
+        "void_records": report.void,
+        "frames": report.frames,
+        "changes": report.rows,
+    }
+
+
+def _show(progress: Progress) -> None:
+    print(
+        f"\r\x1b[K{progress.step}: {progress.done} of {progress.total}", end="", file=sys.stderr, flush=True
+    )
+
+
+def _hide(progress: Progress) -> None:
+    pass

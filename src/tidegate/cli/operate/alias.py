@@ -1,0 +1,156 @@
+"""``tidegate alias set | list | drop``: names under which readers find a namespace."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Annotated
+
+import typer
+
+from tidegate.base.urls import redact
+from tidegate.cli.core import completion
+from tidegate.cli.core.config_files import StoreConfigs, stores_given
+from tidegate.cli.core.options import Json, Namespace, Stores, confirm, examples
+from tidegate.cli.core.output import print_json, print_table
+from tidegate.cli.core.parameters import ValidatedCommand
+from tidegate.committers.operations.alias import checked_target, set_alias
+from tidegate.errors import ConfigError, CorruptError
+from tidegate.options import StoreRef
+from tidegate.sinks.aliases import Target
+from tidegate.sinks.open_store import open_store
+
+logger = logging.getLogger("tidegate")
+
+SET_EXAMPLES = examples(
+    "tidegate alias set live --namespace flights_green --store redis://cache:6379",
+    "tidegate alias set live --namespace flights_blue   # and back",
+)
+LIST_EXAMPLES = examples("tidegate alias list --store redis://cache:6379")
+DROP_EXAMPLES = examples("tidegate alias drop live --store redis://cache:6379")
+
+Alias = Annotated[str, typer.Argument(metavar="ALIAS", help="The alias.", autocompletion=completion.aliases)]
+
+app = typer.Typer(
+    name="alias",
+    help="Names under which readers find a namespace: set one, list them, drop one.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+def set_(
+    alias: Alias,
+    store: Stores,
+    namespace: Namespace,
+    store_config: StoreConfigs,
+    *,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although the namespace has no visible version yet.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Let readers of ALIAS find a namespace, in one atomic step.
+
+    Each of their calls that begins afterwards reads there; snapshots and scans that have begun end where
+    they are. Whatever the alias named before stays as it is: setting it back is the same command.
+    Of several stores each has aliases of its own: all are looked at before the first is set.
+
+    Refused when the namespace has no visible version yet, and when ALIAS is the name of a namespace.
+    """
+    ats = stores_given(store, store_config)
+    targets = [checked_target(at, alias, namespace, force=force) for at in ats]
+    before = [set_alias(at, alias, target) for at, target in zip(ats, targets, strict=True)]
+    if json:
+        rows = [
+            {"store": at.name, "namespace": target.namespace, "uuid": target.uuid, "before": _name(was)}
+            for at, target, was in zip(ats, targets, before, strict=True)
+        ]
+        print_json({"alias": alias, "stores": rows})
+        return
+    for at, was in zip(ats, before, strict=True):
+        now = f"{alias} is namespace {namespace} in {redact(at.url)} from now on"
+        changed = was is not None and was.namespace != namespace
+        print(now + (f"; before, it was {_name(was)}" if changed else ""))
+
+
+def list_(store: Stores, store_config: StoreConfigs, *, json: Json = False) -> None:
+    """List the aliases in a store, and the namespaces that they name. Writes nothing."""
+    ats = stores_given(store, store_config)
+    found = [(at, alias, target, *_looked_at(at, target)) for at in ats for alias, target in _all(at).items()]
+    if json:
+        rows = [
+            {"store": at.name, "alias": alias, "namespace": target.namespace, "uuid": target.uuid}
+            | {"visible": visible}
+            for at, alias, target, visible, _ in found
+        ]
+        print_json({"aliases": rows})
+        return
+    print_table(
+        ["alias", "namespace", "visible", "store"],
+        [(alias, target.namespace, shown, at.name) for at, alias, target, _, shown in found],
+    )
+
+
+def drop(
+    alias: Alias,
+    store: Stores,
+    store_config: StoreConfigs,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove an alias: readers who go by it are refused from then on. The namespace stays as it is."""
+    ats = stores_given(store, store_config)
+    named = [(at, _all(at).get(alias)) for at in ats]
+    if all(target is None for _, target in named):
+        raise ConfigError(
+            f"there is no alias {alias!r} in {', '.join(redact(at.url) for at in ats)}: check --store;"
+            " `tidegate alias list` shows which there are"
+        )
+    if not yes:
+        names = sorted({target.namespace for _, target in named if target is not None})
+        confirm(f"readers of {alias}, which is namespace {', '.join(names)}, would be refused")
+    for at in ats:
+        with contextlib.closing(open_store(at.url, alias, at.options)) as under_it:
+            under_it.aliases().drop(alias)
+    if json:
+        rows = [{"store": at.name, "namespace": _name(target)} for at, target in named]
+        print_json({"alias": alias, "dropped": rows})
+    else:
+        print(f"there is no alias {alias} any more")
+
+
+def _all(at: StoreRef) -> dict[str, Target]:
+    # The aliases are the place's: whichever namespace it is opened for gives them.
+    with contextlib.closing(open_store(at.url, "alias", at.options)) as store:
+        return store.aliases().all()
+
+
+def _looked_at(at: StoreRef, target: Target) -> tuple[int | None, str]:
+    """The namespace's visible version, None where there is none, and how the table shows it.
+
+    A namespace that cannot be read is a warning: on a server that several share it hides no other's alias.
+    """
+    try:
+        with contextlib.closing(open_store(at.url, target.namespace, at.options)) as store:
+            identity = store.identity()
+            there = identity is not None and identity.uuid == target.uuid
+            visible = store.pointer().visible if there else None
+    except (CorruptError, ConfigError) as error:
+        logger.warning("%s", error)
+        return None, "cannot be read"
+    return visible, "gone" if visible is None else str(visible)
+
+
+def _name(target: Target | None) -> str | None:
+    return None if target is None else target.namespace
+
+
+for command, name_of, line, epilog in (
+    (set_, "set", "Let readers of ALIAS find a namespace.", SET_EXAMPLES),
+    (list_, "list", "List the aliases in a store.", LIST_EXAMPLES),
+    (drop, "drop", "Remove an alias; the namespace stays.", DROP_EXAMPLES),
+):
+    app.command(name=name_of, cls=ValidatedCommand, short_help=line, epilog=epilog)(command)

@@ -1,0 +1,139 @@
+"""``tidegate drop``: remove a namespace, for ever."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from tidegate.base.urls import redact
+from tidegate.cli.core.config_files import StoreConfigs, WalConfig, endpoints
+from tidegate.cli.core.options import Force, Json, Namespace, Stores, Wal, driver_for, examples
+from tidegate.cli.core.output import print_json
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import WRITER_ALIVE_S, refuse_if_writer_alive
+from tidegate.committers.operations.alias import refuse_aliased
+from tidegate.committers.operations.drop import drop_namespace
+from tidegate.errors import ConfigError, CorruptError
+from tidegate.sinks.store import Store
+from tidegate.status.stores import no_namespace
+
+EXAMPLES = examples(
+    "tidegate drop --store sqlite:///data/store --wal file:///data/wal --namespace flights",
+    "tidegate drop --yes --namespace flights",
+)
+
+
+def drop(  # noqa: PLR0913 - its options
+    store: Stores,
+    wal: Wal,
+    namespace: Namespace,
+    store_config: StoreConfigs,
+    wal_config: WalConfig = None,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the namespace's name.")] = False,
+    only_stores: Annotated[
+        bool, typer.Option("--only-stores", help="Keep the log: only these stores, which it does not list.")
+    ] = False,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Remove a namespace from all its stores and the log, for ever.
+
+    All versions, all tables. On a terminal it asks for the namespace's name; elsewhere it
+    needs --yes. Refused while a writer is running, when the log does not answer, and when only
+    the log is there (a wrong --store?). With --force it may be repeated when it was cut short.
+    Checkpoints stay: a query that makes the namespace anew starts from a new one.
+
+    With --only-stores the log stays, and with it the namespace: for what `store remove` left behind.
+    """
+    where = endpoints(store, wal, namespace, wal_config, store_config)
+    goes = [("store", at.url) for at in where.stores] + [("log", wal)] * (not only_stores)
+    if not yes:
+        _ask(namespace, goes)
+    with driver_for(where) as coordinator:
+        if only_stores:
+            _refuse_listed(coordinator, force=force)
+        else:
+            _refuse_drop(coordinator, force=force)
+        dropped = drop_namespace(coordinator, log_too=not only_stores)
+    if not dropped.log and not any(dropped.stores):
+        raise no_namespace(namespace, *(url for _, url in goes))
+    if json:
+        print_json({"namespace": namespace, "store": any(dropped.stores), "log": dropped.log})
+        return
+    print(f"namespace {namespace} is gone" + " from these stores" * only_stores)
+    for (what, url), there in zip(goes, (*dropped.stores, dropped.log), strict=False):
+        print(f"  {what:<6} {redact(url)}{'' if there else ' (nothing was there)'}")
+
+
+def _refuse_drop(coordinator: Coordinator, *, force: bool) -> None:
+    """ConfigError when it cannot be meant, or is not safe, unless forced."""
+    namespace, wal = coordinator.endpoints.namespace, coordinator.endpoints.wal
+    try:
+        for each in () if force else coordinator.stores:
+            refuse_aliased(each)
+        refuse_if_writer_alive(coordinator, "tidegate drop", force=force)
+        # A log that does not answer, or lets nobody in, is told before the stores are gone.
+        in_log = None if force else coordinator.catch_up_log()
+        if in_log is None:
+            return
+        if all(each.identity() is None for each in coordinator.stores):
+            raise ConfigError(
+                f"{redact(wal)} has namespace {namespace}, {redact(coordinator.endpoints.store)} has nothing"
+                " of it, so only the log would go: check --store; if the store is gone, or a drop was cut"
+                " short, use --force"
+            )
+        left = set(in_log.stores) - {at.name for at in coordinator.endpoints.stores}
+        if left:
+            raise ConfigError(
+                f"namespace {namespace} also has store {', '.join(sorted(left))}, which would be left without"
+                " its log: give it too, as --store NAME=URL; or use --force"
+            )
+    except CorruptError:
+        if not force:  # whether a writer runs cannot be told
+            raise
+
+
+def _refuse_listed(coordinator: Coordinator, *, force: bool) -> None:
+    """ConfigError when one of the stores still follows the log, unless forced."""
+    state = None if force else coordinator.catch_up_log()
+    for each in () if force else coordinator.stores:
+        refuse_aliased(each)
+        _refuse_written(each)
+    for at in coordinator.endpoints.stores if state is not None else ():
+        if at.name in state.stores or not state.stores:  # type: ignore[union-attr]
+            raise ConfigError(
+                f"store {at.name} follows the log of namespace {coordinator.endpoints.namespace}: first"
+                f" `tidegate store remove {at.name}`; or leave --only-stores out; or use --force"
+            )
+
+
+def _refuse_written(store: Store) -> None:
+    """ConfigError when a query writes there, as it does to a store that it knows by another name."""
+    age_s = None if store.identity() is None else store.pointer().heartbeat_age_s
+    if age_s is not None and age_s < WRITER_ALIVE_S:
+        raise ConfigError(
+            f"{store.where}: a driver gave a sign of life there {age_s:.0f} s ago, so it is a store that a"
+            f" query writes: check --store; if it was removed just now, wait {WRITER_ALIVE_S:.0f} s, or use"
+            " --force"
+        )
+
+
+def _ask(namespace: str, goes: Sequence[tuple[str, str]]) -> None:
+    if not _is_terminal():
+        raise ConfigError(
+            f"namespace {namespace} would be removed from {' and '.join(redact(url) for _, url in goes)}, for"
+            " ever: add --yes to do that without being asked"
+        )
+    print(f"This removes namespace {namespace}, all its versions there, for ever:", file=sys.stderr)
+    for what, url in goes:
+        print(f"  {what:<6} {redact(url)}", file=sys.stderr)
+    if typer.prompt("Type the namespace's name to go on", err=True) != namespace:
+        raise ConfigError("that is not its name; nothing was removed")
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()

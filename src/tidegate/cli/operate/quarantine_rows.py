@@ -1,0 +1,94 @@
+"""Refused rows with the columns of the table that they were for, as far as these can be told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tidegate.base.decoders import json_decoder
+from tidegate.cli.core.parquet import read_column
+from tidegate.errors import BadRecordError, ConfigError, CorruptError
+from tidegate.keys.groups import decode_key
+from tidegate.values.decode import Values
+from tidegate.values.encode import encoder_of
+
+ID, CAUSE, KEY = "_id", "_cause", "_key"
+CUT = "longer than the quarantine keeps"
+UNFIT = "values that do not fit the columns which the table has by now"
+OTHER = "no rows of the table: deletes, or parts of captured changes or of a function's"
+
+
+def schema_of(values: Values) -> Any:
+    """The columns of the file: which row, why, the key's bytes as they came; then the table's own."""
+    own = [pa.field(ID, pa.string()), pa.field(CAUSE, pa.string()), pa.field(KEY, pa.binary())]
+    clash = {ID, CAUSE, KEY} & set(values.arrow_schema.names)
+    if clash:
+        raise ConfigError(f"the table has columns called {', '.join(sorted(clash))} of its own")
+    return pa.schema([*own, *values.arrow_schema])
+
+
+def typed(
+    values: Values, rows: Iterable[tuple[str, dict[str, Any]]], left: Counter[str]
+) -> Iterator[dict[str, Any]]:
+    """The rows by column; ``left`` counts those that cannot be given whole, by reason.
+
+    Columns of a key that is null or cannot be read are null; ``KEY`` has its bytes.
+    """
+    names = {column.name for column in values.schema.value}
+    for row_id, row in rows:
+        sizes = ((row["key"], row["key_bytes"]), (row["value"], row["value_bytes"]))
+        if any(size is not None and len(content or b"") < size for content, size in sizes):
+            left[CUT] += 1
+            continue
+        if not _has_columns(values, row["value"], names):
+            left[OTHER] += 1
+            continue
+        value = _value(values, row["value"], names)
+        if value is None:
+            left[UNFIT] += 1
+            continue
+        yield {ID: row_id, CAUSE: row["cause"], KEY: row["key"], **value, **_key(values, row["key"])}
+
+
+def _key(values: Values, key: bytes | None) -> dict[str, Any]:
+    columns = [column.name for column in values.schema.key]
+    try:
+        found: Any = None if key is None else decode_key(key, values.key_types)
+    except (CorruptError, BadRecordError, ValueError):
+        found = None
+    if found is None:
+        return dict.fromkeys(columns)
+    return dict(zip(columns, (found,) if len(columns) == 1 else found, strict=True))
+
+
+def _has_columns(values: Values, value: bytes | None, names: set[str]) -> bool:
+    """Whether the value names columns of the table, and no others."""
+    if values.schema.value_format == "bytes":
+        return value != b""  # a delete, or no bytes: it cannot be told
+    try:
+        return json_decoder(dict[str, msgspec.Raw]).decode(value or b"").keys() <= names
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+
+
+def _value(values: Values, value: bytes | None, names: set[str]) -> dict[str, Any] | None:
+    """The value's columns; None: the table's columns cannot hold it, which a replacement may have changed."""
+    if values.schema.value_format == "bytes":
+        (name,) = names
+        return {name: value}
+    try:
+        found: dict[str, Any] = values.decode(value or b"")
+        encoder_of(values.schema).encode(found)
+    except (msgspec.MsgspecError, BadRecordError, CorruptError, UnicodeDecodeError):
+        return None
+    return found
+
+
+def ids_of(file: Path) -> list[bytes]:
+    """The rows' ids in a file of ``quarantine export``, or of ``scan _quarantine --parquet``."""
+    return [one.encode() for one in read_column(file, (ID, "id"))]

@@ -1,0 +1,198 @@
+"""``tidegate repair``: compare the store with the log, and put back what its servers lost."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidegate.cli.core.app import say
+from tidegate.cli.core.config_files import StoreConfigs, WalConfig, endpoints, store_options
+from tidegate.cli.core.options import (
+    AllowUnsafe,
+    For,
+    Force,
+    Json,
+    Namespace,
+    Stores,
+    Wal,
+    driver_for,
+    end_of,
+    examples,
+    followers_in,
+    made_here,
+)
+from tidegate.cli.core.output import print_json
+from tidegate.cli.core.stores import fail_if_behind, print_standings, repaired, stores_as_json
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import refuse_if_writer_alive, take_over, writer_is_alive
+from tidegate.committers.opening.recover import recover
+from tidegate.committers.operations.repair_source import ExportSource, StoreSource
+from tidegate.committers.repair.below_horizon import Repaired, repair_all
+from tidegate.committers.repair.rebuild import Source, pass_replaced
+from tidegate.committers.repair.repair import Mended
+from tidegate.errors import ConfigError, TidegateError
+from tidegate.options import Options
+from tidegate.sinks.open_store import open_store
+
+
+def as_json(done: Repaired) -> dict[str, Any]:
+    """What a repair put back, and what it did not compare (null: it compared all)."""
+    return {
+        "put_back": [one._asdict() for one in done.put_back],
+        "not_compared": done.not_compared or None,
+    }
+
+
+def print_repaired(done: Repaired, of: str = "") -> None:
+    """A line for each version that was put back, and one for what was not compared."""
+    for one in done.put_back:
+        print(f"{of}{_described(one)}")
+    if done.not_compared:
+        print(f"{of}not compared: {done.not_compared}")
+
+
+EXAMPLES = examples(
+    "tidegate repair --store redis://cache:6379 --wal kafka://broker1:9092 --namespace flights",
+    "tidegate repair --from cassandra://db1,db2/flights",
+    "tidegate repair --from /backup/flights-41",
+    "tidegate repair --watch --every 5",
+)
+
+
+def repair(  # noqa: PLR0913, PLR0917 - its options
+    store: Stores,
+    wal: Wal,
+    namespace: Namespace,
+    store_config: StoreConfigs,
+    wal_config: WalConfig = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="URL|FOLDER",
+            help="Where rows are taken from that the log no longer holds: another store of this log, or what"
+            " tidegate export wrote.",
+        ),
+    ] = None,
+    source_config: Annotated[
+        Path | None,
+        typer.Option("--from-config", metavar="FILE", help="That store's options, as --store-config."),
+    ] = None,
+    every: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.1, help="Seconds between checks with --watch (default 10)."),
+    ] = None,
+    for_: For = None,
+    *,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Repair whenever servers changed, until Ctrl-C; without a writer only."),
+    ] = False,
+    force: Force = False,
+    allow_unsafe: AllowUnsafe = False,
+    json: Json = False,
+) -> None:
+    """Compare the store with the log and put back what its servers lost.
+
+    For a server that restarted or was promoted while no query runs: until it was compared,
+    readers are refused. A running query does this by itself within seconds, so the command is
+    refused while a writer is running. Versions that were never lost are only looked at. What
+    was decided and is not visible becomes so. Unlike a running query, the command reads the log
+    as far back as it reaches, and reports which rows it could not compare.
+
+    Exit code 10 when the log no longer holds all that was lost. Everything else is put back then,
+    and what is left stays as it is; reads of those key groups are refused. With --from they are
+    replaced by the rows of another store or of an export, at a version that the store shows.
+
+    With --watch it checks again and again, and repairs only if servers changed and no writer runs.
+    """
+    if not watch and (every is not None or for_ is not None):
+        raise ConfigError("--every and --for are for --watch: add it, or leave them out")
+    end = end_of(for_)
+    where = endpoints(store, wal, namespace, wal_config, store_config)
+
+    def once(*, only_if_changed: bool = False) -> None:
+        with contextlib.ExitStack() as closing:
+            coordinator = closing.enter_context(driver_for(where, Options(allow_unsafe=allow_unsafe)))
+            made_here(coordinator)
+            if only_if_changed and (not _changed(coordinator) or writer_is_alive(coordinator)):
+                return
+            copy = None if source is None else _source(closing, source, namespace, source_config)
+            refuse_if_writer_alive(coordinator, "tidegate repair", force=force)
+            _repair(coordinator, copy, json=json)
+
+    once(only_if_changed=watch)
+    if watch:
+        _watch(lambda: once(only_if_changed=True), every or 10.0, end)
+
+
+def _repair(coordinator: Coordinator, copy: Source | None, *, json: bool) -> None:
+    take_over(coordinator, None)
+    followers = followers_in(coordinator)
+    for each in followers if copy is not None else ():
+        each.catch_up()  # the copy may be one of these, and behind what this store still keeps
+    repaired_here = repair_all(coordinator, copy)
+    recovered = recover(coordinator)
+    pass_replaced(coordinator.store, repaired_here.put_back)
+    visible = coordinator.store.pointer().visible
+    others = [(each, repaired(each, copy)) for each in followers]
+    standings = [each.catch_up() for each, _ in others]
+    for each, done in others:
+        pass_replaced(each.store, done.put_back)
+    if json:
+        facts = {"namespace": coordinator.endpoints.namespace, "recovered": recovered, "visible": visible}
+        facts |= as_json(repaired_here)
+        stores = [
+            one | as_json(done) for one, (_, done) in zip(stores_as_json(standings), others, strict=True)
+        ]
+        print_json(facts | ({"stores": stores} if stores else {}))
+        fail_if_behind(standings)
+        return
+    for each, done in others:
+        print_repaired(done, f"store {each.name}: ")
+    print_repaired(repaired_here)
+    if recovered:
+        print(f"made visible: version {', '.join(map(str, recovered))}")
+    if not repaired_here.put_back:
+        of_what = " of what was compared" if repaired_here.not_compared else ""
+        print(f"nothing was lost{of_what}: the store was compared with the log")
+    print(f"version {visible} is visible, and every server counts as compared with the log")
+    print_standings(standings)
+    fail_if_behind(standings)
+
+
+def _watch(once: Callable[[], None], every_s: float, end: float | None) -> None:
+    """Try again and again until ``end`` or Ctrl-C. Errors are reported, and tried again."""
+    with contextlib.suppress(KeyboardInterrupt):
+        while (left := every_s if end is None else min(every_s, end - time.monotonic())) > 0:
+            time.sleep(left)
+            try:
+                once()
+            except TidegateError as error:
+                say(f"{type(error).__name__}: {error}")
+
+
+def _changed(coordinator: Coordinator) -> bool:
+    """Whether a store of the driver has to be compared. Writes nothing."""
+    return any(store.unverified() for store in (coordinator.store, *coordinator.others))
+
+
+def _described(one: Mended) -> str:
+    if not one.key_groups:
+        return f"put back: the catalog's entry of version {one.version}"
+    what = "all versions up to" if one.base else "version"
+    return f"put back: {what} {one.version} in {one.key_groups} key groups"
+
+
+def _source(closing: contextlib.ExitStack, place: str, namespace: str, config: Path | None) -> Source:
+    """The place that ``--from`` names: a URL is a store, everything else a folder."""
+    if "://" not in place:
+        return ExportSource(Path(place))
+    return StoreSource(
+        closing.enter_context(contextlib.closing(open_store(place, namespace, store_options(config))))
+    )

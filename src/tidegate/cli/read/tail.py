@@ -1,0 +1,122 @@
+"""``tidegate tail``: what changes, version by version, as it becomes visible."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Annotated, NamedTuple
+
+import typer
+
+from tidegate.base.text import cell
+from tidegate.cli.core.app import say
+from tidegate.cli.core.config_files import StoreConfig, store_options
+from tidegate.cli.core.options import For, Json, Namespace, Store, end_of, examples, gate_to
+from tidegate.cli.core.output import print_json
+from tidegate.cli.read.diff import Tables, as_json
+from tidegate.errors import ConfigError, WaitTimeoutError
+from tidegate.reader.diff import Change
+from tidegate.reader.gate import Gate
+
+WAIT_S = 5.0
+"""So long a wait for the next version lasts before it begins anew."""
+
+EXAMPLES = examples(
+    "tidegate tail",
+    "tidegate tail --after 41 --json >> changes.jsonl",
+    "tidegate tail --table airports --limit 1 --for 60s",
+)
+
+
+def tail(
+    store: Store,
+    namespace: Namespace,
+    after: Annotated[
+        int | None,
+        typer.Option(metavar="VERSION", min=0, help="Begin behind this version; default: the newest."),
+    ] = None,
+    table: Tables = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="End after N versions.")] = None,
+    for_: For = None,
+    store_config: StoreConfig = None,
+    *,
+    json: Json = False,
+) -> None:
+    """Print what each version changes, as it becomes visible, until Ctrl-C.
+
+    A line for each row that a version added, removed or changed, then one that ends the version.
+    Only whole versions are printed unless it is interrupted, so --after with the last version
+    that ended goes on where another run stopped. It goes on only while that version is still
+    kept (tidegate history); the version printed last is held by a lease meanwhile.
+    """
+    end = end_of(for_)
+    with gate_to(store, namespace, store_options(store_config)) as gate:
+        visible = gate.version()
+        last = visible if after is None else after
+        if last > visible:
+            raise ConfigError(f"--after {last}: the visible version of namespace {namespace} is {visible}")
+        for name in sorted({*(table or ())} - {*gate.tables()}):
+            say(f"warning: there is no table {name} at version {visible}; it is printed once there is one")
+        try:
+            for changes in _versions(gate, last, table or None, limit, end):
+                _print(changes, json=json)
+                last = changes.version
+        except KeyboardInterrupt:
+            say(f"stopped; `tidegate tail --after {last}` goes on where this ended")
+
+
+class _OfVersion(NamedTuple):
+    version: int
+    decided_at: datetime.datetime | None
+    changes: Iterable[Change]
+
+
+def _versions(
+    gate: Gate, last: int, tables: list[str] | None, limit: int | None, end: float | None
+) -> Iterator[_OfVersion]:
+    """Each version above ``last`` with its changes, in order; the one before it is held while it waits."""
+    newest = None if limit is None else last + limit
+    with contextlib.ExitStack() as held:
+        if last:
+            held.enter_context(gate.snapshot(version=last))
+        while newest is None or last < newest:
+            if not _wait_for(gate, last + 1, end):
+                return
+            with held.pop_all():  # not let go before the next one is held: it would be retired in between
+                now = held.enter_context(gate.snapshot(version=last + 1))
+                wanted = sorted({*now.tables()} & {*(tables or now.tables())})
+                with gate.diff(last, now.version, wanted) as changes:
+                    yield _OfVersion(now.version, now.decided_at, changes)
+            last += 1
+
+
+def _wait_for(gate: Gate, version: int, end: float | None) -> bool:
+    """Whether the version is visible; False: the time is over."""
+    while True:
+        left = WAIT_S if end is None else min(WAIT_S, end - time.monotonic())
+        try:
+            gate.wait_for(version, timeout=max(left, 0.0))
+        except WaitTimeoutError:
+            if end is not None and time.monotonic() >= end:
+                return False
+        else:
+            return True
+
+
+def _print(found: _OfVersion, *, json: bool) -> None:
+    number = 0
+    for change in found.changes:
+        number += 1
+        if json:
+            print_json({"version": found.version, **as_json(change)})
+        else:
+            facts = (found.version, change.kind, change.table, change.key, change.before, change.after)
+            print("\t".join(map(cell, facts)))
+    if json:
+        print_json({"version": found.version, "decided_at": found.decided_at, "changes": number})
+    else:
+        print(f"{found.version}\tend\t{number} changes\tdecided {cell(found.decided_at)}")
+    sys.stdout.flush()

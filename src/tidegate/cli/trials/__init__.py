@@ -1,0 +1,1 @@
+"""Commands that start runs of their own: the demo, the benchmark, the torture suite."""

@@ -1,0 +1,149 @@
+"""``tidegate demo``: the demo on real departures."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidegate.base.clock import Clock
+from tidegate.base.urls import redact
+from tidegate.cli.core.app import say
+from tidegate.cli.core.config_files import store_options, wal_options
+from tidegate.cli.core.options import AllowUnsafe, Json, examples
+from tidegate.cli.core.output import print_json, print_pairs
+from tidegate.cli.inspect.doctor_disks import folder_of
+from tidegate.cli.inspect.doctor_servers import refuse_unusable
+from tidegate.errors import ConfigError, TidegateError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
+
+EXAMPLES = examples(
+    "tidegate demo",
+    "tidegate demo --folder /tmp/departures",
+    "tidegate demo --wal kafka://localhost:9092 --allow-unsafe",
+)
+
+# Unlike elsewhere not from the environment: what is meant there is no place for a demo's tables.
+Wal = Annotated[str | None, typer.Option(metavar="URL", help="Another log than files in the folder.")]
+WalConfig = Annotated[
+    Path | None,
+    typer.Option("--wal-config", metavar="FILE", help="The log's options: a file of name=value lines."),
+]
+StoreConfig = Annotated[
+    Path | None,
+    typer.Option("--store-config", metavar="FILE", help="The store's options: a file of name=value lines."),
+]
+Store = Annotated[str | None, typer.Option(metavar="URL", help="Another store than files in the folder.")]
+
+
+def demo(
+    wal: Wal = None,
+    store: Store = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="An empty folder for it all; a temporary one by default."),
+    ] = None,
+    wal_config: WalConfig = None,
+    store_config: StoreConfig = None,
+    *,
+    allow_unsafe: AllowUnsafe = False,
+    json: Json = False,
+) -> None:
+    """Stream real departures into versioned tables, with crashes.
+
+    The driver is killed twice on purpose, while a reader checks every version against the
+    input. Takes a minute or two. Needs Spark and Java: pip install 'tidegate[spark]', and see
+    `tidegate doctor`. With --wal or --store its namespace has a fresh name. A log on servers
+    goes in the end, when no --folder was given. Exit code 1 when a promise did not hold.
+    """
+    from rich.console import Console
+
+    of_wal, of_store = wal_options(wal_config), _to_make(store) | store_options(store_config)
+    refuse_unusable(wal, store, of_wal, of_store)
+    run = _find_run()
+    namespace = "flights" if wal is None and store is None else f"flights-{Clock().new_id()[:8]}"
+    on_servers = wal is not None and folder_of(wal) is None
+    if on_servers:
+        say(f"namespace {namespace} in the log {redact(str(wal))}; if it stays, `tidegate drop` removes it")
+    console = Console(stderr=True)
+    with console.status("starting") as status:
+        outcome = run(
+            wal=wal,
+            store=store,
+            folder=folder,
+            progress=_Teller(console, status),
+            namespace=namespace,
+            wal_options=of_wal,
+            store_options=of_store,
+            allow_unsafe=allow_unsafe,
+        )
+    shown = {"wal": redact(outcome.wal), "store": redact(outcome.store)}
+    facts = dataclasses.asdict(outcome) | shown
+    if json:
+        print_json(facts | {"right": outcome.right})
+    else:
+        print_pairs(_pairs(outcome))
+        print("every promise held" if outcome.right else "NOT every promise held")
+        print(f"look around: tidegate history --store {facts['store']} --namespace {outcome.namespace}")
+        if on_servers:
+            print(_of_log(outcome))
+    if not outcome.right:
+        raise typer.Exit(TidegateError.exit_code)
+
+
+def _to_make(store: str | None) -> dict[str, Any]:
+    """It makes Cassandra's tables too, which elsewhere only `tidegate init` does."""
+    return {"create": True} if store is not None and store.startswith("cassandra:") else {}
+
+
+def _of_log(outcome: Any) -> str:
+    if outcome.log_removed:
+        return "the log is removed"
+    places = f"--store {redact(outcome.store)} --wal {redact(outcome.wal)} --namespace {outcome.namespace}"
+    return f"the log is still there; remove it with the store: tidegate drop {places}"
+
+
+def _pairs(outcome: Any) -> list[tuple[str, Any]]:
+    return [
+        ("folder", outcome.folder),
+        ("log", redact(outcome.wal)),
+        ("rows", f"{outcome.rows:,} in {outcome.versions} versions, {outcome.seconds:.0f} s"),
+        *(("driver killed", kill) for kill in outcome.kills),
+        ("finished from the log", ", ".join(f"version {v}" for v in outcome.recovered) or "nothing"),
+        ("reader", f"{outcome.snapshots_checked:,} snapshots of {outcome.versions_checked} versions checked"),
+        ("torn or wrong", ", ".join(outcome.torn) or "none"),
+    ]
+
+
+def _find_run() -> Any:
+    try:
+        return importlib.import_module("tidegate.demo").run
+    except ImportError as error:
+        if error.name is None or error.name.startswith("tidegate"):
+            raise
+        raise ConfigError(f"the demo needs {error.name}: pip install 'tidegate[spark]'") from None
+
+
+class _Teller:
+    """Shows how far it is: a live line on a terminal, else a line per new version or event."""
+
+    def __init__(self, console: Console, status: Status) -> None:
+        self._console, self._status = console, status
+        self._told: tuple[int, str] | None = None
+
+    def __call__(self, version: int, what: str) -> None:
+        if self._console.is_terminal:
+            self._status.update(f"version {version}: {what}")
+            return
+        told = version, what.partition(";")[0]
+        if told != self._told:
+            self._told = told
+            self._console.print(
+                f"version {version}: {told[1]}", highlight=False, markup=False, soft_wrap=True
+            )

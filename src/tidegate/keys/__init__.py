@@ -1,0 +1,1 @@
+"""Keys: their bytes, their key group, and keys as Arrow columns. Part of the storage format."""

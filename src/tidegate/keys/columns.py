@@ -1,0 +1,121 @@
+"""Stored keys as Arrow columns, and whether they are exactly what ``encode_key`` writes.
+
+No Python runs per row. Pure functions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.keys.groups import decimal_parts, decimal_pattern
+
+LENGTH_DIGITS_MAX = 6
+"""A part of a key takes at most 32 KiB: a netstring's length has few digits."""
+CASTS = {
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+}
+
+
+class KeyColumn(Protocol):
+    """A column of a key: its name and its type."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+
+
+def key_columns(keys: Any, columns: Sequence[KeyColumn]) -> list[tuple[str, Any]]:
+    """The key columns of an Arrow binary array of keys, by name.
+
+    ValueError (Arrow's errors are some): a key is none that ``encode_key`` makes of values of these types.
+    """
+    parts = parts_of(keys, len(columns))
+    found = [(column.name, _values(part, column.type)) for column, part in zip(columns, parts, strict=True)]
+    if len(columns) > 1 and not pc.all(pc.equal(_joined(parts), keys), min_count=0).as_py():
+        raise ValueError("the length of a part is not written as a number is")
+    return found
+
+
+def _values(part: Any, kind: str) -> Any:
+    """The column's values from the text of each."""
+    if kind == "binary":
+        return part
+    text = part.cast(pa.string())
+    if kind == "string":
+        return text
+    found = text if kind not in CASTS else text.cast(CASTS[kind])
+    if kind in CASTS:
+        same = pc.equal(found.cast(pa.string()), text)
+        if kind == "date":  # Arrow has a year 0, Python has not
+            same = pc.and_(same, pc.greater_equal(text, "0001"))
+        if not pc.all(same, min_count=0).as_py():
+            raise ValueError(f"it is not written as a key of type {kind} is")
+        return found
+    looks_like = decimal_pattern(kind).fullmatch
+    if not all(map(looks_like, text.to_pylist())):  # Arrow ends the process at some other texts
+        raise ValueError(f"it is not written as a key of type {kind} is")
+    return text.cast(pa.decimal128(*decimal_parts(kind)))
+
+
+# -- keys of several columns --------------------------------------------------------------------------
+
+
+def parts_of(keys: Any, count: int) -> list[Any]:
+    """The text of each key column. ValueError: some key is not made of so many."""
+    return [keys] if count == 1 else _netstrings(keys, count)
+
+
+def _netstrings(keys: Any, count: int) -> list[Any]:
+    """The parts of composite keys, column by column. ValueError: some key is not so many netstrings."""
+    rows = len(keys)
+    offsets = np.frombuffer(keys.buffers()[1], np.int32, rows + 1, keys.offset * 4).astype(np.int64)
+    data = keys.buffers()[2]
+    content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    content = np.append(content, np.zeros(1, np.uint8))  # one place after the end can be looked at
+    at, ends = offsets[:-1].copy(), offsets[1:]
+    parts = []
+    for _ in range(count):
+        lengths = np.zeros(rows, np.int64)
+        for _ in range(LENGTH_DIGITS_MAX + 1):
+            here = content[np.minimum(at, len(content) - 1)]
+            digit = (here >= ord("0")) & (here <= ord("9")) & (at < ends)
+            if not digit.any():
+                break
+            lengths = np.where(digit, lengths * 10 + here - ord("0"), lengths)
+            at = at + digit
+        starts = at + 1
+        at = starts + lengths
+        if (at >= ends).any() or (content[starts - 1] != ord(":")).any() or (content[at] != ord(",")).any():
+            raise ValueError("a key is not made of netstrings")
+        parts.append(_slices(content, starts, lengths))
+        at = at + 1
+    if (at != ends).any():
+        raise ValueError("a key has more parts than the table's key has columns")
+    return parts
+
+
+def _slices(content: Any, starts: Any, lengths: Any) -> Any:
+    """A binary array of so many bytes of the content from each start on."""
+    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+    places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+    buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(content[places].tobytes())]
+    return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """The netstrings of the parts, one behind the other."""
+    pieces = []
+    for part in parts:
+        pieces += [pc.binary_length(part).cast(pa.string()).cast(pa.binary()), b":", part, b","]
+    return pc.binary_join_element_wise(*pieces, b"")

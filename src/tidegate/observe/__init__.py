@@ -1,0 +1,4 @@
+"""Events of the writer and the reader, and what they become: metrics, spans, log lines, progress.
+
+No other layer is imported.
+"""

@@ -1,0 +1,253 @@
+"""What happens to a namespace, told to whoever wants to know: metrics, spans, a page.
+
+The one seam. The library tells, observers listen; without any, telling costs a look at an empty tuple.
+An observer decides nothing, and what it raises is logged and goes no further. Nothing here reaches
+outside the process, and nothing of Prometheus or OpenTelemetry is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import datetime
+import enum
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+logger = logging.getLogger("tidegate")
+
+
+class Count(enum.Enum):
+    """What is counted."""
+
+    RETRIES = "tries of a phase that were made again"
+    ALARMS = "alarms"
+    CACHE_HITS = "keys of state that a host's cache answered"
+    CACHE_MISSES = "keys of state that the store was asked for"
+
+
+class Gauge(enum.Enum):
+    """What goes up and down."""
+
+    DECIDED = "the last decided version"
+    VISIBLE = "the visible version"
+    HORIZON = "the oldest readable version"
+    LAG = "decided versions that are not visible"
+    BEHIND_S = "seconds since the store was last at the log's end"
+    LEASES = "leases that hold a version"
+    LAYERS = "readable versions"
+    VOID = "void records in the log"
+    CACHE_BYTES = "bytes of state in the hosts' caches"
+    SPILL_BYTES = "bytes of these that are on disks"
+    STUCK_S = "seconds that a stuck commit has been in its phase"
+
+
+class Labels(NamedTuple):
+    """Whose it is. The only labels there are, besides a phase and the name of an error or an alarm."""
+
+    namespace: str
+    store: str = ""
+    table: str = ""
+
+
+class PhaseTime(NamedTuple):
+    """One stay in a phase: Unix time of its start in nanoseconds, and how long it took."""
+
+    phase: str
+    began_ns: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Commit:
+    """One version that was made visible, and where its time went.
+
+    ``batch`` is Spark's batch id, None when it is not a micro-batch. ``rows`` are its changes, after the
+    last of each key won, by table; ``bytes`` what its change-logs take up in the log. ``phases`` are
+    seconds by phase, in order: stage, manifest, decide, apply, publish. With ``commit="pipelined"`` the
+    wait for room is in ``decide`` and the wait for the versions before it in ``apply``. ``retries`` are
+    tries of a phase that were made again. Of a batch that was skipped, since it was visible already, only
+    ``namespace``, ``version`` and ``batch`` are known.
+    """
+
+    namespace: str
+    version: int
+    batch: int | None = None
+    store: str = ""
+    began_at: datetime.datetime | None = None
+    seconds: float = 0.0
+    phases: dict[str, float] = dataclasses.field(default_factory=dict)
+    rows: dict[str, int] = dataclasses.field(default_factory=dict)
+    bytes: int = 0
+    retries: int = 0
+    trace: tuple[PhaseTime, ...] = ()
+
+
+class Observer:
+    """What is told; a subclass overrides what it wants. May be called from several threads; must be quick."""
+
+    def committed(self, commit: Commit) -> None:
+        """A version became visible."""
+
+    def failed(self, commit: Commit, error: BaseException) -> None:
+        """A batch did not get that far; ``commit`` says how far it got."""
+
+    def phase(self, at: Labels, name: str, seconds: float) -> None:
+        """A phase ended, of a commit or beside them (``retire``)."""
+
+    def count(self, what: Count, at: Labels, amount: int, kind: str) -> None:
+        """So many more; ``kind`` is the phase of a retry, the name of an alarm."""
+
+    def level(self, what: Gauge, at: Labels, value: float) -> None:
+        """It stands so."""
+
+    def read(self, at: Labels, seconds: float, error: str) -> None:
+        """A reader's call on a table ended; ``error`` is the error's class, '' for none."""
+
+    def seen(self, at: Labels, version: int) -> None:
+        """A reader looked which version is visible."""
+
+    def closed(self, namespace: str) -> None:
+        """The sink was closed by its user: its levels say nothing any more."""
+
+
+_observers: tuple[Observer, ...] = ()
+_lock = threading.Lock()
+
+
+def add(observer: Observer) -> None:
+    """From now on it is told. May be repeated."""
+    global _observers  # noqa: PLW0603 - one for the process, as Python's loggers are
+    with _lock:
+        if observer not in _observers:
+            _observers = (*_observers, observer)
+
+
+def remove(observer: Observer) -> None:
+    """It is told no more. May be repeated."""
+    global _observers  # noqa: PLW0603 - see add
+    with _lock:
+        _observers = tuple(one for one in _observers if one is not observer)
+
+
+def observed() -> bool:
+    """Whether anybody listens: what has to be asked for is asked for only then."""
+    return bool(_observers)
+
+
+def tell(call: Callable[[Observer], None]) -> None:
+    """Tell every observer; none of them can fail what it looks at."""
+    for observer in _observers:
+        try:
+            call(observer)
+        except Exception:
+            logger.exception("%s failed; what it observes goes on", type(observer).__name__)
+
+
+def count(what: Count, at: Labels, amount: int = 1, kind: str = "") -> None:
+    """So many more."""
+    if amount:
+        tell(lambda observer: observer.count(what, at, amount, kind))
+
+
+def level(what: Gauge, at: Labels, value: float) -> None:
+    """It stands so."""
+    tell(lambda observer: observer.level(what, at, value))
+
+
+@contextlib.contextmanager
+def timed(at: Labels, phase: str) -> Iterator[None]:
+    """Times a phase beside the commits."""
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        took = time.perf_counter() - began
+        tell(lambda observer: observer.phase(at, phase, took))
+
+
+class Reading:
+    """Times one call of a reader; a context manager."""
+
+    __slots__ = ("_at", "_began")
+
+    def __init__(self, namespace: str, table: str) -> None:
+        self._at = Labels(namespace, table=table)
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        took, error = time.perf_counter() - self._began, "" if kind is None else kind.__name__
+        tell(lambda observer: observer.read(self._at, took, error))
+
+
+_unread = contextlib.nullcontext()
+
+
+def reading(namespace: str, table: str) -> contextlib.AbstractContextManager[None]:
+    """Around one call of a reader; nothing without observers."""
+    return Reading(namespace, table) if _observers else _unread
+
+
+def seen(namespace: str, version: int) -> None:
+    """A reader saw a newer version than before."""
+    tell(lambda observer: observer.seen(Labels(namespace), version))
+
+
+# -- what log records say of where they come from --------------------------------------------------
+
+
+class LogContext(Protocol):
+    """Where a thread is: what its log records say besides their message."""
+
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def version(self) -> int | None: ...
+    @property
+    def batch(self) -> int | None: ...
+    @property
+    def phase(self) -> str | None: ...
+
+
+class LogPlace(NamedTuple):
+    """A ``LogContext`` that does not change."""
+
+    namespace: str
+    version: int | None = None
+    batch: int | None = None
+    phase: str | None = None
+
+
+FIELDS = ("namespace", "version", "batch", "phase")
+_here: contextvars.ContextVar[LogContext | None] = contextvars.ContextVar("tidegate_place", default=None)
+
+
+@contextlib.contextmanager
+def log_context(place: Any) -> Iterator[None]:
+    """Records that this thread logs meanwhile carry the place's fields; None: those around it."""
+    if place is None or not all(hasattr(place, field) for field in FIELDS):
+        yield
+        return
+    token = _here.set(place)
+    try:
+        yield
+    finally:
+        _here.reset(token)
+
+
+def _with_fields(record: logging.LogRecord) -> bool:
+    place = _here.get()
+    for field in FIELDS:
+        if not hasattr(record, field):
+            setattr(record, field, getattr(place, field, None))
+    return True
+
+
+logger.addFilter(_with_fields)
+logging.getLogger("tidegate.kafka").addFilter(_with_fields)

@@ -1,0 +1,42 @@
+"""Log records as JSON, one object per line, with the fields that the library's records carry.
+
+>>> import logging, sys
+>>> handler = logging.StreamHandler(sys.stdout)
+>>> handler.setFormatter(JsonFormatter())
+>>> logger = logging.getLogger("tidegate.example")
+>>> logger.addHandler(handler)
+>>> logger.warning("hello", extra={"namespace": "flights", "version": 3})  # doctest: +ELLIPSIS
+{"time": "...", "level": "WARNING", ..., "message": "hello", "namespace": "flights", "version": 3}
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+
+from tidegate.observe.events import FIELDS
+
+MORE = ("phases", "rows", "bytes")
+"""What the line of a version that became visible has besides."""
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record: time (UTC), level, logger, message, and what the record knows of
+    namespace, version, batch and phase. An exception's text stands in ``exception``.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line."""
+        at = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
+        shown = {
+            "time": at.isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        found = {name: getattr(record, name, None) for name in (*FIELDS, *MORE)}
+        shown |= {name: value for name, value in found.items() if value is not None}
+        if record.exc_info:
+            shown["exception"] = self.formatException(record.exc_info)
+        return json.dumps(shown, default=str)

@@ -1,0 +1,198 @@
+"""What differs between two readable versions of a namespace, row by row. ``Gate.diff`` makes it.
+
+>>> import tidegate
+>>> from tidegate.testing.example import write_flights
+>>> write_flights(wal="memory://diff", store="memory://diff")
+>>> gate = tidegate.connect("memory://diff", namespace="flights")
+>>> for change in gate.diff(2, 3):
+...     change.kind, change.table, change.key, change.before, change.after
+('removed', 'aircraft', 'N24211', {'carrier': 'UA', 'flights': 1}, None)
+('added', 'airports', 'JFK', None, {'departures': 1, 'delay': -1.0})
+>>> gate.diff(1, 3).counts()["airports"]
+DiffCounts(added=1, removed=0, changed=1)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tidegate.errors import ConfigError
+from tidegate.reader.rules import TableView
+from tidegate.reader.snapshot import Reader, Side
+from tidegate.sinks.diff import stored_differences, untouched
+from tidegate.values.decode import Value
+from tidegate.wal.record import TableSchema
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Change(NamedTuple):
+    """One row that differs. ``before`` is None where the key is new, ``after`` where it is gone."""
+
+    table: str
+    key: Any
+    before: Value | None
+    after: Value | None
+
+    @property
+    def kind(self) -> str:
+        """``added``, ``removed`` or ``changed``."""
+        return "added" if self.before is None else "removed" if self.after is None else "changed"
+
+
+class DiffCounts(NamedTuple):
+    """How many rows of one table differ."""
+
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+
+
+Sides = tuple[Side, Side]
+
+
+class Diff(Iterator[Change]):
+    """The rows that differ between two versions, in no particular order of tables and keys.
+
+    Rows are fetched as they are asked for; both versions are held until the last was given, or until
+    ``close``; it is a context manager too. One thread at a time. Values are compared as they are
+    stored, and decoded by the schema of their own version.
+
+    SnapshotExpiredError: one of the versions was retired, or could not be held.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        hold: Callable[[], contextlib.AbstractContextManager[Sides]],
+        tables: Iterable[str] | None = None,
+    ) -> None:
+        self._reader = reader
+        self._hold = hold
+        self._wanted = None if tables is None else sorted({tables} if isinstance(tables, str) else {*tables})
+        self.closed = False
+        self._exit = contextlib.ExitStack()
+        self._sides: Sides | None = None
+        self._changes: Iterator[Change] = iter(())
+
+    # -- rows ----------------------------------------------------------------------------------
+
+    def __next__(self) -> Change:
+        if self.closed:
+            raise StopIteration
+        if self._sides is None:
+            self._start()
+            self._changes = self._decoded()
+        try:
+            return next(self._changes)
+        except BaseException:
+            self.close()
+            raise
+
+    def counts(self) -> dict[str, DiffCounts]:
+        """How many of the rows not yet given differ, per table; no value is decoded."""
+        counts = dict.fromkeys(self.tables(), DiffCounts())
+        try:
+            for table, batch in self._batches():
+                new, gone = batch["before"].null_count, batch["after"].null_count
+                so_far = counts[table]
+                counts[table] = DiffCounts(
+                    so_far.added + new,
+                    so_far.removed + gone,
+                    so_far.changed + batch.num_rows - new - gone,
+                )
+        finally:
+            self.close()
+        return counts
+
+    def tables(self) -> list[str]:
+        """The tables that are compared: those asked for, or all that either version has.
+
+        ConfigError: a table that was asked for is in neither, and which there are.
+        """
+        there = self._there()
+        for name in self._wanted or ():
+            if name not in there:
+                raise self._in_neither(name)
+        return sorted(there) if self._wanted is None else self._wanted
+
+    def _there(self) -> set[str]:
+        return {name for side in self._start() if side.entry is not None for name in side.entry.tables}
+
+    def _in_neither(self, table: str) -> ConfigError:
+        before, after = self._start()
+        there = ", ".join(sorted(self._there())) or "none"
+        return ConfigError(
+            f"there is no table {table!r} at version {before.version} nor at {after.version} of namespace"
+            f" {self._reader.identity.name}; the tables there are: {there}"
+        )
+
+    def schema(self, table: str) -> TableSchema:
+        """The table's schema at the newer of the two versions that has it. ConfigError: neither has it."""
+        before, after = sorted(self._start(), key=lambda side: side.version)
+        view = self._view(after, table) or self._view(before, table)
+        if view is None:
+            raise self._in_neither(table)
+        return view.values.schema
+
+    def close(self) -> None:
+        """Let the versions go; no more rows are given. May be repeated."""
+        self.closed = True
+        self._changes = iter(())
+        self._exit.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- how they are found ----------------------------------------------------------------------
+
+    def _start(self) -> Sides:
+        if self._sides is None:
+            self._sides = self._exit.enter_context(self._hold())
+        return self._sides
+
+    def _batches(self) -> Iterator[tuple[str, Any]]:
+        """Differing rows as they are stored: the table, and a batch of ``sinks.differences.DIFFERENCES``."""
+        before, after = self._start()
+        older, newer = sorted((before, after), key=lambda side: side.version)
+        store = self._reader.store
+        if newer.entry is None or newer.version == older.version:
+            self.tables()
+            return
+        same = untouched(store, older.entry, newer.entry)
+        for table in self.tables():
+            for group in () if table in same else range(self._reader.identity.key_groups):
+                before.check()
+                after.check()
+                for batch in stored_differences(store, table, group, before.entry, after.entry):
+                    before.check()
+                    after.check()
+                    yield table, batch
+
+    def _decoded(self) -> Iterator[Change]:
+        before, after = self._start()
+        for table, batch in self._batches():
+            was, now = self._view(before, table), self._view(after, table)
+            known = was or now
+            if known is None:
+                msg = f"table {table} differs between two versions that do not have it"
+                raise AssertionError(msg)
+            columns = (batch.column(name).to_pylist() for name in ("key", "before", "after"))
+            for key, old, new in zip(*columns, strict=True):
+                yield Change(
+                    table,
+                    known.values.decode_key(key),
+                    None if was is None or old is None else was.decode(key, old),
+                    None if now is None or new is None else now.decode(key, new),
+                )
+
+    def _view(self, side: Side, table: str) -> TableView | None:
+        if side.entry is None or table not in side.entry.tables:
+            return None
+        return self._reader.held(side.entry, table, side.check).view

@@ -1,0 +1,68 @@
+"""Reading from anywhere: ``connect`` and the gate it gives. Needs neither Spark nor Java.
+
+>>> import tidegate
+>>> from tidegate.testing.example import write_flights
+>>> write_flights(wal="memory://client", store="memory://client")  # three batches of a writer
+>>> gate = tidegate.connect("memory://client", namespace="flights")
+>>> gate.version()
+3
+>>> gate.table("aircraft").get("N14228")
+{'carrier': 'UA', 'flights': 2}
+>>> with gate.snapshot(version=2) as snap:
+...     snap.table("aircraft").get_many(["N14228", "N24211", "N0"])
+{'N14228': {'carrier': 'UA', 'flights': 2}, 'N24211': {'carrier': 'UA', 'flights': 1}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidegate.base.clock import Clock
+from tidegate.base.deadline import one_call
+from tidegate.reader import rules
+from tidegate.reader.alias_gate import AliasGate
+from tidegate.reader.gate import Gate
+from tidegate.reader.snapshot import Reader
+from tidegate.sinks.aliases import Target
+from tidegate.sinks.open_store import open_store
+
+
+def connect(
+    url: str, namespace: str, options: Mapping[str, Any] | None = None, *, clock: Clock | None = None
+) -> Gate:
+    """A gate to one namespace in the store at ``url``; ``options`` are the store client's own.
+
+    ``namespace`` may be an alias (``AliasGate``): then each call reads the namespace that it names as the
+    call begins. Nothing is written. ConfigError: the URL or an option does not fit, or there is no such
+    namespace. StoreUnavailableError: no answer.
+
+    >>> connect("memory://nowhere", namespace="flights")
+    Traceback (most recent call last):
+    tidegate.errors.ConfigError: there is no namespace 'flights' in store memory://nowhere...
+    """
+    rules.check_url(url)
+    clock = clock or Clock()
+    store = open_store(url, namespace, options, clock)
+    try:
+        with one_call():
+            found = store.identity()
+            if found is None and store.aliases().get(namespace) is not None:
+                return AliasGate(namespace, store, lambda target: gate_of(url, target, options, clock))
+            identity = rules.checked_identity(found, store.where, url, namespace)
+        return Gate(Reader(store, identity, clock))
+    except BaseException:
+        store.close()
+        raise
+
+
+def gate_of(url: str, target: Target, options: Mapping[str, Any] | None, clock: Clock) -> Gate:
+    """For ``AliasGate``: a gate to what an alias names. ConfigError: it is not there, or another one of its
+    name is.
+    """
+    store = open_store(url, target.namespace, options, clock)
+    try:
+        return Gate(Reader(store, rules.checked_target(store.identity(), store.where, target), clock))
+    except BaseException:
+        store.close()
+        raise

@@ -1,0 +1,498 @@
+"""The rules that every reader goes by, in threads or in an event loop: checks, choices, errors. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from tidegate.base.deadline import check_ends
+from tidegate.base.source_offsets import Offsets, checked_offsets, passed
+from tidegate.base.urls import redact
+from tidegate.errors import (
+    BadRecordError,
+    ConfigError,
+    CorruptError,
+    SnapshotExpiredError,
+    VersionRegressedError,
+    WaitTimeoutError,
+)
+from tidegate.keys.groups import encode_key
+from tidegate.sinks.aliases import Target
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.sinks.rules.reads import shown_bytes
+from tidegate.sinks.sqlite.discovery import has_instead
+from tidegate.values.decode import EPOCH, Value, Values, described, values_of
+from tidegate.wal.record import (
+    BatchOrigin,
+    ImportOrigin,
+    LoadOrigin,
+    Origin,
+    RestoreOrigin,
+    TableSchema,
+)
+
+LEASE_S = 60.0
+"""So long a version stays held without a sign of life from the snapshot's process, unless asked otherwise."""
+LEASE_MAX_S = 86_400.0
+Looking = TypeVar("Looking")
+WAIT_FIRST_S, WAIT_MOST_S = 0.001, 0.05
+LOOKS = 2
+CALL_KEYS = 100_000
+"""So many keys are asked for within one deadline; more are asked for in parts, each with its own."""
+TRIES = 5
+"""So often a read of the newest version starts over when that version is retired under it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VersionInfo:
+    """One visible version: where it comes from, when, and how many changes it made per table.
+
+    ``batch`` is Spark's batch id, None when the version is not a micro-batch; ``origin`` says
+    what it is in words; ``parallelism`` how many tasks staged it, None when the store was not told.
+    Times are UTC: ``decided_at`` by the writer's clock, ``published_at`` by the store's.
+    """
+
+    version: int
+    batch: int | None
+    origin: str
+    decided_at: datetime.datetime
+    published_at: datetime.datetime
+    changes: dict[str, int]
+    parallelism: int | None = None
+
+
+def info_of(entry: CatalogEntry) -> VersionInfo:
+    """What ``history`` says of a version."""
+    origin = entry.origin
+    return VersionInfo(
+        entry.version,
+        origin.batch_id if isinstance(origin, BatchOrigin) else None,
+        _in_words(origin),
+        moment(entry.decided_at_us),
+        moment(entry.published_at_us),
+        dict(entry.changes),
+        max((tasks for parts in entry.parallelism.values() for tasks in parts.values()), default=None),
+    )
+
+
+def _in_words(origin: Origin) -> str:
+    match origin:
+        case BatchOrigin(batch_id=batch_id):
+            return f"batch {batch_id}"
+        case LoadOrigin(token=token):
+            return f"load {token}"
+        case ImportOrigin(digest=digest):
+            return f"import {digest}"
+        case _:
+            return f"restore of version {origin.version}"
+
+
+def moment(microseconds: int) -> datetime.datetime:
+    """The aware datetime (UTC) of so many microseconds since the epoch."""
+    return EPOCH + datetime.timedelta(microseconds=microseconds)
+
+
+# -- connecting -----------------------------------------------------------------------------------
+
+
+def check_url(url: object) -> None:
+    """ConfigError: the URL is no text."""
+    if not isinstance(url, str):
+        raise ConfigError(f"the store's URL is {url!r}; it must be text, as in sqlite:///path")
+
+
+def checked_identity(identity: Identity | None, where: str, url: str, namespace: str) -> Identity:
+    """The namespace that was found. ConfigError: there is none, or its format is not known here."""
+    if identity is None:
+        raise ConfigError(
+            f"there is no namespace {namespace!r} in store {redact(url)}: check both; a query with"
+            " tidegate's VersionedSink makes it at its first batch, and so does"
+            f" `tidegate init --namespace {namespace} --store {redact(url)} --wal URL`"
+            f"{has_instead(url, namespace)}"
+        )
+    if identity.format != 1:
+        raise ConfigError(
+            f"{where} has format {identity.format}, this release knows format 1: upgrade tidegate"
+        )
+    return identity
+
+
+def checked_target(identity: Identity | None, where: str, target: Target) -> Identity:
+    """The namespace that an alias names. ConfigError: it is not there, or another one of its name is."""
+    if identity is None or identity.uuid != target.uuid:
+        there = "nothing" if identity is None else f"another one of that name ({identity.uuid})"
+        raise ConfigError(
+            f"{where}: an alias names namespace {target.namespace} ({target.uuid}), and {there} is here: set"
+            " the alias again with `tidegate alias set`"
+        )
+    return checked_identity(identity, where, "", target.namespace)
+
+
+def checked_alias(target: Target | None, where: str, alias: str) -> Target:
+    """What an open gate's alias names. ConfigError: it was dropped."""
+    if target is None:
+        raise ConfigError(
+            f"{where}: there is no alias {alias!r} any more: set it again with `tidegate alias set`"
+        )
+    return target
+
+
+# -- arguments ------------------------------------------------------------------------------------
+
+
+def check_whole_number(what: str, value: object) -> None:
+    """ConfigError: it is not 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{what} is {value!r}; it must be a whole number, 1 or more")
+
+
+def keys_of(keys: Iterable[Any]) -> list[Any]:
+    """The keys of ``get_many``. ConfigError: one key instead of several, of which text is one."""
+    if isinstance(keys, str | bytes | bytearray | memoryview) or not isinstance(keys, Iterable):
+        raise ConfigError(f"get_many takes several keys, as in [{keys!r}]; of one key: get({keys!r})")
+    return list(keys)
+
+
+def check_snapshot(version: object, as_of: object, lease_s: object) -> None:
+    """ConfigError: the arguments of a snapshot do not fit, as far as can be told without the store."""
+    if version is not None and as_of is not None:
+        raise ConfigError("a snapshot takes a version or as_of, not both")
+    fits = isinstance(lease_s, int | float) and not isinstance(lease_s, bool)
+    if not fits or not 0 < lease_s <= LEASE_MAX_S:  # type: ignore[operator]
+        raise ConfigError(f"lease_s is {lease_s!r}; it must be seconds above 0, {LEASE_MAX_S:,.0f} at most")
+    if as_of is not None and (not isinstance(as_of, datetime.datetime) or as_of.utcoffset() is None):
+        raise ConfigError(
+            f"as_of is {as_of!r}; it must be a datetime with a time zone, as in datetime.now(timezone.utc)"
+        )
+    if version is not None:
+        check_whole_number("version", version)
+
+
+# -- versions -------------------------------------------------------------------------------------
+
+
+def check_seen(where: str, before: Pointer, pointer: Pointer) -> None:
+    """I9. VersionRegressedError: the store shows less than was seen before it was asked, or another
+    history.
+    """
+    if pointer.visible < before.visible:
+        raise VersionRegressedError(
+            f"{where} shows version {pointer.visible}, this client has already seen"
+            f" version {before.visible}: the store lost versions (an old copy, a failover). Restart the"
+            " writer or run `tidegate recover`; connect again to read the older version knowingly"
+        )
+    if pointer.visible == before.visible and pointer.digest != before.digest:
+        raise VersionRegressedError(
+            f"{where} shows version {pointer.visible} with digest {pointer.digest},"
+            f" this client has seen it with digest {before.digest}: the store holds another history now;"
+            " find out what replaced it, then connect again"
+        )
+
+
+def is_of(entry: CatalogEntry | None, pointer: Pointer) -> bool:
+    """Whether this is the catalog's entry of the pointer's version."""
+    return entry is not None and (entry.version, entry.digest) == (pointer.visible, pointer.digest)
+
+
+def check_entry(where: str, entry: CatalogEntry, pointer: Pointer) -> None:
+    """CorruptError: pointer and catalog do not say the same."""
+    if entry.digest != pointer.digest:
+        raise CorruptError(
+            f"{where}: version {pointer.visible} has digest {pointer.digest} in"
+            f" the pointer, {entry.digest} in the catalog: restore the store from a copy"
+        )
+
+
+def check_there(where: str, version: int, pointer: Pointer) -> None:
+    """What became of a version that the catalog did not have; the pointer was read after it.
+
+    SnapshotExpiredError: it was retired. VersionRegressedError: a server came back without it. Neither
+    proves that nothing is wrong: a server that lost the version may have got it back just before the pointer
+    was read, and then the catalog has it, too.
+    """
+    check_kept(where, version, pointer.horizon)
+    if version > pointer.visible:
+        raise VersionRegressedError(
+            f"{where}: version {version} was visible, now it is {pointer.visible}: the store lost it, and has"
+            " not been repaired yet"
+        )
+
+
+def no_entry(where: str, version: int) -> CorruptError:
+    """The error for a visible version that the catalog does not have, looked for twice."""
+    return CorruptError(
+        f"{where}: version {version} is visible and has no entry in the catalog: on Redis"
+        " `tidegate repair` puts it back from the log; else restore the store from a copy, or start a new"
+        " namespace"
+    )
+
+
+def check_is_visible(version: int, visible: int, namespace: str) -> None:
+    """ConfigError: the version is not visible yet."""
+    if version > visible:
+        raise ConfigError(
+            f"version {version} of namespace {namespace} is not visible yet, the visible version is"
+            f" {visible}: in Python, gate.wait_for({version}) waits for it"
+        )
+
+
+def newest_of(pointer: Pointer, namespace: str) -> int:
+    """The version that a snapshot holds unless asked otherwise. ConfigError: the store is being filled."""
+    if pointer.filling_at:
+        raise no_version_yet(namespace)
+    return pointer.visible
+
+
+def check_kept(where: str, version: int, horizon: int) -> None:
+    """SnapshotExpiredError: the version is below the horizon, which was read after the lease was taken."""
+    if horizon > version:
+        raise expired(where, version, horizon)
+
+
+def version_as_of(entries: list[CatalogEntry], as_of: datetime.datetime, namespace: str) -> int:
+    """The newest of these that was decided by then. ConfigError: none was. SnapshotExpiredError: it was
+    retired.
+    """
+    us = (as_of - EPOCH) // datetime.timedelta(microseconds=1)
+    by_then = [entry.version for entry in entries if entry.decided_at_us <= us]
+    if by_then:
+        return by_then[-1]
+    if not entries:
+        raise no_version_yet(namespace)
+    oldest = entries[0]
+    first = f"version {oldest.version}, decided at {moment(oldest.decided_at_us).isoformat()}"
+    if oldest.version == 1:
+        raise ConfigError(f"namespace {namespace} had no version at {as_of.isoformat()}: {first}, is first")
+    raise SnapshotExpiredError(
+        f"what was visible at {as_of.isoformat()} was retired: {first}, is the oldest that can be read;"
+        " keep_versions at the writer says how many are kept"
+    )
+
+
+Awaited = int | dict[tuple[str, int], int]
+"""A version, or offsets of records by topic and partition."""
+WITHOUT_OFFSETS_MAX = 20
+"""So many versions that are no batch (loads) are looked behind for the last batch's offsets."""
+
+
+def awaited(version: int | None, offsets: Offsets | None, timeout: float) -> Awaited:
+    """What ``wait_for`` waits for. ConfigError: its arguments do not fit."""
+    check_ends("timeout", timeout)
+    if (version is None) == (offsets is None):
+        raise ConfigError("wait_for takes a version or offsets, as in wait_for(offsets={'orders': {0: 41}})")
+    if version is not None:
+        check_whole_number("version", version)
+        return version
+    return checked_offsets(offsets)
+
+
+def offsets_stand_in(visible: int) -> tuple[int, int]:
+    """The versions whose entries say how far the writer's query has read, oldest and newest."""
+    return max(visible - WITHOUT_OFFSETS_MAX, 0), visible
+
+
+def have_passed(entries: list[CatalogEntry], wanted: dict[tuple[str, int], int]) -> bool:
+    """Whether the last of these versions holds a batch that has read all the records, or follows one."""
+    return passed(offsets_at(entries), wanted)
+
+
+def offsets_at(entries: list[CatalogEntry]) -> str:
+    """How far the writer's query had read at the last of these versions; '' where that is not told. What lies
+    behind a restored version says nothing: it may be what the restore undid.
+    """
+    for entry in reversed(entries):
+        if entry.source_offsets or isinstance(entry.origin, RestoreOrigin):
+            return entry.source_offsets
+    return ""
+
+
+def oldest_of(limit: int | None, visible: int) -> int:
+    """The first version that ``history`` asks the catalog for."""
+    return 0 if limit is None else max(0, visible - limit + 1)
+
+
+def pause_of(before: float, took_s: float, *, told: bool) -> float:
+    """How long ``wait_for`` pauses before it looks again, after the store slept so long for it.
+
+    None at all when the store woke it. Else, where the store cannot tell, or tells at once of what the
+    pointer does not show, a little more than ``before``.
+    """
+    if told and took_s >= WAIT_FIRST_S:
+        return 0.0
+    return min(max(WAIT_FIRST_S, 2 * before), WAIT_MOST_S)
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+def expired(where: str, version: int, horizon: int) -> SnapshotExpiredError:
+    """The error for a version below the horizon."""
+    return SnapshotExpiredError(
+        f"{where}: version {version} was retired, the oldest that can be read is {horizon}: take a"
+        " newer one; keep_versions at the writer says how many are kept"
+    )
+
+
+def no_version_yet(namespace: str) -> ConfigError:
+    """The error for reads before the first version."""
+    return ConfigError(
+        f"namespace {namespace} has no visible version yet: the first batch makes version 1, and"
+        " gate.wait_for(1) in Python waits for it"
+    )
+
+
+def waited(wanted: Awaited, timeout: float, visible: int, namespace: str) -> WaitTimeoutError:
+    """The error for what did not come in time."""
+    if isinstance(wanted, int):
+        what = f"version {wanted} of namespace {namespace} was"
+    else:
+        shown = ", ".join(f"{topic}-{partition}@{offset}" for (topic, partition), offset in wanted.items())
+        what = f"what namespace {namespace} reads from {shown} was"
+    return WaitTimeoutError(
+        f"{what} not visible within {timeout} s, the"
+        f" visible version is {visible}: wait longer, or see with `tidegate status` whether a"
+        " writer is running"
+    )
+
+
+def gate_closed(where: str) -> ConfigError:
+    """The error for a gate that was closed."""
+    return ConfigError(f"this gate to {where} was closed: connect again")
+
+
+def snapshot_closed(version: int) -> ConfigError:
+    """The error for a snapshot that was closed."""
+    return ConfigError(f"this snapshot of version {version} was closed: take a new one")
+
+
+# -- a table at one version -----------------------------------------------------------------------
+
+
+class OptimisticRead(Generic[Looking]):
+    """For a read of the newest version that does not look first: it looks while it reads.
+
+    ``pointer`` is what it saw, None as long as nothing was read.
+    """
+
+    __slots__ = ("pointer", "store")
+
+    def __init__(self, store: Looking) -> None:
+        self.store = store
+        self.pointer: Pointer | None = None
+
+
+class TableView(NamedTuple):
+    """One table at one version: how its keys are encoded and its rows decoded.
+
+    ``at_us`` is when the version was decided: what has expired by then is absent at this version, today
+    and whenever it is read.
+    """
+
+    where: str
+    name: str
+    version: int
+    start: int
+    at_us: int
+    key_groups: int
+    values: Values
+
+    def encode(self, key: Any) -> bytes:
+        """The key's bytes. BadRecordError names the table and what its key is made of."""
+        types = self.values.key_types
+        single = len(types) == 1
+        if not single and not isinstance(key, tuple | list):
+            raise BadRecordError(f"table {self.name}: {key!r} is no key here; {self._expected()}")
+        try:
+            return encode_key((key,) if single else key, types)
+        except (BadRecordError, UnicodeEncodeError) as error:
+            raise BadRecordError(f"table {self.name}: {error}; {self._expected()}") from None
+
+    def _expected(self) -> str:
+        columns = self.values.schema.key
+        if len(columns) == 1:
+            return f"a key is one value ({described(columns)})"
+        return f"a key is a tuple of {len(columns)} values ({described(columns)})"
+
+    def asked(self, keys: Iterable[Any]) -> dict[bytes, Any]:
+        """What to ask the store for: the keys by their bytes."""
+        return {self.encode(key): hashable(key) for key in keys}
+
+    def parts(self, asked: dict[bytes, Any]) -> Iterator[dict[bytes, Any]]:
+        """So many keys at a time as share one deadline: all of them, unless there are very many."""
+        if len(asked) <= CALL_KEYS:
+            yield asked
+            return
+        pairs = list(asked.items())
+        for at in range(0, len(pairs), CALL_KEYS):
+            yield dict(pairs[at : at + CALL_KEYS])
+
+    def found(self, asked: Mapping[bytes, Any], contents: Any) -> dict[Any, Value]:
+        """Values by key from the store's answer; absent ones are left out."""
+        return {
+            key: self.decode(encoded, content)
+            for (encoded, key), content in zip(asked.items(), contents.to_pylist(), strict=True)
+            if content is not None
+        }
+
+    def rows(self, batch: Any) -> Iterable[tuple[Any, Value]]:
+        """The rows of one record batch, decoded one by one."""
+        keys, contents = (batch.column(name).to_pylist() for name in ("key", "value"))
+        for key, content in zip(keys, contents, strict=True):
+            yield self._key(key), self.decode(key, content)
+
+    def _key(self, key: bytes) -> Any:
+        try:
+            return self.values.decode_key(key)
+        except CorruptError as error:
+            raise CorruptError(f"{self.where}, table {self.name}: {error}") from error
+
+    def decode(self, key: bytes, content: bytes) -> Value:
+        """The value. CorruptError names the table and the key."""
+        try:
+            return self.values.decode(content)
+        except CorruptError as error:
+            raise CorruptError(f"{self.where}, table {self.name}, key {shown_bytes(key)}: {error}") from error
+
+
+def view_of(
+    where: str, identity: Identity, entry: CatalogEntry, table: str, schemas: Mapping[str, TableSchema]
+) -> TableView | None:
+    """A table at the entry's version; None: its schema is not among these.
+
+    ConfigError: the table is not there, and which tables are.
+    """
+    if table not in entry.tables:
+        there = ", ".join(sorted(entry.tables)) or "none"
+        raise ConfigError(
+            f"there is no table {table!r} at version {entry.version} of namespace {identity.name};"
+            f" the tables there are: {there}"
+        )
+    at = entry.tables[table]
+    if at.schema_id not in schemas:
+        return None
+    try:
+        values = values_of(schemas[at.schema_id])
+    except ConfigError as error:
+        raise ConfigError(f"{where}, table {table}, schema {at.schema_id}: {error}") from None
+    return TableView(where, table, entry.version, at.start, entry.decided_at_us, identity.key_groups, values)
+
+
+def no_schema(where: str, version: int, table: str, schema_id: str) -> CorruptError:
+    """The error for a table whose schema a store does not have that holds the version."""
+    return CorruptError(
+        f"{where}: schema {schema_id} of table {table} at version {version} is"
+        " missing: restore the store from a copy, or start a new namespace"
+    )
+
+
+def hashable(key: Any) -> Any:
+    """The key as it stands in an answer's dict."""
+    if isinstance(key, list | tuple):
+        try:
+            hash(whole := tuple(key))
+        except (TypeError, ValueError):  # one of its parts is a bytearray, or a view of one
+            return tuple(map(hashable, key))
+        return whole
+    return bytes(key) if isinstance(key, bytearray | memoryview) else key

@@ -1,0 +1,126 @@
+"""The part of ``tidegate status`` about the log: its size, and until when it keeps what is needed (T18)."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from typing import Any
+
+from tidegate.base.text import shown_bytes, time_of
+from tidegate.errors import TidegateError
+from tidegate.values.decode import EPOCH
+from tidegate.wal.fold import fact_of
+from tidegate.wal.log import Log, LogSize
+from tidegate.wal.record import Folded
+
+NEAR = 0.1
+"""Less than so much of the retention is left: somebody should know."""
+ENDLESS_S = 1_000 * 365 * 86_400
+"""A longer retention is none: its end is no date any more."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What a log says of itself; where it does not answer, why."""
+
+    size: LogSize | None
+    retention_s: float | None
+    why_no_size: str = ""
+    why_no_retention: str = ""
+
+    def warnings(self) -> list[str]:
+        """What could not be found out."""
+        told = (("size", self.why_no_size), ("retention", self.why_no_retention))
+        return [f"the log's {what} is not known: {why}" for what, why in told if why]
+
+
+def look_at(log: Log) -> LogFacts:
+    """Size and retention. That one of them cannot be read fails nothing: it is said."""
+    size, retention_s, no_size, no_retention = None, None, "", ""
+    try:
+        size = log.size()
+    except (TidegateError, OSError) as error:
+        no_size = str(error)
+    try:
+        retention_s = log.retention_s()
+    except (TidegateError, OSError) as error:
+        no_retention = str(error)
+    return LogFacts(size, retention_s, no_size, no_retention)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Deadline:
+    """When the log may forget the oldest version that waits: what comes too late is lost."""
+
+    version: int
+    at: datetime.datetime
+    left_s: float
+    near: bool
+
+    @property
+    def passed(self) -> bool:
+        """Whether the log may have forgotten it already."""
+        return self.left_s <= 0
+
+    def told(self) -> str:
+        """The deadline as a problem or a warning, and what to do."""
+        when = time_of(self.at)
+        if self.passed:
+            return (
+                f"version {self.version} is decided and not visible, and the log may have forgotten it since"
+                f" {when}: run `tidegate recover` at once, and give the log a longer retention"
+            )
+        return (
+            f"version {self.version} is decided and not visible, and the log may forget it in"
+            f" {span(self.left_s)}, at {when}: run `tidegate recover`, or give the log a longer retention"
+        )
+
+
+def deadline_of(facts: LogFacts, state: Folded | None, visible: int, now_us: int) -> Deadline | None:
+    """Until when the oldest decided version that is not visible must be applied; None: no such limit.
+
+    Of a version so old that the fold has forgotten its time, the oldest time that is known
+    counts: the deadline is then at the latest that one.
+    """
+    if facts.retention_s is None or facts.retention_s > ENDLESS_S:
+        return None
+    if state is None or state.last_version <= visible:
+        return None
+    oldest = fact_of(state, visible + 1) or state.recent[0]
+    end_us = oldest.decided_at_us + round(facts.retention_s * 1e6)
+    left_s = (end_us - now_us) / 1e6
+    at = EPOCH + datetime.timedelta(microseconds=end_us)
+    return Deadline(visible + 1, at, left_s, left_s < NEAR * facts.retention_s)
+
+
+def as_json(facts: LogFacts, deadline: Deadline | None) -> dict[str, Any]:
+    """The facts under the names of ``tidegate status --json``."""
+    return {
+        "log_decisions_bytes": facts.size and facts.size.decisions_bytes,
+        "log_changelog_bytes": facts.size and facts.size.changelog_bytes,
+        "log_retention_s": facts.retention_s,
+        "apply_before": deadline and deadline.at,
+    }
+
+
+def as_pairs(facts: LogFacts, deadline: Deadline | None) -> list[tuple[str, str]]:
+    """The facts for people."""
+    size = f"not known: {facts.why_no_size}"
+    if facts.size is not None:
+        decisions, staged = map(shown_bytes, facts.size)
+        size = f"decision log {decisions}, change-log {staged}"
+    kept = "nothing is lost by age"
+    if facts.why_no_retention:
+        kept = f"not known: {facts.why_no_retention}"
+    elif facts.retention_s is not None:
+        waits = deadline and f"version {deadline.version} must be applied before {time_of(deadline.at)}"
+        kept = f"{span(facts.retention_s)}; {waits or 'nothing waits'}"
+    return [("log size", size), ("log keeps", kept)]
+
+
+def span(seconds: float) -> str:
+    """A length of time for people."""
+    for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.1f} {unit}".replace(".0 ", " ")
+    return f"{seconds:,.0f} s"

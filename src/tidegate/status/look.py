@@ -1,0 +1,167 @@
+"""One look at a namespace in stores and log, for ``tidegate status``. Writes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tidegate.base.clock import Clock
+from tidegate.errors import TidegateError
+from tidegate.options import StoreRef
+from tidegate.reader.rules import no_schema
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.sinks.store import Store
+from tidegate.status import log_size
+from tidegate.status.fit import misfit
+from tidegate.status.stores import StoreRow, look_at_stores, no_namespace, problems_of, with_log
+from tidegate.values.decode import described
+from tidegate.wal.catch_up import catch_up
+from tidegate.wal.fold import View
+from tidegate.wal.log import Log
+from tidegate.wal.open_log import open_log
+
+
+class InStore(NamedTuple):
+    """What the first store that answers says; ``newest`` is the visible version, if any."""
+
+    identity: Identity | None
+    pointer: Pointer
+    newest: CatalogEntry | None
+    tables: list[dict[str, Any]]
+
+
+class InLog(NamedTuple):
+    """What the log says."""
+
+    view: View
+    facts: log_size.LogFacts
+    deadline: log_size.Deadline | None
+
+
+class Look(NamedTuple):
+    """How a namespace stands. ``rows`` has a row for each store; ``several``: they are worth telling."""
+
+    namespace: str
+    at_us: int
+    in_store: InStore
+    in_log: InLog | None
+    rows: list[StoreRow]
+    several: bool
+    problems: list[str]
+    warnings: list[str]
+
+
+class Places:
+    """Stores and log of one namespace, open from one look to the next.
+
+    The log is folded on from where it was, so a look costs what is new, and memory does not grow. What
+    failed is opened anew by the next look.
+    """
+
+    def __init__(
+        self, ats: Sequence[StoreRef], namespace: str, wal: str | None, wal_options: dict[str, Any]
+    ) -> None:
+        self._ats, self._namespace = ats, namespace
+        self._wal, self._wal_options = wal, wal_options
+        self._stores: dict[str, Store] = {}
+        self._log: Log | None = None
+        self._view = View()
+        self._clock = Clock()
+
+    def look(self) -> Look:
+        """How it stands now. ConfigError: there is no such namespace. Others: it could not be read."""
+        try:
+            return self._look()
+        except TidegateError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Release stores and log."""
+        stores, log = list(self._stores.values()), self._log
+        self._stores, self._log, self._view = {}, None, View()
+        with contextlib.ExitStack() as closing:
+            for store in stores:
+                closing.callback(store.close)
+            if log is not None:
+                closing.callback(log.close)
+
+    def _look(self) -> Look:
+        # The store first: what is visible was decided before, so a log read later must have it.
+        primary, rows = look_at_stores(self._ats, self._namespace, self._opened)
+        if self._wal is None:  # nothing else tells of the namespace
+            primary = next((at for at, row in zip(self._ats, rows, strict=True) if row.identity), primary)
+        with self._opened(primary) as store:
+            in_store = _in_store(store)
+        in_log = None if self._wal is None else self._in_log(self._wal, in_store.pointer.visible)
+        state = in_log.view.state if in_log else None
+        if in_store.identity is None and state is None:
+            answered = [at.url for at, row in zip(self._ats, rows, strict=True) if row.pointer is not None]
+            raise no_namespace(self._namespace, *answered, *([self._wal] if self._wal else []))
+        problems, warnings = ([], []) if in_log is None else _found_out(in_store, in_log)
+        rows = with_log(rows, state)
+        several = len(rows) > 1 or (state is not None and bool(state.stores))
+        problems += problems_of(rows) if several else []
+        return Look(
+            self._namespace, self._clock.now_us(), in_store, in_log, rows, several, problems, warnings
+        )
+
+    @contextlib.contextmanager
+    def _opened(self, at: StoreRef) -> Iterator[Store]:
+        if at.name not in self._stores:
+            self._stores[at.name] = open_store(at.url, self._namespace, at.options)
+        try:
+            yield self._stores[at.name]
+        except TidegateError:
+            self._stores.pop(at.name).close()
+            raise
+
+    def _in_log(self, url: str, visible: int) -> InLog:
+        if self._log is None:
+            self._log = open_log(url, self._namespace, self._wal_options)
+        self._view = catch_up(self._view, self._log)
+        facts = log_size.look_at(self._log)
+        deadline = log_size.deadline_of(facts, self._view.state, visible, self._clock.now_us())
+        return InLog(self._view, facts, deadline)
+
+
+def _in_store(store: Store) -> InStore:
+    identity = store.identity()
+    pointer = Pointer() if identity is None else store.pointer()
+    entries = store.catalog(pointer.visible, pointer.visible) if pointer.visible else []
+    return InStore(
+        identity, pointer, entries[0] if entries else None, _tables(store, entries[0]) if entries else []
+    )
+
+
+def _tables(store: Store, entry: CatalogEntry) -> list[dict[str, Any]]:
+    schemas = store.schemas()
+    found = []
+    for name, at in sorted(entry.tables.items()):
+        schema = schemas.get(at.schema_id)
+        if schema is None:
+            raise no_schema(store.where, entry.version, name, at.schema_id)
+        found.append(
+            {
+                "name": name,
+                "key": {column.name: column.type for column in schema.key},
+                "value": {column.name: column.type for column in schema.value},
+                "value_format": schema.value_format,
+                "schema_id": at.schema_id,
+                "emptied_at": at.start,
+                "shown": (described(schema.key), described(schema.value)),
+            }
+        )
+    return found
+
+
+def _found_out(in_store: InStore, in_log: InLog) -> tuple[list[str], list[str]]:
+    """What is wrong, and what may become so."""
+    problem = misfit(in_log.view.state, in_store.identity, in_store.pointer)
+    problems = [] if problem is None else [problem]
+    warnings, deadline = in_log.facts.warnings(), in_log.deadline
+    if deadline is not None and (deadline.near or deadline.passed):
+        (problems if deadline.passed else warnings).append(deadline.told())
+    return problems, warnings

@@ -1,0 +1,172 @@
+"""A row for each store of a namespace: what is visible there, how far behind, whether it answers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from tidegate.base.text import time_of
+from tidegate.base.urls import redact
+from tidegate.errors import ConfigError, TidegateError
+from tidegate.options import StoreRef
+from tidegate.reader.rules import moment
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import Identity, Pointer
+from tidegate.sinks.sqlite.discovery import has_instead
+from tidegate.sinks.store import Store
+from tidegate.status.fit import misfit
+from tidegate.wal.fold import fact_of
+from tidegate.wal.record import Folded
+
+
+class StoreRow(msgspec.Struct, frozen=True):
+    """One store. ``pointer`` None: it does not answer, which ``error`` tells, or was not given.
+
+    ``lag`` and ``behind_since_us`` come from the log: how many decided versions it lacks, and when the
+    first of these was decided.
+    """
+
+    name: str
+    url: str = ""
+    given: bool = True
+    listed: bool | None = None
+    identity: Identity | None = None
+    pointer: Pointer | None = None
+    error: str = ""
+    lag: int | None = None
+    behind_since_us: int | None = None
+    problem: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        since = self.behind_since_us
+        return {
+            "name": self.name,
+            "url": self.url or None,
+            "listed": self.listed,
+            "visible": self.pointer and self.pointer.visible,
+            "horizon": self.pointer and self.pointer.horizon,
+            "filling_at": (self.pointer and self.pointer.filling_at) or None,
+            "lag": self.lag,
+            "behind_since": since and moment(since).isoformat(),
+            "heartbeat_age_s": self.pointer and self.pointer.heartbeat_age_s,
+            "error": self.error or None,
+        }
+
+    def cells(self) -> tuple[Any, ...]:
+        """For people."""
+        visible = "not known" if self.pointer is None else self.pointer.visible or "none yet"
+        return (self.name, self.url or "not given", visible, _dash(self.lag), self._stands())
+
+    def _stands(self) -> str:
+        if not self.given:
+            return "in the log's list, not given here"
+        if self.error:
+            return f"unreachable: {self.error}"
+        if self.problem:
+            return self.problem
+        if self.listed is False:
+            return "not in the log's list: `tidegate store add`"
+        if self.identity is None:
+            return "empty: filled by the query, or by `tidegate recover`" if self.listed else "empty"
+        since = f" since {time_of(moment(self.behind_since_us))}" if self.behind_since_us else ""
+        if self.pointer is not None and self.pointer.filling_at:
+            return f"being filled at version {self.pointer.filling_at}"
+        return f"behind{since}" if self.lag else "at the log's end" if self.lag == 0 else "answers"
+
+
+def _dash(value: int | None) -> Any:
+    return "-" if value is None else value
+
+
+Opened = Callable[[StoreRef], contextlib.AbstractContextManager[Store]]
+
+
+def look_at_stores(
+    ats: Sequence[StoreRef], namespace: str, opened: Opened | None = None
+) -> tuple[StoreRef, list[StoreRow]]:
+    """The first store that answers (the first of all when none does), and a row for each.
+
+    ``opened`` gives the stores; without it they are opened for this look alone.
+    """
+    rows = [_look(at, opened or (lambda at: _for_now(at, namespace))) for at in ats]
+    answers = [at for at, row in zip(ats, rows, strict=True) if row.pointer is not None]
+    return (answers or list(ats))[0], rows
+
+
+def _for_now(at: StoreRef, namespace: str) -> contextlib.AbstractContextManager[Store]:
+    return contextlib.closing(open_store(at.url, namespace, at.options))
+
+
+def _look(at: StoreRef, opened: Opened) -> StoreRow:
+    row = StoreRow(at.name, redact(at.url))
+    try:
+        with opened(at) as store:
+            identity = store.identity()
+            pointer = Pointer() if identity is None else store.pointer()
+    except ConfigError:
+        raise
+    except TidegateError as error:
+        return msgspec.structs.replace(row, error=f"{type(error).__name__}: {error}")
+    return msgspec.structs.replace(row, identity=identity, pointer=pointer)
+
+
+def with_log(rows: Sequence[StoreRow], state: Folded | None) -> list[StoreRow]:
+    """The rows with what the log says of them, and a row for each that it lists and was not given."""
+    if state is None:
+        return list(rows)
+    only = next((row.name for row in rows if row.identity), "")
+    found = [_with_log(row, state, only) for row in rows]
+    names = {row.name for row in rows}
+    return found + [StoreRow(name, given=False, listed=True) for name in state.stores if name not in names]
+
+
+def _is_listed(row: StoreRow, state: Folded, only: str) -> bool | None:
+    """Whether the log lists the store. An empty list means one store, whatever it is called, the first that
+    has the namespace (``only``); before the first version it says nothing yet.
+    """
+    if state.stores:
+        return row.name in state.stores
+    stranger = state.last_version > 0 and only not in ("", row.name) and row.pointer is not None
+    return False if stranger else None
+
+
+def _with_log(row: StoreRow, state: Folded, only: str) -> StoreRow:
+    row = msgspec.structs.replace(row, listed=_is_listed(row, state, only))
+    if row.pointer is None:
+        return row
+    lag = max(0, state.last_version - row.pointer.visible)
+    first = fact_of(state, row.pointer.visible + 1) if lag else None
+    problem = misfit(state, row.identity, row.pointer) if row.identity else None
+    return msgspec.structs.replace(
+        row, lag=lag, behind_since_us=first and first.decided_at_us, problem=problem or ""
+    )
+
+
+def problems_of(rows: Sequence[StoreRow]) -> list[str]:
+    """What has to be mended, besides the first store's misfit, which is told by itself."""
+    told = [f"store {row.name}: {row.problem}" for row in rows[1:] if row.problem]
+    for row in rows:
+        if not row.given:
+            told.append(
+                f"store {row.name} is in the log's list and was not given: give it as --store {row.name}=URL,"
+                f" or run `tidegate store remove {row.name}`"
+            )
+        elif row.listed is False:
+            told.append(
+                f"store {row.name} is not in the log's list: run `tidegate store add {row.name}=URL`, or"
+                " leave it out"
+            )
+    return told
+
+
+def no_namespace(namespace: str, *urls: str) -> ConfigError:
+    """The error for a command that has nothing to work on."""
+    return ConfigError(
+        f"there is no namespace {namespace!r} in {' nor in '.join(map(redact, urls))}: check URLs and name; a"
+        " query's first batch makes it, and so does `tidegate init`; an alias (`tidegate alias list`) is for"
+        f" readers alone{next(filter(None, (has_instead(url, namespace) for url in urls)), '')}"
+    )

@@ -1,0 +1,121 @@
+"""What the shipped log suites stand on: the hooks that a subclass gives, and small helpers."""
+
+from __future__ import annotations
+
+import abc
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tidegate.base.clock import Clock
+from tidegate.wal.fold import Entry
+from tidegate.wal.log import Appended, Log
+
+MEGABYTE = 1_000_000
+
+
+class Place(NamedTuple):
+    """How another process opens the same log: the arguments of ``open_log``."""
+
+    url: str
+    namespace: str
+    options: dict[str, Any]
+
+
+class LogHarness(abc.ABC):
+    """What a log's suite needs to know of it."""
+
+    clock = Clock()
+    keeps_blobs_in_memory = False
+    """True for a log whose change-log is this process's memory."""
+    look_ahead_max = 16
+    """How many blobs of 100 KB ``stage`` may hold at once."""
+    large_blob_bytes = 20 * MEGABYTE
+    batches_share_a_checksum = False
+    """True for a log where damage to a small blob makes those staged with it unreadable, too."""
+    refuses_used_segments = True
+    """False for a log that cannot tell whether a segment's name was used."""
+
+    # -- what a subclass gives ---------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def make_log(self) -> Log:
+        """A log that was not created yet, in a place of its own: every call another place."""
+
+    @abc.abstractmethod
+    def reopen(self, log: Log) -> Log:
+        """Another instance of the same log."""
+
+    def place(self, log: Log) -> Place | None:
+        """How another process opens it; None when other processes cannot."""
+        return None
+
+    def damage_decision(self, log: Log, nth: int) -> None:
+        """Flip one bit inside the nth record (from 0) of the decision log."""
+        pytest.skip("this log's records cannot be damaged from outside")
+
+    def damage_blob(self, log: Log, address: str) -> None:
+        """Flip one bit inside the blob at this address."""
+        pytest.skip("this log's blobs cannot be damaged from outside")
+
+    def tear(self, log: Log) -> None:
+        """Leave half a record at the end, as a crash in the middle of an append does."""
+        pytest.skip("this log cannot be torn from outside")
+
+    def lose_segment(self, log: Log, segment: str) -> None:
+        """Remove what was staged under this name."""
+        pytest.skip("this log's segments cannot be removed from outside")
+
+    def lose_last_decision(self, log: Log) -> None:
+        """Cut the last record off, as putting back an older copy does."""
+        pytest.skip("this log's records cannot be removed from outside")
+
+    def make_old(self, log: Log, segment: str, seconds: float) -> None:
+        """Let what was staged under this name look so much older."""
+        pytest.skip("the age of this log's segments cannot be changed from outside")
+
+    @pytest.fixture
+    def log(self) -> Iterator[Log]:
+        made = self.make_log()
+        made.create()
+        yield made
+        made.close()
+
+
+# -- helpers -----------------------------------------------------------------------------------
+
+
+def contents(log: Log) -> list[bytes]:
+    """The records of the decision log, from the start."""
+    return [entry.content for entry in log.decisions()]
+
+
+def entries(given: list[Appended], records: list[bytes]) -> list[Entry]:
+    """What ``decisions`` must show for these appends."""
+    return [
+        Entry(appended.position, appended.next_position, record)
+        for appended, record in zip(given, records, strict=True)
+    ]
+
+
+def in_threads(count: int, work: Any) -> None:
+    """Run ``work(0)`` to ``work(count - 1)`` at the same time; raise the first error of any."""
+    errors: list[BaseException] = []
+    together = threading.Barrier(count)
+
+    def run(index: int) -> None:
+        try:
+            together.wait()
+            work(index)
+        except BaseException as error:  # noqa: BLE001 - raised again below, in the test's own thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]

@@ -1,0 +1,1 @@
+"""Drivers in processes of their own, which can be killed."""

@@ -1,0 +1,272 @@
+"""What the store suite stands on: the hooks a subclass fills in, and plain helpers.
+
+The helpers compute key groups, counts and expected values by themselves, from dictionaries, so
+that neither the store nor the library is tested with itself.
+"""
+
+from __future__ import annotations
+
+import abc
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+import xxhash
+
+from tidegate.base.clock import Clock
+from tidegate.errors import TidegateError
+from tidegate.sinks.capabilities import SupportsApplyAndSeal
+from tidegate.sinks.records import CatalogEntry, Identity, Stamp
+from tidegate.sinks.rules.key_sets import KeySets
+from tidegate.sinks.store import Store
+from tidegate.wal.frame import Chunk, Run
+from tidegate.wal.record import LoadOrigin, TableAt
+
+KEY_GROUPS = 4
+EPOCH = 1
+
+Changes = Mapping[str, Mapping[bytes, bytes | None]]
+"""What one version changes: table -> key -> value, None for a delete."""
+
+
+class ManualClock(Clock):
+    """A clock that stands still until it is advanced."""
+
+    def __init__(self) -> None:
+        self._now_us = 1_700_000_000_000_000
+
+    def now_us(self) -> int:
+        return self._now_us
+
+    def monotonic(self) -> float:
+        return self._now_us / 1e6
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        self._now_us += round(seconds * 1e6)
+
+
+class StorePlace(NamedTuple):
+    """How another process opens the same store: the arguments of ``open_store``."""
+
+    url: str
+    namespace: str
+    options: dict[str, Any]
+
+
+class Row(NamedTuple):
+    """A row as the store holds it, visible or not."""
+
+    table: str
+    group: int
+    key: bytes
+    version: int
+
+
+class StoreHarness(abc.ABC):
+    """What a subclass gives. A power that the store has not skips the tests that need it."""
+
+    page_rows = 1_000
+    """How many rows of a scan the store reads at once: the borders that are tested."""
+    large_value_bytes = 16 * 1024 * 1024
+    knows_every_table = True
+    """Whether a seal notices changes of a table that its counts do not name."""
+
+    size_follows_writes = True
+    """Whether the size shows at once what was written."""
+
+    lost_rows_can_be_put_back = True
+    """Whether ``lose_row`` leaves nothing behind that hides the row when it is written again."""
+
+    lost_keys_need_the_whole_log = False
+    """Whether repair reads the log from version 1 where ``lose_rows`` took any row, also a newer one."""
+
+    @abc.abstractmethod
+    def make_store(self) -> Store:
+        """A store in which nothing was created yet, in a place of its own: every call another."""
+
+    @abc.abstractmethod
+    def reopen(self, store: Store) -> Store:
+        """Another instance on the same place."""
+
+    def place(self, store: Store) -> StorePlace | None:
+        """How another process opens it; None when other processes cannot."""
+        return None
+
+    def advance(self, store: Store, seconds: float) -> None:
+        """Let the store's clock go on."""
+        pytest.skip("this store's clock cannot be moved")
+
+    def stored_rows(self, store: Store) -> set[Row]:
+        """All rows there are, read without the store's methods."""
+        pytest.skip("this store's rows cannot be read from outside")
+
+    def lose_row(self, store: Store, row: Row) -> None:
+        """Remove one row behind the store's back."""
+        pytest.skip("this store's rows cannot be removed from outside")
+
+    def lose_rows(self, store: Store, rows: Collection[Row]) -> None:
+        """Remove these rows, those that are there, as servers do that lost them: nothing hides a row that is
+        written again. May remove others of the same version, table and key group with them.
+        """
+        pytest.skip("this store's rows cannot be removed from outside")
+
+    # -- made from these -----------------------------------------------------------------------
+
+    @pytest.fixture
+    def store(self) -> Iterator[Store]:
+        made = self.make_created()
+        yield made
+        made.close()
+
+    def make_created(self, key_groups: int = KEY_GROUPS) -> Store:
+        made = self.make_store()
+        made.create(Identity("uuid-1", "suite", key_groups))
+        made.claim(EPOCH, "writer-1")
+        return made
+
+
+# -- versions from dictionaries ---------------------------------------------------------------
+
+
+def group_of(key: bytes, key_groups: int = KEY_GROUPS) -> int:
+    return int(xxhash.xxh64_intdigest(key, seed=42) % key_groups)
+
+
+def runs_of(changes: Changes, key_groups: int = KEY_GROUPS) -> list[Run]:
+    """The changes as sorted runs."""
+    by_run: dict[tuple[int, str], list[tuple[bytes, bytes]]] = {}
+    for table, of_table in changes.items():
+        for key, value in of_table.items():
+            stored = b"-" if value is None else b"+" + value
+            by_run.setdefault((group_of(key, key_groups), table), []).append((key, stored))
+    return [
+        Run(group, table, binary(key for key, _ in sorted(rows)), binary(value for _, value in sorted(rows)))
+        for (group, table), rows in sorted(by_run.items())
+    ]
+
+
+def chunks_of(changes: Changes, key_groups: int = KEY_GROUPS, rows_max: int = 1_000_000) -> list[Chunk]:
+    """The changes as one chunk per ``rows_max`` rows of a run (at least one chunk if any)."""
+    chunks: list[Chunk] = []
+    for run in runs_of(changes, key_groups):
+        for at in range(0, len(run.keys), rows_max):
+            piece = run._replace(keys=run.keys.slice(at, rows_max), values=run.values.slice(at, rows_max))
+            chunks.append(Chunk(len(chunks), [piece]))
+    return chunks
+
+
+def counts_of(changes: Changes, key_groups: int = KEY_GROUPS) -> dict[int, dict[str, int]]:
+    counts: dict[int, dict[str, int]] = {}
+    for table, of_table in changes.items():
+        for key in of_table:
+            of_group = counts.setdefault(group_of(key, key_groups), {})
+            of_group[table] = of_group.get(table, 0) + 1
+    return counts
+
+
+def retire_version(
+    store: Store, version: int, changes: Iterable[Chunk], stopped: Callable[[], bool] = lambda: False
+) -> bool:
+    """Retire the version by these chunks of its changes, and by no others; whether it came to its end."""
+    chunks = list(changes)
+    counts: dict[int, dict[str, int]] = {}
+    for run in (run for chunk in chunks for run in chunk.runs):
+        of_group = counts.setdefault(run.group, {})
+        of_group[run.table] = of_group.get(run.table, 0) + len(run.keys)
+    return store.retire(stamp(version), counts, iter(chunks), stopped)
+
+
+def binary(values: Iterable[bytes]) -> Any:
+    return pa.array(list(values), pa.binary())
+
+
+def stamp(version: int) -> Stamp:
+    return Stamp(version, 1_000 + version)
+
+
+def entry(version: int, changes: Changes | None = None, **starts: int) -> CatalogEntry:
+    """A catalog entry; ``starts`` are the versions at which tables were emptied."""
+    tables = {table: TableAt("schema-1", starts.get(table, 0)) for table in {**(changes or {}), **starts}}
+    return CatalogEntry(
+        version=version,
+        digest=f"digest-{version}",
+        attempt=f"attempt-{version}",
+        origin=LoadOrigin(f"token-{version}"),
+        decided_at_us=1_000 + version,
+        tables=tables,
+        changes={table: len(keys) for table, keys in (changes or {}).items()},
+        parallelism={"query": {"sink": 2}},
+    )
+
+
+def write(store: Store, version: int, changes: Changes, key_groups: int = KEY_GROUPS) -> None:
+    """Apply and seal one version, all in one chunk; two of three in one flight, if the store can."""
+    chunk, counts = Chunk(0, runs_of(changes, key_groups)), counts_of(changes, key_groups)
+    if isinstance(store, SupportsApplyAndSeal) and version % 3:
+        sets = KeySets(counts, least=1)
+        sets.add([chunk])
+        store.apply_and_seal(stamp(version), counts, chunk, sets=sets)
+    else:
+        store.apply(stamp(version), chunk)
+        store.seal(stamp(version), counts)
+
+
+def put(
+    store: Store, version: int, changes: Changes, key_groups: int = KEY_GROUPS, **starts: int
+) -> list[Chunk]:
+    """Apply, seal and publish one version; its changes."""
+    write(store, version, changes, key_groups)
+    assert store.publish(entry(version, changes, **starts), EPOCH) is True
+    return [Chunk(0, runs_of(changes, key_groups))]
+
+
+def get(store: Store, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> list[Any]:
+    found = store.get_many(table, keys, version, start, stamp(version).decided_at_us)
+    assert found.type == pa.binary()
+    assert len(found) == len(keys)
+    return list(found.to_pylist())
+
+
+def scanned(
+    store: Store, table: str, version: int, start: int = 0, key_groups: int = KEY_GROUPS
+) -> dict[bytes, bytes]:
+    """All rows of a table by scanning every key group; checks order, types and groups on the way."""
+    rows: dict[bytes, bytes] = {}
+    for group in range(key_groups):
+        keys: list[bytes] = []
+        for batch in store.scan(table, group, version, start, stamp(version).decided_at_us):
+            assert batch.schema.names == ["key", "value"]
+            assert batch.schema.types == [pa.binary(), pa.binary()]
+            assert batch.num_rows > 0
+            keys += batch["key"].to_pylist()
+            rows.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
+        assert keys == sorted(set(keys))
+        assert all(group_of(key, key_groups) == group for key in keys)
+    assert None not in rows.values()
+    return rows
+
+
+def in_threads(*functions: Callable[[], Any]) -> list[Any]:
+    """Run the functions at once, each in a thread; their results, or the error they raised."""
+    barrier = threading.Barrier(len(functions))
+    results: list[Any] = [None] * len(functions)
+
+    def run(place: int, function: Callable[[], Any]) -> None:
+        barrier.wait(timeout=60)
+        try:
+            results[place] = function()
+        except TidegateError as error:
+            results[place] = error
+
+    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(functions)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=90)
+        assert not thread.is_alive(), "a thread hangs"
+    return results

@@ -1,0 +1,283 @@
+"""The store suite: identity, pointer, catalog, heartbeat, other processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from tidegate.errors import ConfigError, StoreUnavailableError
+from tidegate.sinks.records import Identity, Pointer
+from tidegate.sinks.rules.leases import Lease
+from tidegate.sinks.store import Store
+from tidegate.testing.store.harness import (
+    EPOCH,
+    KEY_GROUPS,
+    StoreHarness,
+    chunks_of,
+    entry,
+    get,
+    in_threads,
+    put,
+    scanned,
+    stamp,
+    write,
+)
+from tidegate.wal.record import BatchOrigin, Column, ImportOrigin, Origin, RestoreOrigin, TableSchema
+
+OTHER_PROCESS = """
+import json, sys
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.store import CatalogEntry
+from tidegate.testing.store.harness import put
+
+url, namespace, options = json.loads(sys.argv[1])
+store = open_store(url, namespace, options)
+print(json.dumps([store.identity().uuid, store.pointer().visible, store.pointer().digest,
+    [value.decode() for value in store.get_many("t", [b"a", b"b"], 1).to_pylist()]]))
+put(store, 2, {"t": {b"a": b"by another process"}})
+store.close()
+"""
+
+SCHEMA = TableSchema((Column("id", "long"),), (Column("name", "string"),))
+
+
+class PointerTests(StoreHarness):
+    # -- identity ------------------------------------------------------------------------------
+
+    def test_where_nothing_was_created_there_is_no_identity(self) -> None:
+        store = self.make_store()
+        assert store.identity() is None
+        assert self.reopen(store).identity() is None
+
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda store: store.pointer(),
+            lambda store: store.catalog(),
+            lambda store: store.schemas(),
+            lambda store: store.get_many("t", [b"k"], 1),
+            lambda store: list(store.scan("t", 0, 1)),
+            lambda store: store.claim(1, "w"),
+            lambda store: store.publish(entry(1), 1),
+            lambda store: store.apply(stamp(1), chunks_of({"t": {b"k": b"v"}})[0]),
+            lambda store: store.seal(stamp(1), {}),
+            lambda store: store.lease(Lease("l", 1), 10),
+            lambda store: store.announce(1),
+        ],
+    )
+    def test_using_what_was_not_created_says_how_to_create_it(self, use: Callable[[Store], Any]) -> None:
+        store = self.make_store()
+        with pytest.raises(ConfigError, match="tidegate init"):
+            use(store)
+        assert self.reopen(store).identity() is None
+
+    def test_the_first_create_wins_and_is_what_stands(self) -> None:
+        store = self.make_store()
+        first, second = Identity("uuid-1", "suite", 8), Identity("uuid-2", "suite", 16)
+        assert store.create(first) == first
+        assert store.create(first) == first
+        assert self.reopen(store).create(second) == first
+        assert self.reopen(store).identity() == first
+
+    def test_raced_creates_agree(self) -> None:
+        store = self.make_store()
+        wanted = [Identity(f"uuid-{i}", "suite", 4 + i) for i in range(4)]
+        stand = in_threads(*(lambda one=one: self.reopen(store).create(one) for one in wanted))
+        assert stand[0] in wanted
+        assert stand == [stand[0]] * 4
+        assert store.identity() == stand[0]
+
+    def test_a_new_namespace_shows_nothing(self) -> None:
+        store = self.make_store()
+        store.create(Identity("uuid-1", "suite", KEY_GROUPS))
+        assert store.pointer() == Pointer()
+        assert store.catalog() == []
+        assert store.schemas() == {}
+        assert get(store, "t", [b"k"], 0) == [None]
+        assert scanned(store, "t", 0) == {}
+
+    def test_create_again_changes_nothing(self, store: Store) -> None:
+        put(store, 1, {"t": {b"k": b"v"}})
+        before = store.pointer()
+        store.create(Identity("uuid-1", "suite", KEY_GROUPS))
+        assert store.pointer() == before
+        assert get(store, "t", [b"k"], 1) == [b"v"]
+
+    # -- claim ---------------------------------------------------------------------------------
+
+    def test_claim_is_the_maximum_and_may_be_repeated(self, store: Store) -> None:
+        assert store.claim(5, "five") == 5
+        assert store.claim(5, "five") == 5
+        assert store.claim(3, "three") == 5
+        pointer = self.reopen(store).pointer()
+        assert (pointer.epoch, pointer.writer) == (5, "five")
+
+    def test_raced_claims_end_at_the_highest(self, store: Store) -> None:
+        def claim(epoch: int) -> int:
+            return self.reopen(store).claim(epoch, f"writer-{epoch}")
+
+        stand = in_threads(*(lambda epoch=epoch: claim(epoch) for epoch in (7, 9, 8, 6)))
+        assert all(found >= own for found, own in zip(stand, (7, 9, 8, 6), strict=True))
+        assert (store.pointer().epoch, store.pointer().writer) == (9, "writer-9")
+
+    # -- publish -------------------------------------------------------------------------------
+
+    def test_publish_moves_the_pointer_by_one(self, store: Store) -> None:
+        write(store, 1, {"t": {b"k": b"v"}})
+        assert store.pointer().visible == 0
+        assert store.publish(entry(1), EPOCH) is True
+        assert self.reopen(store).pointer() == Pointer(1, "digest-1", EPOCH, "writer-1", 0, None)
+
+    @pytest.mark.parametrize("version", [1, 2, 4, 5, 100])
+    def test_publish_only_from_the_exact_predecessor(self, store: Store, version: int) -> None:
+        """I7. With 2 visible, only 3 may follow; False changes nothing."""
+        put(store, 1, {})
+        put(store, 2, {})
+        before = store.pointer(), store.catalog()
+        impostor = msgspec.structs.replace(entry(version), digest="another")
+        assert store.publish(impostor, EPOCH + 1) is False
+        assert (store.pointer(), store.catalog()) == before
+        assert store.publish(entry(3), EPOCH) is True
+
+    def test_no_publish_under_a_higher_epoch(self, store: Store) -> None:
+        """I6, T1: the zombie wakes after the new driver has claimed."""
+        put(store, 1, {})
+        store.claim(EPOCH + 1, "writer-2")
+        before = store.pointer(), store.catalog()
+        assert store.publish(entry(2), EPOCH) is False
+        assert (store.pointer(), store.catalog()) == before
+        assert store.publish(entry(2), EPOCH + 1) is True
+
+    def test_publish_sets_the_epoch(self, store: Store) -> None:
+        assert store.publish(entry(1), EPOCH + 4) is True
+        assert store.pointer().epoch == EPOCH + 4
+        assert store.publish(entry(2), EPOCH) is False
+
+    def test_of_raced_publishes_one_wins_whole(self, store: Store) -> None:
+        entries = [msgspec.structs.replace(entry(1), digest=f"d{i}", attempt=f"a{i}") for i in range(4)]
+        done = in_threads(*(lambda one=one: self.reopen(store).publish(one, EPOCH) for one in entries))
+        unknown = [each for each in done if isinstance(each, StoreUnavailableError)]
+        winner = next(each for each in entries if each.digest == store.pointer().digest)
+        assert done.count(True) == 1 or (done.count(True) == 0 and unknown)
+        assert done.count(True) + done.count(False) + len(unknown) == len(entries)
+        assert True not in done or done.index(True) == entries.index(winner)
+        assert [found.attempt for found in store.catalog()] == [winner.attempt]
+
+    def test_the_catalog_entry_is_readable_whenever_its_version_is(self, store: Store) -> None:
+        last = 30
+
+        def publish_all() -> None:
+            for version in range(1, last + 1):
+                assert store.publish(entry(version), EPOCH)
+
+        def look() -> list[str]:
+            reader, wrong, seen = self.reopen(store), [], 0
+            while seen < last:
+                pointer = reader.pointer()
+                wrong += [f"{pointer.visible} after {seen}"] if pointer.visible < seen else []
+                seen = pointer.visible
+                found = reader.catalog(seen, seen)
+                if seen and (len(found) != 1 or found[0].digest != pointer.digest):
+                    wrong.append(f"version {seen}: {found}")
+            reader.close()
+            return wrong
+
+        assert in_threads(publish_all, look, look) == [None, [], []]
+
+    # -- catalog and schemas -------------------------------------------------------------------
+
+    @pytest.mark.parametrize(
+        "origin",
+        [BatchOrigin("query-1", 2, 3, "f" * 64), ImportOrigin("d" * 32), RestoreOrigin(7)],
+        ids=lambda origin: type(origin).__name__,
+    )
+    def test_the_catalog_gives_back_what_was_published(self, store: Store, origin: Origin) -> None:
+        given = msgspec.structs.replace(entry(1, {"t": {b"k": b"v"}}, u=1), origin=origin)
+        store.publish(given, EPOCH)
+        (found,) = self.reopen(store).catalog()
+        assert found.published_at_us > 0
+        assert msgspec.structs.replace(found, published_at_us=0) == given
+
+    def test_the_catalog_is_ascending_and_bounded(self, store: Store) -> None:
+        for version in range(1, 12):
+            put(store, version, {})
+
+        def found(*bounds: int) -> list[int]:
+            return [one.version for one in store.catalog(*bounds)]
+
+        assert found() == list(range(1, 12))
+        assert found(9) == [9, 10, 11]
+        assert found(0, 2) == [1, 2]
+        assert found(4, 6) == [4, 5, 6]
+        assert found(12) == []
+
+    def test_published_at_is_the_stores_clock(self, store: Store) -> None:
+        store.publish(entry(1), EPOCH)
+        self.advance(store, 100)
+        store.publish(entry(2), EPOCH)
+        first, second = store.catalog()
+        assert second.published_at_us - first.published_at_us == pytest.approx(100e6, abs=9e6)
+
+    def test_schemas_are_kept_by_id(self, store: Store) -> None:
+        other = TableSchema((Column("id", "binary"),), (Column("v", "binary"),), "bytes")
+        store.put_schemas([SCHEMA, other])
+        store.put_schemas(iter([SCHEMA]))
+        store.put_schemas([])
+        assert self.reopen(store).schemas() == {SCHEMA.schema_id: SCHEMA, other.schema_id: other}
+
+    # -- heartbeat -----------------------------------------------------------------------------
+
+    def test_without_a_heartbeat_there_is_no_age(self, store: Store) -> None:
+        assert store.pointer().heartbeat_age_s is None
+
+    def test_only_the_claimed_epoch_beats(self, store: Store) -> None:
+        store.claim(5, "five")
+        store.heartbeat(4)
+        store.heartbeat(6)
+        assert store.pointer().heartbeat_age_s is None
+        store.heartbeat(5)
+        age_s = self.reopen(store).pointer().heartbeat_age_s
+        assert age_s is not None
+        assert 0 <= age_s < 60
+
+    def test_age_is_counted_by_the_stores_clock(self, store: Store) -> None:
+        store.heartbeat(EPOCH)
+        self.advance(store, 12)
+        assert store.pointer().heartbeat_age_s == pytest.approx(12, abs=9)
+        store.claim(EPOCH + 1, "writer-2")
+        store.heartbeat(EPOCH)  # the old driver's: no sign of the new one's life
+        assert store.pointer().heartbeat_age_s == pytest.approx(12, abs=9)
+        store.heartbeat(EPOCH + 1)
+        assert store.pointer().heartbeat_age_s == pytest.approx(0, abs=9)
+
+    # -- after this process --------------------------------------------------------------------
+
+    def test_close_may_be_repeated_and_loses_nothing(self) -> None:
+        store = self.make_created()
+        put(store, 1, {"t": {b"k": b"v"}})
+        store.close()
+        store.close()
+        again = self.reopen(store)
+        assert again.pointer().visible == 1
+        assert get(again, "t", [b"k"], 1) == [b"v"]
+        again.close()
+
+    def test_another_process_sees_and_goes_on(self, store: Store) -> None:
+        place = self.place(store)
+        if place is None:
+            pytest.skip("other processes cannot open this store")
+        put(store, 1, {"t": {b"a": b"1", b"b": b"2"}})
+        arguments = [sys.executable, "-P"] if sys.version_info >= (3, 11) else [sys.executable]
+        found = subprocess.run(  # noqa: S603 - our own interpreter
+            [*arguments, "-c", OTHER_PROCESS, json.dumps(place)], capture_output=True, check=False, text=True
+        )
+        assert found.returncode == 0, found.stderr
+        assert json.loads(found.stdout) == ["uuid-1", 1, "digest-1", ["1", "2"]]
+        assert store.pointer().visible == 2
+        assert get(store, "t", [b"a", b"b"], 2) == [b"by another process", b"2"]

@@ -1,0 +1,282 @@
+"""The store suite: reading at a version."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tidegate.errors import SnapshotExpiredError
+from tidegate.sinks.store import Store
+from tidegate.testing.store.harness import (
+    EPOCH,
+    KEY_GROUPS,
+    StoreHarness,
+    binary,
+    counts_of,
+    entry,
+    get,
+    group_of,
+    put,
+    retire_version,
+    runs_of,
+    scanned,
+    stamp,
+)
+from tidegate.wal.frame import Chunk, Run
+
+ODD_KEYS = [
+    b"",
+    b"\0",
+    b"\0\0",
+    b"a",
+    b"a\0",
+    b"a\0b",
+    b"a\x01",
+    b"'; DROP TABLE t",
+    b"\xff",
+    b"\xff\xff\xff\xff",
+    "Öresund ✈".encode(),
+    b"k" * 32 * 1024,
+]
+
+
+class ReadTests(StoreHarness):
+    def test_the_newest_row_at_or_below_the_version_counts(self, store: Store) -> None:
+        """T26: keys that a version did not touch are still there."""
+        put(store, 1, {"t": {b"a": b"a1", b"b": b"b1"}})
+        put(store, 2, {"t": {b"a": b"a2"}})
+        put(store, 3, {"t": {b"c": b"c3"}})
+        put(store, 4, {"t": {b"a": b"a4"}})
+        keys = [b"a", b"b", b"c"]
+        expected: dict[int, list[Any]] = {
+            0: [None, None, None],
+            1: [b"a1", b"b1", None],
+            2: [b"a2", b"b1", None],
+            3: [b"a2", b"b1", b"c3"],
+            4: [b"a4", b"b1", b"c3"],
+        }
+        for version, values in expected.items():
+            assert get(store, "t", keys, version) == values
+            assert scanned(store, "t", version) == live(dict(zip(keys, values, strict=True)))
+
+    def test_a_delete_hides_from_its_version_on(self, store: Store) -> None:
+        """T27."""
+        put(store, 1, {"t": {b"a": b"1", b"never": None}})
+        put(store, 2, {"t": {b"a": None}})
+        put(store, 3, {})
+        put(store, 4, {"t": {b"a": b"4"}})
+        assert [get(store, "t", [b"a", b"never"], version) for version in range(5)] == [
+            [None, None],
+            [b"1", None],
+            [None, None],
+            [None, None],
+            [b"4", None],
+        ]
+        assert [scanned(store, "t", version) for version in (2, 3, 4)] == [{}, {}, {b"a": b"4"}]
+
+    def test_a_table_starts_where_it_was_emptied(self, store: Store) -> None:
+        put(store, 1, {"t": {b"a": b"1", b"b": b"1"}, "u": {b"a": b"u"}})
+        put(store, 2, {"t": {b"b": b"2", b"c": b"2"}}, t=2)
+        put(store, 3, {"t": {b"d": b"3"}}, t=2)
+        keys = [b"a", b"b", b"c", b"d"]
+        assert get(store, "t", keys, 1) == [b"1", b"1", None, None]
+        assert get(store, "t", keys, 2, 2) == [None, b"2", b"2", None]
+        assert get(store, "t", keys, 3, 2) == [None, b"2", b"2", b"3"]
+        assert scanned(store, "t", 1) == {b"a": b"1", b"b": b"1"}
+        assert scanned(store, "t", 3, 2) == {b"b": b"2", b"c": b"2", b"d": b"3"}
+        assert get(store, "t", keys, 3, 3) == [None, None, None, b"3"]
+        assert get(store, "u", [b"a"], 3) == [b"u"]
+
+    def test_answers_stand_in_the_order_of_the_questions(self, store: Store) -> None:
+        put(store, 1, {"t": {b"%d" % i: b"v%d" % i for i in range(20)}})
+        asked = [b"7", b"absent", b"3", b"7", b"19", b"", b"3"]
+        assert get(store, "t", asked, 1) == [b"v7", None, b"v3", b"v7", b"v19", None, b"v3"]
+        assert get(store, "t", [], 1) == []
+
+    def test_many_keys_at_once(self, store: Store) -> None:
+        changes = {"t": {b"%05d" % i: b"%d" % i for i in range(7_000)}}
+        put(store, 1, changes)
+        asked = [b"%05d" % i for i in range(9_000)]
+        random.Random(1).shuffle(asked)
+        assert get(store, "t", asked, 1) == [changes["t"].get(key) for key in asked]
+
+    def test_a_table_that_never_had_a_row_is_empty(self, store: Store) -> None:
+        put(store, 1, {"t": {b"a": b"1"}})
+        assert get(store, "other", [b"a", b""], 1) == [None, None]
+        assert scanned(store, "other", 1) == {}
+
+    def test_keys_are_bytes(self, store: Store) -> None:
+        """T43: the empty key, zero bytes, prefixes of each other, the longest."""
+        first = {key: b"1" + key[:9] for key in ODD_KEYS}
+        put(store, 1, {"t": first})
+        put(store, 2, {"t": {key: None if i % 2 else b"2" for i, key in enumerate(ODD_KEYS)}})
+        assert get(store, "t", ODD_KEYS, 1) == list(first.values())
+        assert scanned(store, "t", 1) == first
+        assert get(store, "t", ODD_KEYS, 2) == [None if i % 2 else b"2" for i in range(len(ODD_KEYS))]
+        assert sorted(scanned(store, "t", 2)) == sorted(ODD_KEYS[::2])
+
+    def test_a_key_longer_than_any_is_absent(self, store: Store) -> None:
+        """Readers are given keys by others: a store that refuses so long a one is not asked for it."""
+        long = b"k" * 200_000
+        put(store, 1, {"t": {b"a": b"1"}})
+        assert get(store, "t", [b"a", long, b"b"], 1) == [b"1", None, None]
+        assert store.get("t", long, 1) is None
+
+    def test_values_are_bytes(self, store: Store) -> None:
+        values = [b"", b"-", b"+", b"d", b"\0", b"\xff" * 3, b"-deleted?", b'{"a": 1}', b"+" * 5_000]
+        changes = {"t": {b"%d" % i: value for i, value in enumerate(values)}}
+        put(store, 1, changes)
+        assert get(store, "t", list(changes["t"]), 1) == values
+        assert scanned(store, "t", 1) == changes["t"]
+
+    def test_large_values(self, store: Store) -> None:
+        large = bytes(range(256)) * (self.large_value_bytes // 256)
+        changes = {"t": {b"a": large, b"b": b"small", b"c": large[::-1]}}
+        put(store, 1, changes)
+        put(store, 2, {"t": {b"a": b"no more"}})
+        assert get(store, "t", [b"c", b"a"], 1) == [changes["t"][b"c"], large]
+        assert get(store, "t", [b"a", b"b"], 2) == [b"no more", b"small"]
+        assert scanned(store, "t", 1) == changes["t"]
+
+    def test_every_stored_form_is_read(self, store: Store) -> None:
+        """A sequence or an expiry stands before the value; readers get the value."""
+        expiry = (2**62).to_bytes(8, "big")
+        forms = {
+            b"plain": (b"+v", b"v"),
+            b"sequence": (b"s\x03abcv", b"v"),
+            b"expires": (b"e" + expiry + b"v", b"v"),
+            b"both": (b"x" + expiry + b"\x01av", b"v"),
+            b"deleted": (b"-", None),
+            b"deleted with a sequence": (b"d\x02ab", None),
+        }
+        runs: dict[int, list[bytes]] = {}
+        for key in sorted(forms):
+            runs.setdefault(group_of(key), []).append(key)
+        chunk = Chunk(
+            0,
+            [
+                Run(group, "t", binary(keys), binary(forms[key][0] for key in keys))
+                for group, keys in sorted(runs.items())
+            ],
+        )
+        store.apply(stamp(1), chunk)
+        store.seal(stamp(1), {group: {"t": len(keys)} for group, keys in runs.items()})
+        assert store.publish(entry(1), EPOCH)
+        assert get(store, "t", list(forms), 1) == [value for _, value in forms.values()]
+        assert scanned(store, "t", 1) == live({key: value for key, (_, value) in forms.items()})
+        self.check_stored(store, {key: stored for key, (stored, _) in forms.items()})
+
+    @staticmethod
+    def check_stored(store: Store, forms: Mapping[bytes, bytes]) -> None:
+        """Rows as they lie there: what a cache may keep, whatever time it is read at."""
+        found = store.get_stored("t", [*forms, b"absent", b"plain"], 1)
+        assert found.type == pa.binary()
+        assert found.to_pylist() == [*forms.values(), None, forms[b"plain"]]
+        assert store.get_stored_one("t", b"expires", 1) == forms[b"expires"]
+        assert store.get_stored_one("t", b"absent", 1) is None
+        rows: dict[bytes, bytes] = {}
+        for group in range(KEY_GROUPS):
+            for batch in store.scan_stored("t", group, 1):
+                rows.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
+        assert rows == forms
+        with pytest.raises(ValueError, match="decided_at_us"):
+            store.get_many("t", list(forms), 1)
+
+    # -- scan ----------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("extra", [-1, 0, 1])
+    def test_scan_loses_nothing_at_the_borders_of_its_pages(self, extra: int) -> None:
+        store = self.make_created(key_groups=1)
+        # Half of the keys are the one before and a zero byte: the very next of all keys.
+        pairs = [key for i in range(self.page_rows + 1) for key in (b"%06d" % i, b"%06d\0" % i)]
+        keys = [b"", *pairs][: 2 * self.page_rows + extra]
+        first = dict.fromkeys(keys, b"1")
+        put(store, 1, {"t": first}, 1)
+        second = dict.fromkeys(keys[: self.page_rows + 1]) | {keys[-1]: None, b"999999": b"2"}
+        put(store, 2, {"t": second}, 1)
+        assert scanned(store, "t", 1, key_groups=1) == first
+        assert scanned(store, "t", 2, key_groups=1) == live({**first, **second})
+        store.close()
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_scan_is_get_many_over_all_keys(self, store: Store, seed: int) -> None:
+        """A random history against plain dictionaries, read at every version both ways."""
+        chance = random.Random(seed)
+        keys = [b"", *(b"%d" % i for i in range(60))]
+        tables = ["t", "T"]
+        state: dict[str, dict[bytes, bytes | None]] = {table: {} for table in tables}
+        starts = dict.fromkeys(tables, 0)
+        history = []
+        for version in range(1, 9):
+            changes: dict[str, dict[bytes, bytes | None]] = {}
+            for table in tables:
+                chosen = chance.sample(keys, chance.randrange(len(keys) // 2))
+                changes[table] = {
+                    key: None if chance.random() < 0.3 else b"%d %d" % (version, chance.randrange(99))
+                    for key in chosen
+                }
+                if chance.random() < 0.2:
+                    starts[table], state[table] = version, {}
+                state[table].update(changes[table])
+            put(store, version, changes, **starts)
+            history.append((version, dict(starts), {table: live(state[table]) for table in tables}))
+        for version, at, expected in history:
+            for table in tables:
+                assert scanned(store, table, version, at[table]) == expected[table]
+                values = get(store, table, keys, version, at[table])
+                assert live(dict(zip(keys, values, strict=True))) == expected[table]
+
+    def test_a_scan_stays_at_its_version(self) -> None:
+        """I8: versions applied and published between two batches of a scan do not show."""
+        store = self.make_created(key_groups=1)
+        first = {b"%06d" % i: b"1" for i in range(3 * self.page_rows)}
+        put(store, 1, {"t": first}, 1)
+        writer = self.reopen(store)
+        rows: dict[bytes, bytes] = {}
+        for number, batch in enumerate(store.scan("t", 0, 1), start=2):
+            rows.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
+            changes = {"t": {key: None if i % 2 else b"new" for i, key in enumerate(first)}}
+            put(writer, number, changes, 1)
+        assert rows == first
+        writer.close()
+        store.close()
+
+    def test_a_scan_holds_nothing_open(self) -> None:
+        """A reader that stops in the middle is in nobody's way."""
+        store = self.make_created(key_groups=1)
+        changes = {"t": {b"%06d" % i: b"1" for i in range(2 * self.page_rows)}}
+        put(store, 1, changes, 1)
+        abandoned = store.scan("t", 0, 1)
+        next(abandoned)
+        writer = self.reopen(store)
+        put(writer, 2, changes, 1)
+        assert writer.announce(2) == 2
+        retire_version(writer, 2, [Chunk(0, runs_of(changes, 1))])
+        assert writer.verify(stamp(2), counts_of(changes, 1)) == []
+        writer.close()
+        store.close()
+
+    def test_a_scan_whose_version_is_retired_raises_in_the_middle(self) -> None:
+        """T28: refuse, never mix, never end early."""
+        store = self.make_created(key_groups=1)
+        first = {b"%06d" % i: b"1" for i in range(3 * self.page_rows)}
+        put(store, 1, {"t": first}, 1)
+        second = {"t": dict.fromkeys(list(first)[: 10 + self.page_rows], b"2")}
+        put(store, 2, second, 1)
+        scan = store.scan("t", 0, 1)
+        rows = next(scan)["key"].to_pylist()
+        store.announce(2)
+        retire_version(store, 2, [Chunk(0, runs_of(second, 1))])
+        with pytest.raises(SnapshotExpiredError):
+            for batch in scan:
+                rows += batch["key"].to_pylist()
+        assert len(rows) < len(first)
+        store.close()
+
+
+def live(state: Mapping[bytes, bytes | None]) -> dict[bytes, bytes]:
+    return {key: value for key, value in state.items() if value is not None}

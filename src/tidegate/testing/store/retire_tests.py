@@ -1,0 +1,331 @@
+"""The store suite: horizon, leases, retirement, and what comes late."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from tidegate.errors import SnapshotExpiredError
+from tidegate.sinks.rules.leases import Lease
+from tidegate.sinks.store import Store
+from tidegate.testing.store.harness import (
+    Changes,
+    Row,
+    StoreHarness,
+    chunks_of,
+    counts_of,
+    get,
+    group_of,
+    in_threads,
+    put,
+    retire_version,
+    runs_of,
+    scanned,
+    stamp,
+)
+from tidegate.wal.frame import Chunk
+
+KEYS = [b"key-%02d" % i for i in range(30)]
+
+
+class RetireTests(StoreHarness):
+    # -- the horizon ---------------------------------------------------------------------------
+
+    def test_the_horizon_moves_up_to_the_visible_version_and_never_back(self, store: Store) -> None:
+        assert store.announce(3) == 0
+        for version in range(1, 5):
+            put(store, version, {})
+        assert store.announce(2) == 2
+        assert store.announce(1) == 2
+        assert self.reopen(store).pointer().horizon == 2
+        assert store.announce(9) == 4
+        assert store.pointer().horizon == 4
+
+    def test_below_the_horizon_reads_are_refused(self, store: Store) -> None:
+        """I8: also before anything was deleted, also where nothing will be."""
+        for version in (1, 2, 3):
+            put(store, version, {"t": {b"k": b"%d" % version}})
+        store.announce(2)
+        for version in (0, 1):
+            with pytest.raises(SnapshotExpiredError):
+                store.get_many("t", [b"k"], version)
+            with pytest.raises(SnapshotExpiredError):
+                store.get_many("other", [], version)
+            with pytest.raises(SnapshotExpiredError):
+                list(store.scan("t", group_of(b"k"), version))
+        assert get(store, "t", [b"k"], 2) == [b"2"]
+
+    def test_the_catalog_leaves_retired_versions_out(self, store: Store) -> None:
+        for version in range(1, 6):
+            put(store, version, {"t": {b"k": b"%d" % version}})
+        store.announce(3)
+        assert [one.version for one in store.catalog()] == [3, 4, 5]
+        for version in (1, 2, 3):
+            retire_version(store, version, [Chunk(0, runs_of({"t": {b"k": b"%d" % version}}))])
+        assert [one.version for one in store.catalog()] == [3, 4, 5]
+        assert store.catalog(1, 2) == []
+
+    # -- leases --------------------------------------------------------------------------------
+
+    def test_a_lease_holds_the_horizon_back_until_it_is_given_back(self, store: Store) -> None:
+        for version in range(1, 6):
+            put(store, version, {})
+        self.reopen(store).lease(Lease("a", 2), 3_600)
+        store.lease(Lease("b", 3), 3_600)
+        assert store.announce(5) == 2
+        store.release("a")
+        store.release("a")
+        store.release("never taken")
+        assert store.announce(5) == 3
+        store.release("b")
+        assert store.announce(4) == 4
+
+    def test_no_lease_below_the_horizon(self, store: Store) -> None:
+        """In the other order: the version was read, the horizon passed it, the lease comes."""
+        for version in range(1, 4):
+            put(store, version, {})
+        assert store.announce(2) == 2
+        with pytest.raises(SnapshotExpiredError):
+            store.lease(Lease("a", 1), 3_600)
+        assert store.announce(3) == 3  # the refused lease holds nothing
+        store.lease(Lease("a", 3), 3_600)
+
+    def test_an_expired_lease_does_not_hold(self, store: Store) -> None:
+        for version in range(1, 4):
+            put(store, version, {})
+        store.lease(Lease("a", 1), 60)
+        assert store.announce(3) == 1
+        self.advance(store, 61)
+        assert store.announce(3) == 3
+        with pytest.raises(SnapshotExpiredError):
+            store.lease(Lease("a", 1), 60)
+
+    def test_a_lease_is_renewed_from_now(self, store: Store) -> None:
+        for version in range(1, 4):
+            put(store, version, {})
+        for _ in range(4):
+            store.lease(Lease("a", 1), 60)
+            self.advance(store, 40)
+            assert store.announce(3) == 1
+        self.advance(store, 30)  # run out, but nothing has passed it: still good to renew
+        store.lease(Lease("a", 1), 60)
+        assert store.announce(3) == 1
+
+    def test_a_renewed_lease_may_go_on_to_a_newer_version(self, store: Store) -> None:
+        for version in range(1, 4):
+            put(store, version, {})
+        store.lease(Lease("a", 1), 3_600)
+        store.lease(Lease("a", 2), 3_600)
+        assert store.announce(3) == 2
+
+    def test_lease_and_announce_are_atomic(self, store: Store) -> None:
+        """Whichever comes first: a lease that was granted is never behind the horizon."""
+        for version in range(1, 13):
+            put(store, version, {})
+        for version in range(1, 12):
+            granted, stands = in_threads(
+                functools.partial(self.reopen(store).lease, Lease("a", version), 3_600),
+                functools.partial(store.announce, version + 1),
+            )
+            if granted is None:
+                assert stands == store.pointer().horizon == version
+                store.release("a")
+                store.announce(version + 1)
+            else:
+                assert isinstance(granted, SnapshotExpiredError)
+                assert stands == version + 1
+
+    # -- retirement ----------------------------------------------------------------------------
+
+    def test_retirement_changes_no_answer_at_or_above_the_horizon(self, store: Store) -> None:
+        history = self._history(store)
+        before = {version: scanned(store, "t", version) for version in (3, 4, 5)}
+        store.announce(3)
+        for version in (1, 2, 3):
+            retire_version(store, version, [Chunk(0, runs_of(history[version]))])
+            assert {version: scanned(store, "t", version) for version in before} == before
+        assert get(store, "t", KEYS, 4) == [before[4].get(key) for key in KEYS]
+
+    def test_a_torn_retirement_leaves_every_readable_version_whole(self, store: Store) -> None:
+        """T39: a crash between two key groups, or between two chunks; then all of it again."""
+        history = self._history(store)
+        before = {version: scanned(store, "t", version) for version in (3, 4, 5)}
+        store.announce(3)
+        for version in (1, 2, 3):
+            chunks = chunks_of(history[version], rows_max=3)
+            for chunk in chunks[::2]:
+                retire_version(self.reopen(store), version, [chunk])
+                assert {version: scanned(store, "t", version) for version in before} == before
+            retire_version(store, version, iter(chunks))
+            retire_version(store, version, chunks)
+            assert {version: scanned(store, "t", version) for version in before} == before
+        rows = {key for table, _, key, version in self.stored_rows(store) if version < 3}
+        assert not rows & set(history[3]["t"])
+
+    def test_a_retirement_that_is_stopped_anywhere_is_done_by_the_next(self, store: Store) -> None:
+        """Who closes does not wait for all of it: it may end between any two steps, again and again."""
+        first: Changes = {"t": {b"%d" % i: b"1" for i in range(2_000)}, "u": dict.fromkeys(KEYS, b"1")}
+        second: Changes = {"t": {key: b"2" if i % 2 else None for i, key in enumerate(first["t"])}, "u": {}}
+        put(store, 1, first)
+        put(store, 2, second, u=2)
+        before, steps = scanned(store, "t", 2), 0
+        store.announce(2)
+        for version, changes in ((1, first), (2, second)):
+            chunks, done = chunks_of(changes, rows_max=400), False
+            while not done:
+                done = retire_version(self.reopen(store), version, chunks, after(steps))
+                assert scanned(store, "t", 2) == before
+                assert scanned(store, "u", 2, 2) == {}
+                steps += 0 if done else 1
+        assert steps > 1, "it was never stopped on the way"
+        assert store.vacuum(dry_run=True).rows == 0
+
+    def test_retirement_drops_what_was_replaced(self, store: Store) -> None:
+        put(store, 1, {"t": {b"a": b"1", b"b": b"1", b"c": b"1"}})
+        put(store, 2, {"t": {b"a": b"2", b"b": None}})
+        put(store, 3, {"t": {b"a": b"3"}})
+        assert held(self.stored_rows(store)) == {
+            *((b"a", 1), (b"a", 2), (b"a", 3), (b"b", 1), (b"b", 2), (b"c", 1))
+        }
+        store.announce(2)
+        retire_version(store, 1, [Chunk(0, runs_of({"t": {b"a": b"1", b"b": b"1", b"c": b"1"}}))])
+        retire_version(store, 2, [Chunk(0, runs_of({"t": {b"a": b"2", b"b": None}}))])
+        assert held(self.stored_rows(store)) == {(b"a", 2), (b"a", 3), (b"c", 1)}
+        assert get(store, "t", [b"a", b"b", b"c"], 2) == [b"2", None, b"1"]
+        assert get(store, "t", [b"a", b"b", b"c"], 3) == [b"3", None, b"1"]
+
+    def test_retirement_of_an_emptied_table_drops_what_did_not_come_back(self, store: Store) -> None:
+        first = {"t": dict.fromkeys(KEYS, b"1"), "u": {b"a": b"1"}}
+        second = {"t": {KEYS[0]: b"2"}}
+        put(store, 1, first)
+        put(store, 2, second, t=2, u=0)
+        put(store, 3, {}, t=2, u=0)
+        store.announce(3)
+        retire_version(store, 1, [Chunk(0, runs_of(first))])
+        retire_version(store, 2, [Chunk(0, runs_of(second))])
+        retire_version(store, 3, [])
+        rows = self.stored_rows(store)
+        assert held(rows) == {(KEYS[0], 2), (b"a", 1)}
+        assert scanned(store, "t", 3, 2) == {KEYS[0]: b"2"}
+        assert get(store, "u", [b"a"], 3) == [b"1"]
+        store.apply(stamp(1), Chunk(0, runs_of(first)))  # late
+        assert held(self.stored_rows(store)) == {(KEYS[0], 2), (b"a", 1)}
+
+    # -- what comes late -----------------------------------------------------------------------
+
+    def test_a_late_apply_brings_nothing_back(self, store: Store) -> None:
+        """Write, delete, both retired; then a zombie applies the write again."""
+        written, deleted = {"t": {b"k": b"1"}}, {"t": {b"k": None}}
+        self._put_and_retire(store, written, deleted)
+        for version, changes in ((1, written), (2, deleted)):
+            self.reopen(store).apply(stamp(version), Chunk(0, runs_of(changes)))
+            assert get(store, "t", [b"k"], 2) == [None]
+            assert scanned(store, "t", 2) == {}
+
+    def test_a_late_apply_under_the_floor_leaves_no_rows(self, store: Store) -> None:
+        first, second = {"t": {b"k": b"1"}}, {"t": {b"k": b"2"}}
+        self._put_and_retire(store, first, second)
+        for version, changes in ((1, first), (2, second)):
+            store.apply(stamp(version), Chunk(7, runs_of(changes)))
+        assert get(store, "t", [b"k"], 2) == [b"2"]
+        assert held(self.stored_rows(store)) == {(b"k", 2)}
+
+    @pytest.mark.parametrize("late", ["seal", "apply and seal", "seal with other counts"])
+    def test_a_late_seal_under_the_floor_is_content(self, store: Store, late: str) -> None:
+        first, second = {"t": {b"k": b"1"}}, {"t": {b"k": b"2"}}
+        self._put_and_retire(store, first, second)
+        for version, changes in ((1, first), (2, second)):
+            if late == "apply and seal":
+                store.apply(stamp(version), Chunk(0, runs_of(changes)))
+            counts = counts_of(changes)
+            store.seal(stamp(version), {group_of(b"k"): {"t": 5}} if "other" in late else counts)
+            assert store.verify(stamp(version), counts) == []
+        assert get(store, "t", [b"k"], 2) == [b"2"]
+        put(store, 3, {"t": {b"k": b"3"}})
+        assert get(store, "t", [b"k"], 3) == [b"3"]
+
+    def test_versions_above_the_floor_are_still_applied_and_sealed(self, store: Store) -> None:
+        first = {"t": {b"k": b"1"}}
+        put(store, 1, first)
+        store.announce(1)
+        store.apply(stamp(2), Chunk(0, runs_of({"t": {b"k": b"2"}})))
+        retire_version(store, 1, [Chunk(0, runs_of(first))])
+        store.seal(stamp(2), counts_of({"t": {b"k": b"2"}}))
+        put(store, 2, {"t": {b"k": b"2"}})
+        assert get(store, "t", [b"k"], 1) == [b"1"]
+        assert get(store, "t", [b"k"], 2) == [b"2"]
+
+    def test_reads_race_with_retirement_and_are_right_or_refused(self, store: Store) -> None:
+        """T28: a reader fetched the version, then retirement removes it under its hands."""
+        last = 12
+        put(store, 1, {"t": dict.fromkeys(KEYS, b"1")})
+
+        def write_and_retire() -> None:
+            for version in range(2, last + 1):
+                changes = {"t": {key: b"%d" % version if i % 2 else None for i, key in enumerate(KEYS)}}
+                put(store, version, changes)
+                store.announce(version)
+                retire_version(store, version, chunks_of(changes))
+
+        def read(answer: Callable[[Store, int], list[bytes | None]]) -> list[str]:
+            reader, wrong, version = self.reopen(store), [], 0
+            while version < last:
+                version = reader.pointer().visible
+                try:
+                    found = answer(reader, version)
+                except SnapshotExpiredError:
+                    continue
+                right = [b"%d" % version if i % 2 or version == 1 else None for i in range(len(KEYS))]
+                if found != right:
+                    wrong.append(f"version {version}: {found}")
+            reader.close()
+            return wrong
+
+        def by_key(reader: Store, version: int) -> list[bytes | None]:
+            return get(reader, "t", KEYS, version)
+
+        def by_scan(reader: Store, version: int) -> list[bytes | None]:
+            rows = scanned(reader, "t", version)
+            return [rows.get(key) for key in KEYS]
+
+        done = in_threads(write_and_retire, lambda: read(by_key), lambda: read(by_scan))
+        assert done == [None, [], []]
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    @staticmethod
+    def _history(store: Store) -> dict[int, dict[str, dict[bytes, bytes | None]]]:
+        history: dict[int, dict[str, dict[bytes, bytes | None]]] = {
+            version: {
+                "t": {
+                    key: None if (i * 7 + version) % 5 == 0 else b"%d" % version
+                    for i, key in enumerate(KEYS)
+                    if (i + version) % 3
+                }
+            }
+            for version in range(1, 6)
+        }
+        for version, changes in history.items():
+            put(store, version, changes)
+        return history
+
+    @staticmethod
+    def _put_and_retire(store: Store, *versions: Changes) -> None:
+        for version, changes in enumerate(versions, start=1):
+            put(store, version, changes)
+        store.announce(len(versions))
+        for version, changes in enumerate(versions, start=1):
+            retire_version(store, version, [Chunk(0, runs_of(changes))])
+
+
+def held(rows: set[Row]) -> set[tuple[bytes, int]]:
+    return {(row.key, row.version) for row in rows}
+
+
+def after(steps: int) -> Callable[[], bool]:
+    """For ``stopped``: yes when it has been asked so often."""
+    asked = itertools.count()
+    return lambda: next(asked) >= steps

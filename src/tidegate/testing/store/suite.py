@@ -1,0 +1,63 @@
+"""What every store has to pass, wrappers included: subclass ``StoreSuite`` in a test file.
+
+    class TestMyStore(StoreSuite):
+        def make_store(self): ...
+        def reopen(self, store): ...
+
+Each test stands for one sentence of ``sinks/store.py``. The other hooks are in
+``testing/store/harness.py``; those that look behind a store must not use the store's own methods.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+# Before they are imported: without this their asserts would say nothing.
+pytest.register_assert_rewrite(
+    "tidegate.testing.store.alias_tests",
+    "tidegate.testing.store.attempt_tests",
+    "tidegate.testing.store.diff_tests",
+    "tidegate.testing.store.fill_tests",
+    "tidegate.testing.store.harness",
+    "tidegate.testing.store.lease_tests",
+    "tidegate.testing.store.pointer_tests",
+    "tidegate.testing.store.read_tests",
+    "tidegate.testing.store.repair_tests",
+    "tidegate.testing.store.retire_tests",
+    "tidegate.testing.store.ttl_tests",
+    "tidegate.testing.store.upkeep_tests",
+    "tidegate.testing.store.write_tests",
+)
+
+from tidegate.testing.store.alias_tests import AliasTests  # noqa: E402
+from tidegate.testing.store.attempt_tests import AttemptTests  # noqa: E402
+from tidegate.testing.store.diff_tests import DiffTests  # noqa: E402
+from tidegate.testing.store.fill_tests import FillTests  # noqa: E402
+from tidegate.testing.store.harness import ManualClock, Row, StorePlace  # noqa: E402
+from tidegate.testing.store.lease_tests import LeaseTests  # noqa: E402
+from tidegate.testing.store.pointer_tests import PointerTests  # noqa: E402
+from tidegate.testing.store.read_tests import ReadTests  # noqa: E402
+from tidegate.testing.store.repair_tests import RepairTests  # noqa: E402
+from tidegate.testing.store.retire_tests import RetireTests  # noqa: E402
+from tidegate.testing.store.ttl_tests import TtlTests  # noqa: E402
+from tidegate.testing.store.upkeep_tests import UpkeepTests  # noqa: E402
+from tidegate.testing.store.write_tests import WriteTests  # noqa: E402
+
+__all__ = ["ManualClock", "Row", "StorePlace", "StoreSuite"]
+
+
+class StoreSuite(
+    PointerTests,
+    WriteTests,
+    AttemptTests,
+    ReadTests,
+    RetireTests,
+    RepairTests,
+    LeaseTests,
+    UpkeepTests,
+    FillTests,
+    TtlTests,
+    DiffTests,
+    AliasTests,
+):
+    """The guarantees of ``sinks/store.py``, one test each or nearly so."""

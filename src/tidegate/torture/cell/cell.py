@@ -1,0 +1,463 @@
+"""One cell: a driver with a fault, what finishes its work, readers beside, and the judge in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from tidegate.base.decoders import json_decoder
+from tidegate.errors import LineageError
+from tidegate.testing.process.forked import NO_ROOM, Forked
+from tidegate.torture.cell import jobs, readers
+from tidegate.torture.cell.expectations import Seen, moved_by_a_zombie, unfinished, unretired
+from tidegate.torture.cell.jobs import Judged
+from tidegate.torture.cell.outside_faults import Outside
+from tidegate.torture.cell.setting import Setting, Stopped, Unanswered, Unfinished, namespace_of, where_of
+from tidegate.torture.driver import driver
+from tidegate.torture.driver.driver import AGED_BATCHES, FAILED
+from tidegate.torture.driver.faults import CLOCK_STEPS_S, EVICTIONS, KILLS, OUTSIDE, TOPOLOGY
+from tidegate.torture.driver.timeouts import ERRORS, MORE_TIME, NAMES, reason
+from tidegate.torture.driver.upkeep import FOLLOWS, PIPELINES, TIDIES
+from tidegate.torture.driver.workloads import READ_STATE
+from tidegate.torture.history.events import Asked, Done, Fault, Raised
+from tidegate.torture.history.files import Recorder
+from tidegate.torture.outcome import MISSED, PROVEN, UNPROVEN, VIOLATED, Finding, Outcome
+from tidegate.torture.schedule import Cell, shape_of
+
+LINEAGE, OTHER_LINEAGE = "query-1", "query-2"
+DRIVER = "driver"
+"""What drivers are called, each with its number."""
+LOOK_S, AGAIN_S = 0.01, 0.5
+DRIVER_PART = 3
+"""A driver insists for one part in so many of the cell's time: to decide, and to apply."""
+ENDS_WITH_ERROR = range(1, 19)
+"""Exit codes of tidegate's errors: how a driver may end that others took over from."""
+TOLD_BYTES = 1_500
+NOT_DROPPED = "could not be dropped"
+
+
+def run_cell(setting: Setting, cell: Cell, ending: threading.Event) -> Outcome:
+    """Run a cell and judge it. Its processes have ended and its namespace is gone on return.
+
+    Stopped: ``ending`` was set meanwhile; the same is true then.
+    """
+    began = time.monotonic()
+    run = CellRun(setting, cell, ending)
+    judged = Judged()
+    try:
+        with run.ends_open():
+            run.play()
+        if run.unanswered:
+            with run.ends_open():
+                run.finish_at_last()
+        with run.ends_open():
+            judged = run.judge()
+    finally:
+        run.clean_up()
+    findings = [*run.findings, *judged.findings]
+    unproven = [*run.unproven, *judged.unproven]
+    result = VIOLATED if findings else UNPROVEN if unproven else PROVEN if run.struck() else MISSED
+    return Outcome(
+        failpoint=cell.failpoint,
+        fault=cell.fault,
+        finish=cell.finish,
+        round=cell.round,
+        result=result,
+        namespace=run.where.namespace,
+        history=str(run.folder.relative_to(setting.folder)),
+        seconds=round(time.monotonic() - began, 2),
+        findings=tuple(findings),
+        unproven=tuple(unproven),
+        counts=judged.counts,
+        errors=judged.errors,
+    )
+
+
+class CellRun:
+    """The processes of one cell, and what each of them must come to."""
+
+    def __init__(self, setting: Setting, cell: Cell, ending: threading.Event) -> None:
+        self.findings: list[Finding] = []
+        self.unproven: list[str] = []
+        self.unanswered = False
+        self._setting, self._cell, self._ending = setting, cell, ending
+        self._shape = shape_of(cell, setting.seed)
+        self._end = time.monotonic() + setting.deadline_s
+        self.folder = Path(setting.folder, "cells", str(cell).replace(":", "-"))
+        if self.folder.exists():  # a run that was cut short
+            shutil.rmtree(self.folder)
+        self.work = self.folder / "work"
+        self.checkpoint = self.work / "checkpoint"
+        self.work.mkdir(parents=True)
+        second = f"sqlite://{self.work.absolute()}/second" if cell.beside == FOLLOWS else ""
+        where = where_of(setting, namespace_of(setting, cell))
+        self.where = msgspec.structs.replace(where, second=second)
+        self._workloads = workloads_of(setting.workloads, cell.beside)
+        self._recorder = Recorder(self.folder, "run", role="run")
+        self._processes: list[Forked] = []
+        self._drivers = 0
+        self._aged = AGED_BATCHES if self._shape.old else 0
+        self._batches = self._aged + self._shape.batches
+        seed = f"{setting.seed}-{cell}"
+        self._outside = Outside(self, cell.fault, seed) if cell.fault in OUTSIDE else None
+        self.where_json = _json(self.where)
+
+    @property
+    def _taken_over(self) -> bool:
+        return self._cell.finish != "same"
+
+    @property
+    def _lost(self) -> bool:
+        """Whether rows are gone that nobody can put back: who asks for them is refused, to the end."""
+        return self._outside is not None and self._outside.lost
+
+    @property
+    def _sleeps(self) -> bool:
+        """Whether the disturbed driver stops itself, to be woken from here."""
+        fault = self._cell.fault
+        held = self._taken_over and fault in ("late", "net-late", "net-lost")
+        return held or fault in ("stop", "server", *OUTSIDE)
+
+    @contextlib.contextmanager
+    def ends_open(self) -> Iterator[None]:
+        """What cannot be finished in here leaves the cell unproven; no process of it lives on."""
+        try:
+            yield
+        except Unfinished as why:
+            self.unproven.append(str(why))
+            self.unanswered |= isinstance(why, Unanswered)
+        finally:
+            self.end_all()
+
+    # -- the play -------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """Disturb a driver, finish what it left, and let the query go on to its end."""
+        plan = readers.Plan(
+            where=self.where,
+            folder=str(self.folder),
+            name=readers.NAME,
+            seed=f"{self._setting.seed}-{self._cell}",
+            workloads=self._workloads,
+            seconds_max=self._setting.deadline_s,
+        )
+        if self._shape.old:
+            self.must_end(self._drive(ages=True), 0)
+        looking = self.start(readers.main, _json(plan), readers.NAME)
+        first = self._drive(disturbed=True)
+        if self._sleeps:
+            self._until_struck(first)
+            if self._cell.fault == "server":
+                self._kill_server()
+            elif self._outside is not None:
+                self._outside.begin()
+            self._finish()
+            before = self.look()
+            self.until_it_ends(first, signal.SIGCONT)
+            if self._cell.finish == "claimed":
+                self.findings += moved_by_a_zombie(before, self.look())
+        else:
+            self._wait(first)
+            self._finish()
+        self._check_first(first)
+        if self._outside is not None:
+            self._outside.end()
+        self._batches += 1
+        self.must_end(self._drive(), 0)
+        if self._cell.fault.endswith("-checkpoint"):
+            self._with_a_wrong_checkpoint()
+            self._batches += 1
+            self.must_end(self._drive(), 0)
+        self.until_it_ends(looking, signal.SIGTERM)
+        self.must_end(looking, 0)
+        if self._cell.beside == TIDIES and not self._lost:
+            self.findings += unretired(self.look())
+
+    def _finish(self) -> None:
+        match self._cell.finish:
+            case "second":
+                shutil.rmtree(self.checkpoint / "commits", ignore_errors=True)
+                self.must_end(self._drive(), 0)
+            case "recover":
+                self._recover()
+            case "claimed":
+                self.must_end(self._drive(dies_at="open.after_claim"), -signal.SIGKILL)
+
+    def _recover(self) -> None:
+        """`tidegate recover`: what was decided before it began is visible when it has ended well (I4)."""
+        before, call = self.look(), self._recorder.number()
+        self._recorder.note(Asked(call=call, namespace=self.where.namespace, command="recover"))
+        process = self.start(jobs.recover, _json(self.where), "recover", str(self.folder), "recover")
+        self._wait(process)
+        # Without a namespace there is nothing to recover, and the command says so.
+        code = process.exit_code or 0
+        if not code:
+            self._recorder.note(Done(call=call))
+        else:
+            self._recorder.note(Raised(call=call, error=ERRORS.get(code, ""), text=self._told(process)))
+        self.must_end(process, 0, 2)
+        if code in (0, 2):
+            self.findings += unfinished(before.decided, self.look())
+
+    def finish_at_last(self) -> None:
+        """Who had no answer left something open, maybe: `recover` has to finish it now (I4)."""
+        self._end = max(self._end, time.monotonic() + self._setting.deadline_s / 2)
+        last = "recover-last"
+        self.must_end(self.start(jobs.recover, _json(self.where), last, str(self.folder), last), 0, 2)
+        seen = self.look()
+        self.findings += unfinished(seen.decided, seen)
+
+    def look(self) -> Seen:
+        result = self.work / "look.json"
+        self.must_end(self.start(jobs.look, _json(self.where), "look", str(result)), 0)
+        return json_decoder(Seen).decode(result.read_bytes())
+
+    def _check_first(self, first: Forked) -> None:
+        """The disturbed driver came to one of the ends that its fault allows."""
+        if not self.struck():  # it is told as missed; then it must have got through
+            self.must_end(first, 0)
+        elif self._sleeps and self._taken_over:
+            # Without an error when nothing was left for it to do; the judge tells whether that is true.
+            self.must_end(first, *ENDS_WITH_ERROR, 0)
+        elif self._cell.fault in KILLS or (self._taken_over and self._cell.fault != "raise"):
+            self.must_end(first, -signal.SIGKILL)
+        elif self._cell.fault == "raise" and self._taken_over:
+            self.must_end(first, FAILED)
+        else:
+            self.must_end(first, 0)
+
+    def _with_a_wrong_checkpoint(self) -> None:
+        """Batch ids go back, or start anew: LineageError is the right answer, and nothing changes."""
+        wrong, lineage = self.work / "wrong-checkpoint", OTHER_LINEAGE
+        if self._cell.fault == "old-checkpoint":
+            lineage = LINEAGE
+            (wrong / "offsets").mkdir(parents=True)
+            for batch in range(1, self._batches):
+                (wrong / "offsets" / str(batch)).write_text(f"offsets-planned-anew-{batch}")
+            (wrong / "commits").mkdir()
+            (wrong / "commits" / "0").write_text("")
+        self._recorder.note(Fault(kind=self._cell.fault, target="checkpoint"))
+        self.must_end(self._drive(checkpoint=wrong, lineage=lineage), LineageError.exit_code)
+
+    # -- processes ------------------------------------------------------------------------------------
+
+    def _drive(
+        self,
+        *,
+        disturbed: bool = False,
+        ages: bool = False,
+        checkpoint: Path | None = None,
+        lineage: str = LINEAGE,
+        dies_at: str = "",
+    ) -> Forked:
+        """Start a driver: one that makes an old namespace, the one with the cell's fault, one that dies at
+        a failpoint, or a plain one.
+        """
+        cell, shape = self._cell, self._shape
+        self._drivers += 0 if ages else 1
+        where = self.where
+        if disturbed and cell.fault.startswith("net-"):
+            where = msgspec.structs.replace(where, store_options={**where.store_options, "timeout_s": 1.0})
+        plan = driver.Plan(
+            where=where,
+            folder=str(self.folder),
+            name=f"{DRIVER}-{self._drivers}",  # 0: it ends before the fault
+            checkpoint=str(checkpoint or self.checkpoint),
+            seed=f"{self._setting.seed}-{cell}",
+            workloads=self._workloads,
+            batches=self._aged if ages else self._batches,
+            lineage=lineage,
+            key_groups=shape.key_groups,
+            parallelism=shape.parallelism,
+            frame_bytes=shape.frame_bytes,
+            deadline_s=self._setting.deadline_s / DRIVER_PART,
+            salt=1 if cell.fault == "other-rows" and not disturbed else 0,
+            fault="kill" if dies_at else cell.fault if disturbed else "",
+            failpoint=dies_at or cell.failpoint,
+            nth=1 if dies_at else shape.nth,
+            taken_over=self._taken_over,
+            goes_on=disturbed and not self._taken_over and cell.fault not in EVICTIONS,
+            beside="" if ages else cell.beside,
+            keeps=2 if cell.fault in EVICTIONS else 1,
+            servers_change=cell.fault in TOPOLOGY,
+            clocks_step=cell.fault in CLOCK_STEPS_S and not ages,
+            reopen_at=self._aged + shape.reopen_at if disturbed and shape.reopen_at else 0,
+            ages=ages,
+        )
+        return self.start(driver.main, _json(plan), plan.name)
+
+    def start(self, work: Callable[..., int | None], plan: str, name: str, *more: str) -> Forked:
+        if self._ending.is_set():
+            raise Stopped
+        process = Forked(work, (plan, *more), self.work / f"{name}.txt")
+        self._processes.append(process)
+        return process
+
+    def _left_s(self) -> float:
+        if self._ending.is_set():
+            raise Stopped
+        return max(self._end - time.monotonic(), 0.0)
+
+    def _wait(self, process: Forked) -> None:
+        """Until it has ended. Unfinished: the cell's time is over."""
+        while not process.wait(min(self._left_s(), 0.5)):
+            if not self._left_s():
+                raise Unfinished(
+                    f"{process.output.stem} did not end within the cell's {self._setting.deadline_s:.0f} s;"
+                    f" {MORE_TIME}"
+                )
+
+    def must_end(self, process: Forked, *codes: int) -> None:
+        """Wait for its end; another exit code than these ends the cell, and is a finding, unless it says
+        that there was no answer (Unanswered).
+        """
+        self._wait(process)
+        refusals = self._outside.refusals if self._outside is not None else ()
+        if process.exit_code in (*codes, *refusals):
+            return
+        if process.exit_code in NAMES:
+            raise Unanswered(reason(process.output.stem, process.exit_code, self._told(process)))
+        if process.exit_code == NO_ROOM:
+            told = (self._told(process).splitlines() or ["no room"])[-1]
+            raise Unfinished(f"{process.output.stem} could not write its history: {told}; make room there")
+        self.findings.append(
+            Finding(
+                rule="finish",
+                invariant="I4",
+                what=f"{process.output.stem} ended with exit code {process.exit_code}",
+                expected="exit code "
+                + ("of an error" if codes[:18] == tuple(ENDS_WITH_ERROR) else " or ".join(map(str, codes))),
+                seen=self._told(process),
+            )
+        )
+        raise Unfinished(f"the cell ended with {process.output.stem}")
+
+    def _until_struck(self, process: Forked) -> None:
+        """Until the fault stands in its history, or it has ended without."""
+        self.until(process, self.struck, "did not come to its fault in time")
+
+    def until(self, process: Forked, true: Callable[[], bool], problem: str) -> None:
+        """Until something is true of a process, or it has ended without. Unfinished: neither in time."""
+        while not true() and not process.wait(LOOK_S):
+            if not self._left_s():
+                raise Unfinished(f"{process.output.stem} {problem}; {MORE_TIME}")
+
+    def could_be_done(self, process: Forked, fault: str) -> None:
+        """Wait for the end of a process that does a fault. Unfinished: it could not."""
+        self._wait(process)
+        if process.exit_code:
+            raise Unfinished(f"{fault} could not be done to the store: {self._told(process)}")
+
+    def until_it_ends(self, process: Forked, number: int) -> None:
+        """Send a signal until it has ended: it may stop itself a moment after the first SIGCONT."""
+        while not process.wait(0):
+            process.send(number)
+            if process.wait(min(AGAIN_S, self._left_s())):
+                return
+            if not self._left_s():
+                raise Unfinished(f"{process.output.stem} did not end after {signal.Signals(number).name}")
+
+    def _kill_server(self) -> None:
+        """The user's own command; it returns when the server is up again."""
+        # It may lose what it acknowledged: then readers are refused, or told, until the log has put it back.
+        self._recorder.note(Fault(kind="server", target="the command given", forgets=True))
+        try:
+            subprocess.run(  # noqa: S603 - the user's, as given
+                shlex.split(self._setting.server_kill),
+                check=True,
+                timeout=max(self._left_s(), 1.0),
+                capture_output=True,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise Unfinished(f"the command that kills a server failed: {error}") from None
+
+    def struck(self) -> bool:
+        """Whether the fault happened."""
+        path = self.folder / f"{DRIVER}-1.jsonl"
+        return path.exists() and b'"event":"fault"' in path.read_bytes()
+
+    def _told(self, process: Forked) -> str:
+        return process.output.read_text(errors="replace")[-TOLD_BYTES:].strip()
+
+    # -- the end --------------------------------------------------------------------------------------
+
+    def end_all(self) -> None:
+        """No process of the cell lives on."""
+        if self._outside is not None:
+            self._outside.stop()
+        for process in self._processes:
+            if not process.wait(0):
+                process.kill()
+        self._recorder.close()
+
+    def judge(self) -> Judged:
+        """The verdict over history, log and store, or what there is of it."""
+        self._end = max(self._end, time.monotonic() + self._setting.deadline_s / 2)
+        result = self.work / "verdict.json"
+        ended = [one.output.stem for one in self._processes if 0 <= (one.exit_code or 0) != NO_ROOM]
+        told = [name for name in ended if name.startswith(f"{DRIVER}-")]
+        if readers.NAME in ended and not self._lost:
+            told.append(readers.NAME)
+        plan = _json(self.where), "judge", str(self.folder), str(result), "lost" if self._lost else ""
+        process = self.start(jobs.judge, *plan, *told)
+        with self.ends_open():
+            self.must_end(process, 0)
+        # The history is judged first: what it says stands, whether log and store answered after it or not.
+        return json_decoder(Judged).decode(result.read_bytes()) if result.exists() else Judged()
+
+    def clean_up(self) -> None:
+        """Drop the namespace, unless it is to be kept; a finding when that failed."""
+        self.end_all()
+        for path in self.work.glob("*.properties"):  # of a command that was killed
+            path.unlink()
+        if self._setting.keep:
+            return
+        shutil.rmtree(self.work / "second", ignore_errors=True)
+        what = f"namespace {self.where.namespace} {NOT_DROPPED}"
+        try:
+            problem = drop_namespace(self._setting, self.where.namespace, self.work / "drop.txt")
+        except Unanswered as why:
+            self.unproven.append(f"{what}: {why}")
+        else:
+            if problem:
+                self.findings.append(Finding(rule="drop", invariant="", what=what, seen=problem))
+
+
+def is_left_behind(outcome: Outcome) -> bool:
+    """Whether the cell's namespace is there still."""
+    told = (*outcome.unproven, *(found.what for found in outcome.findings))
+    return any(text.startswith(f"namespace {outcome.namespace} {NOT_DROPPED}") for text in told)
+
+
+def workloads_of(names: tuple[str, ...], beside: str) -> tuple[str, ...]:
+    """Pipelined commits wait for each other where they read state: such workloads are left out there."""
+    if beside != PIPELINES:
+        return names
+    return tuple(name for name in names if name not in READ_STATE) or names
+
+
+def drop_namespace(setting: Setting, namespace: str, output: Path) -> str:
+    """Remove a namespace of this run from log and store, in a process; '' or what was wrong. Unanswered:
+    it had no answer in time; `tidegate drop`, or `--resume`, finishes it.
+    """
+    process = Forked(jobs.drop, (_json(where_of(setting, namespace)),), output)
+    if not process.wait(setting.deadline_s):
+        process.kill()
+        raise Unanswered(f"not done within {setting.deadline_s:.0f} s; {MORE_TIME}")
+    told, code = output.read_text(errors="replace")[-TOLD_BYTES:].strip(), process.exit_code or 0
+    if code in NAMES:
+        raise Unanswered(reason("the drop", code, told))
+    return f"exit code {code}: {told}" if code else ""
+
+
+def _json(plan: msgspec.Struct) -> str:
+    return msgspec.json.encode(plan).decode()

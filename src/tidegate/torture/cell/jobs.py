@@ -1,0 +1,302 @@
+"""What the forked processes of a cell do besides driving and reading: commands, the judge, the clean-up."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from tidegate.base.decoders import json_decoder
+from tidegate.committers.operations.drop import drop_namespace
+from tidegate.committers.operations.verify import verify
+from tidegate.errors import CorruptError, StoreNotVerifiedError, TidegateError
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import Pointer
+from tidegate.testing.process.driver import make_driver_of
+from tidegate.torture.cell import readers, stray_requests
+from tidegate.torture.cell.expectations import Seen
+from tidegate.torture.driver import timeouts
+from tidegate.torture.driver.driver import Where
+from tidegate.torture.driver.upkeep import SECOND
+from tidegate.torture.history.files import Recorder
+from tidegate.torture.history.repairs import mending_noted
+from tidegate.torture.judge import verdict as verdicts
+from tidegate.torture.judge.check import check
+from tidegate.torture.judge.coverage import gaps
+from tidegate.torture.judge.verdict import Verdict
+from tidegate.torture.outcome import Finding
+from tidegate.wal.catch_up import catch_up
+from tidegate.wal.fold import View
+from tidegate.wal.open_log import open_log
+
+Work = TypeVar("Work", bound=Callable[..., int])
+
+COMMANDS = "tidegate.cli:app"
+PRELOADED = (
+    "tidegate.torture.cell.jobs",
+    "tidegate.torture.cell.readers",
+    "tidegate.cli",
+    "typer._adapters",  # else imported by each command, which takes longer than the command
+)
+NOBODY_ASKED = "no reader asked for the rows that are lost: whether it would have been refused is not known"
+CLIENTS = {
+    "file": "tidegate.wal.file.log",
+    "kafka": "tidegate.wal.kafka.log",
+    "sqlite": "tidegate.sinks.sqlite.store",
+    "redis": "tidegate.sinks.redis.store",
+    "cassandra": "tidegate.sinks.cassandra.store",
+}
+
+
+def preloaded(wal: str, store: str) -> list[str]:
+    """Modules that every process of a cell needs, its log's and store's among them."""
+    kinds = {url.partition(":")[0].partition("+")[0].replace("rediss", "redis") for url in (wal, store)}
+    return [*PRELOADED, *(module for kind, module in CLIENTS.items() if kind in kinds)]
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """What the judge found of one cell."""
+
+    findings: tuple[Finding, ...] = ()
+    unproven: tuple[str, ...] = ()
+    counts: dict[str, int] = {}
+    errors: dict[str, int] = {}
+
+
+def ends_with_its_code(work: Work) -> Work:
+    """A process that prints an error of ours, and ends with its exit code."""
+
+    @functools.wraps(work)
+    def run(*args: str) -> int:
+        try:
+            return work(*args)
+        except TidegateError as error:
+            print(f"{type(error).__name__}: {error}", flush=True)  # noqa: T201 - to the cell's folder
+            return timeouts.exit_code_of(error)
+
+    return cast("Work", run)
+
+
+def judge(where_json: str, folder: str, result: str, lost: str = "", *ended: str) -> int:
+    """Judge the history, then log and store as they are now; the verdict goes to the file ``result``, that of
+    the history alone at once: it stands, whether log and store answer or not. ``ended``: the processes that
+    wrote of it and ended by themselves. ``lost``: not empty when rows are gone for good: then who asks for
+    them has to be refused, and the store cannot be verified.
+    """
+    where = json_decoder(Where).decode(where_json)
+    verdict = check(Path(folder))
+    told = Judged(
+        findings=tuple(
+            Finding(
+                rule=found.rule,
+                invariant=found.invariant,
+                what=found.what,
+                expected=found.expected,
+                seen=found.seen,
+                events=found.events,
+            )
+            for found in (*verdict.findings, *_told_of_damage(verdict))
+        ),
+        unproven=tuple(verdict.unjudged),
+        counts=verdict.counts,
+        errors=verdict.errors,
+    )
+    Path(result).write_bytes(msgspec.json.encode(told))
+    if lost:
+        unproven = [] if verdict.errors.get(StoreNotVerifiedError.__name__) else [NOBODY_ASKED]
+        told = msgspec.structs.replace(told, unproven=(*unproven, *told.unproven))
+        Path(result).write_bytes(msgspec.json.encode(told))
+        return 0
+    findings, unproven, counts = _verified(where)
+    if not findings and not unproven:
+        findings, unproven, sent = _strays_refused(where)
+        counts["stray requests"] = sent
+    with _left_open("readers", findings, unproven):
+        kinds = (*readers.KINDS, *((SECOND,) if where.second and listed(where) else ()))
+        # Readers that did not come to their end are told of already.
+        unproven += gaps(Path(folder), ended, kinds if readers.NAME in ended else ())
+    told = msgspec.structs.replace(
+        told,
+        findings=(*findings, *told.findings),
+        unproven=(*unproven, *told.unproven),
+        counts=counts | told.counts,
+    )
+    whole = Path(f"{result}.whole")
+    whole.write_bytes(msgspec.json.encode(told))
+    whole.replace(result)
+    return 0
+
+
+def _told_of_damage(verdict: Verdict) -> list[verdicts.Finding]:
+    """Nothing here damages any bytes, so nobody may be told that some are."""
+    number = verdict.errors.get(CorruptError.__name__, 0)
+    if not number:
+        return []
+    return [
+        verdicts.Finding(
+            rule="error",
+            invariant="I10",
+            namespace="",
+            what=f"writers or readers were told {number} times that something is damaged: the history has it",
+            expected="no CorruptError",
+            seen=CorruptError.__name__,
+            events=(),
+        )
+    ]
+
+
+def _verified(where: Where) -> tuple[list[Finding], list[str], dict[str, int]]:
+    """As ``tidegate verify``: the log and each of its stores against each other."""
+    findings, unproven = list[Finding](), list[str]()
+    counts = {"records of the log": 0, "rows verified": 0}
+    with _left_open("verify", findings, unproven):
+        for url, options in _stores(where):
+            with contextlib.ExitStack() as closing:
+                log = open_log(where.wal, where.namespace, where.wal_options)
+                closing.callback(log.close)
+                store = open_store(url, where.namespace, options)
+                closing.callback(store.close)
+                report = verify(log, store)
+            for found in report.findings:
+                finding = Finding(
+                    rule="verify",
+                    invariant="I10",
+                    what=found.where,
+                    expected=found.expected,
+                    seen=found.found,
+                )
+                findings.append(finding)
+            counts["records of the log"] += report.records
+            counts["rows verified"] += report.rows
+    return findings, unproven, counts
+
+
+@contextlib.contextmanager
+def _left_open(what: str, findings: list[Finding], unproven: list[str]) -> Iterator[None]:
+    """An error of log or store leaves open whether they are right; where it is of time, what to do. But bytes
+    that are corrupt are not right: nothing here damages any.
+    """
+    try:
+        yield
+    except CorruptError as error:
+        findings.append(
+            Finding(rule=what, invariant="I10", what=str(error), expected="whole", seen="corrupt")
+        )
+    except TidegateError as error:
+        more = f"; {timeouts.MORE_TIME}" if timeouts.exit_code_of(error) in timeouts.NAMES else ""
+        unproven.append(f"{what}: {type(error).__name__}: {error}{more}")
+
+
+def _stores(where: Where) -> list[tuple[str, dict[str, Any]]]:
+    """The stores that the log lists: URL and options."""
+    found: list[tuple[str, dict[str, Any]]] = [(where.store, where.store_options)]
+    if where.second and listed(where):
+        found.append((where.second, {}))
+    return found
+
+
+def listed(where: Where) -> bool:
+    """Whether the log lists the second store."""
+    with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
+        state = catch_up(View(), log).state
+    return state is not None and SECOND in state.stores
+
+
+def _strays_refused(where: Where) -> tuple[list[Finding], list[str], int]:
+    """Sent where nothing waits: rows of a version that is decided are there before it is visible."""
+    findings, unproven, sent = list[Finding](), list[str](), 0
+    with _left_open("stray requests", findings, unproven):
+        with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
+            state = catch_up(View(), log).state
+        with contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store:
+            if state is not None and state.last_version == store.pointer().visible:
+                findings, sent = stray_requests.send(store)
+    return findings, unproven, sent
+
+
+@ends_with_its_code
+def look(where_json: str, result: str) -> int:
+    """What is visible and decided: ``Seen``, into the file ``result``."""
+    where = json_decoder(Where).decode(where_json)
+    with contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store:
+        pointer = store.pointer() if store.identity() is not None else Pointer()
+    with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
+        state = catch_up(View(), log).state
+    decided = state.last_version if state is not None else 0
+    seen = Seen(pointer.visible, pointer.epoch, decided, pointer.horizon)
+    Path(result).write_bytes(msgspec.json.encode(seen))
+    return 0
+
+
+def recover(where_json: str, folder: str, name: str) -> int | None:
+    """The command line: ``tidegate recover``, with what it is given here and nothing of the environment.
+    ``name``: of the history in the folder, which notes what it puts back.
+    """
+    return _command("recover", json_decoder(Where).decode(where_json), Path(folder), name, "--jobs", "1")
+
+
+def repair(where_json: str, folder: str, name: str, *more: str) -> int | None:
+    """The command line: ``tidegate repair``, as ``recover``; with ``more`` options."""
+    return _command("repair", json_decoder(Where).decode(where_json), Path(folder), name, *more)
+
+
+@ends_with_its_code
+def keys(where_json: str, result: str) -> int:
+    """The hashes of rows that are there, into the file ``result``."""
+    from tidegate.torture.driver.redis_faults import ROWS, keys_of
+
+    found = [key.decode() for key in keys_of(json_decoder(Where).decode(where_json)) if ROWS.match(key)]
+    Path(result).write_bytes(msgspec.json.encode(found))
+    return 0
+
+
+def _command(command: str, where: Where, folder: Path, name: str, *more: str) -> int | None:
+    app = pkgutil.resolve_name(COMMANDS)  # run as a user does: this layer is below the command line
+    for each in [each for each in os.environ if each.startswith("TIDEGATE_")]:
+        del os.environ[each]
+    wal_config, store_config = (folder / "work" / f"{of}.properties" for of in ("wal", "store"))
+    argv = [command, "--force", *more, "--wal", where.wal, "--store", where.store]
+    argv += ["--store", f"{SECOND}={where.second}"] if where.second and listed(where) else []
+    argv += ["--namespace", where.namespace, *(["--allow-unsafe"] if where.allow_unsafe else [])]
+    argv += config_file("--wal-config", where.wal_options, wal_config)
+    argv += config_file("--store-config", where.store_options, store_config)
+    try:
+        with Recorder(folder, name, role="command") as recorder, mending_noted(recorder, where.namespace):
+            app(argv, prog_name="tidegate")
+    finally:
+        wal_config.unlink(missing_ok=True)
+        store_config.unlink(missing_ok=True)
+    return None
+
+
+def config_file(option: str, options: Mapping[str, object], path: Path) -> list[str]:
+    """The options as the command line takes them, in a file that only we can read: it may hold a password."""
+    if not options:
+        return []
+    path.touch(mode=0o600)
+    shown = {
+        name: str(value).lower() if isinstance(value, bool) else value for name, value in options.items()
+    }
+    path.write_text("".join(f"{name}={value}\n" for name, value in shown.items()))
+    return [option, str(path)]
+
+
+@ends_with_its_code
+def drop(where_json: str) -> int:
+    """Remove the cell's namespace from store and log, for ever. May be repeated."""
+    where = json_decoder(Where).decode(where_json)
+    with contextlib.ExitStack() as closing:
+        log = open_log(where.wal, where.namespace, where.wal_options)
+        closing.callback(log.close)
+        store = open_store(where.store, where.namespace, where.store_options)
+        closing.callback(store.close)
+        endpoints = Endpoints(where.namespace, where.wal, where.store, where.wal_options, where.store_options)
+        drop_namespace(make_driver_of(endpoints, log, store, Options()))
+    return 0

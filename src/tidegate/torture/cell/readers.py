@@ -1,0 +1,381 @@
+"""Readers of every kind, beside the drivers all along: what each of them saw goes into the history.
+
+``latest`` reads at the newest version each time, ``pinned`` holds snapshots and reads them twice, old ones
+too, ``scan`` reads whole tables, ``aio`` does all of it with asyncio, ``behind`` reads without a lease at a
+version that has been left behind, ``second`` is ``pinned`` on the second store, where there is one. Each has
+its own client, on a thread of its own. At the end each looks once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import tidegate
+import tidegate.aio
+from tidegate.base.decoders import json_decoder
+from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.store import Store
+from tidegate.testing.process.forked import DISK_FULL, NO_ROOM
+from tidegate.torture.driver import workloads
+from tidegate.torture.driver.driver import Where
+from tidegate.torture.driver.timeouts import HUNG
+from tidegate.torture.driver.upkeep import SECOND
+from tidegate.torture.driver.workloads import decoded
+from tidegate.torture.history.events import (
+    Connected,
+    Failed,
+    Listed,
+    Looked,
+    Read,
+    Scanned,
+    SnapshotClosed,
+    SnapshotOpened,
+)
+from tidegate.torture.history.files import Recorder, digest_of
+
+LOOK_S = 0.01
+"""Between two rounds of a reader."""
+LAST_ROUND_S, LAST_TRIES = 20.0, 3
+"""How long the last round of a reader may take, and how often it is begun when it is refused."""
+NAME = "readers"
+"""Of their process."""
+KINDS = ("latest", "pinned", "scan", "aio", "behind")
+BEHIND_VERSIONS, BEHIND_S = 3, 1.5
+"""The reader that falls behind waits for so many versions to come, at most so long."""
+REFUSED_MAX = 1_000
+"""A reader that is told of an error connects anew, at most so often."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process of all readers is told. It ends by itself after ``seconds_max``."""
+
+    where: Where
+    folder: str
+    name: str
+    seed: str
+    workloads: tuple[str, ...]
+    seconds_max: float
+
+
+KEYS: dict[str, list[str]] = {
+    "bank": [f"a{at}" for at in range(workloads.ACCOUNTS)],
+    "marker": [f"m{at}" for at in range(workloads.MARKERS)],
+    "lists": [f"l{at}" for at in range(workloads.LISTS)],
+    "churn": [f"d{at}" for at in range(workloads.CHURNED)],
+    "counters": [f"c{at}" for at in range(workloads.COUNTERS)],
+    "replaced": [f"r{at}" for at in range(workloads.REPLACED)],
+}
+"""All keys that a workload ever writes."""
+
+
+def main(plan_json: str) -> int:
+    """Read until SIGTERM, then once more; 0. 1: a reader ended as none may. HUNG: a last round did not.
+    NO_ROOM: the disk of the history is full.
+    """
+    plan = json_decoder(Plan).decode(plan_json)
+    ending, died, told = threading.Event(), list[int](), list[int]()
+    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    with Recorder(Path(plan.folder), plan.name, role="reader") as recorder:
+        threads = [
+            threading.Thread(target=_run, args=(kind, plan, recorder, ending, died), name=kind, daemon=True)
+            for kind in (*KINDS, *((SECOND,) if plan.where.second else ()))
+        ]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + plan.seconds_max
+        while not told and time.monotonic() < end:
+            time.sleep(LOOK_S)  # a signal may come to another thread, and a wait would go on
+        ending.set()
+        for thread in threads:
+            thread.join(LAST_ROUND_S)
+        if any(thread.is_alive() for thread in threads):
+            faulthandler.dump_traceback(sys.stdout, all_threads=True)
+    return min(died) if died else HUNG if any(thread.is_alive() for thread in threads) else 0
+
+
+def _run(kind: str, plan: Plan, recorder: Recorder, ending: threading.Event, died: list[int]) -> None:
+    try:
+        if kind == "aio":
+            asyncio.run(AsyncReader(plan, recorder, ending).run())
+        else:
+            Reader(kind, plan, recorder, ending).run()
+    except BaseException as error:
+        full = isinstance(error, OSError) and error.errno in DISK_FULL
+        died.append(NO_ROOM if full else 1)
+        raise
+
+
+class _Notes:
+    """What both kinds of readers write down, and how they choose what to read."""
+
+    def __init__(self, kind: str, plan: Plan, recorder: Recorder, ending: threading.Event) -> None:
+        self.kind, self.plan, self.recorder, self.ending = kind, plan, recorder, ending
+        self.chance = random.Random(f"{plan.seed}-{kind}")
+        self.client = 0
+        self.last = self.through = False
+        self._tries_left, self._refusals_left = LAST_TRIES, REFUSED_MAX
+
+    def another_round(self) -> bool:
+        """Until it is told to end, and once more after that."""
+        self.through = self.last
+        self.last = self.ending.is_set()
+        return not self.through
+
+    def connects_anew(self) -> bool:
+        """Whether it goes on with another client: its last round was not done yet."""
+        if self.ending.is_set():
+            self._tries_left -= 1
+        self.last = False
+        return not self.through and self._tries_left >= 0 and self._refusals_left > 0
+
+    def refused(self, error: TidegateError, began: int) -> None:
+        """An error that ended a client; not one that says that there is no namespace yet, or no server."""
+        if isinstance(error, StoreUnavailableError) or (isinstance(error, ConfigError) and not self.client):
+            return
+        self._refusals_left -= 1
+        self.failed(self.kind, error, began)
+
+    def connected(self) -> None:
+        self.client = self.recorder.number()
+        where = self.plan.where
+        store = SECOND if self.kind == SECOND else ""
+        self.recorder.note(
+            Connected(client=self.client, namespace=where.namespace, store=store, kind=self.kind)
+        )
+
+    def looked(self, version: int, began: int) -> None:
+        self.recorder.note(Looked(client=self.client, version=version, began=began))
+
+    def failed(self, what: str, error: TidegateError, began: int, snapshot: int = 0) -> None:
+        """An error that a reader met; before anything could be read, of a client that never reads."""
+        if not self.client:
+            self.connected()
+        self.recorder.note(
+            Failed(
+                client=self.client,
+                what=what,
+                error=type(error).__name__,
+                began=began,
+                snapshot=snapshot,
+                text=str(error)[:300],
+            )
+        )
+
+    def asked(self, table: str) -> list[bytes]:
+        """The keys of one look-up: all, or some."""
+        keys = KEYS[table]
+        if self.chance.random() < 0.5:
+            keys = self.chance.sample(keys, 3)
+        return [key.encode() for key in keys]
+
+    def read(
+        self, table: str, asked: list[bytes], found: dict[bytes, Any], began: int, snapshot: int = 0
+    ) -> None:
+        values = {key.decode(): _value(value) for key, value in found.items()}
+        absent = sorted(key.decode() for key in asked if key not in found)
+        event = Read(
+            client=self.client, table=table, began=began, snapshot=snapshot, found=values, absent=absent
+        )
+        self.recorder.note(event)
+
+    def scanned(self, table: str, rows: dict[bytes, Any], began: int, snapshot: int = 0) -> None:
+        content = {key.decode(): _value(value) for key, value in rows.items()}
+        digest = digest_of(content.items())
+        self.recorder.note(
+            Scanned(
+                client=self.client,
+                table=table,
+                began=began,
+                rows=digest.rows,
+                digest=digest.text(),
+                snapshot=snapshot,
+                content=content,
+            )
+        )
+
+
+def _value(value: Any) -> Any:
+    """A table of bytes gives the bytes, or a row with them."""
+    return decoded(value["value"] if isinstance(value, dict) else value)
+
+
+class Reader(_Notes):
+    """A thread that reads with ``tidegate.connect``."""
+
+    def run(self) -> None:
+        """One client after the other, until the last round is done."""
+        round_of: Callable[[Any], None] = {
+            "latest": self._latest,
+            "pinned": self._pinned,
+            "scan": self._scan,
+            "behind": self._behind,
+            SECOND: self._pinned,
+        }[self.kind]
+        while self.connects_anew():
+            began = self.recorder.now()
+            try:
+                if self.kind == "behind":
+                    self._one_store(round_of)
+                else:
+                    self._one_client(round_of)
+            except TidegateError as error:
+                self.refused(error, began)
+            self.ending.wait(LOOK_S)
+
+    def _one_client(self, round_of: Callable[[Any], None]) -> None:
+        where = self.plan.where
+        url, options = where.store, where.store_options
+        if self.kind == SECOND:
+            url, options = where.second, {}
+        with tidegate.connect(url, where.namespace, options) as gate:
+            while not gate.version():  # nothing can be read yet
+                if self.ending.wait(LOOK_S):
+                    return
+            self.connected()
+            while self.another_round():
+                round_of(gate)
+                self.ending.wait(LOOK_S)
+
+    def _one_store(self, round_of: Callable[[Any], None]) -> None:
+        where = self.plan.where
+        with contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store:
+            while store.identity() is None or not store.pointer().visible:
+                if self.ending.wait(LOOK_S):
+                    return
+            self.connected()
+            while self.another_round():
+                round_of(store)
+                self.ending.wait(LOOK_S)
+
+    def _behind(self, store: Store) -> None:
+        """A reader that stands still between two requests: its version may be retired meanwhile (T28)."""
+        number, began = self.recorder.number(), self.recorder.now()
+        version = store.pointer().visible
+        entries = store.catalog(version, version)
+        if not entries:
+            return  # it was retired already
+        self.recorder.note(SnapshotOpened(client=self.client, snapshot=number, version=version, began=began))
+        end = time.monotonic() + BEHIND_S
+        while store.pointer().visible < version + BEHIND_VERSIONS and time.monotonic() < end:
+            if self.ending.wait(LOOK_S):
+                break
+        for table in self.plan.workloads:
+            if table not in entries[0].tables:
+                continue
+            asked, began = self.asked(table), self.recorder.now()
+            start, at_us = entries[0].tables[table].start, entries[0].decided_at_us
+            try:
+                values = store.get_many(table, asked, version, start, at_us).to_pylist()
+            except tidegate.SnapshotExpiredError as error:
+                self.failed("get_many", error, began, number)
+                continue
+            found = {key: value for key, value in zip(asked, values, strict=True) if value is not None}
+            self.read(table, asked, found, began, number)
+        self.recorder.note(SnapshotClosed(client=self.client, snapshot=number))
+
+    def _latest(self, gate: Any) -> None:
+        began = self.recorder.now()
+        self.looked(gate.version(), began)
+        table = self.chance.choice(self.plan.workloads)
+        asked, began = self.asked(table), self.recorder.now()
+        self.read(table, asked, gate.table(table).get_many(asked), began)
+
+    def _scan(self, gate: Any) -> None:
+        table, began = self.chance.choice(self.plan.workloads), self.recorder.now()
+        self.scanned(table, dict(gate.table(table).scan()), began)
+
+    def _pinned(self, gate: Any) -> None:
+        version, began = None, self.recorder.now()
+        if self.chance.random() < 0.3:
+            versions = [info.version for info in gate.history()]
+            self.recorder.note(Listed(client=self.client, versions=versions, began=began))
+            version, began = self.chance.choice(versions), self.recorder.now()
+        number = self.recorder.number()
+        try:
+            with gate.snapshot(version) as snap:
+                self.recorder.note(
+                    SnapshotOpened(
+                        client=self.client,
+                        snapshot=number,
+                        version=snap.version,
+                        began=began,
+                        asked=version or 0,
+                    )
+                )
+                self._look_twice(snap, number)
+                self.recorder.note(SnapshotClosed(client=self.client, snapshot=number))
+        except tidegate.SnapshotExpiredError as error:
+            self.failed("snapshot", error, began, number)
+
+    def _look_twice(self, snap: Any, number: int) -> None:
+        for _ in range(2):
+            for table in self.chance.sample(self.plan.workloads, min(3, len(self.plan.workloads))):
+                asked, began = self.asked(table), self.recorder.now()
+                if self.chance.random() < 0.5:
+                    self.read(table, asked, snap.table(table).get_many(asked), began, number)
+                else:
+                    self.scanned(table, dict(snap.table(table).scan()), began, number)
+            self.ending.wait(LOOK_S)
+
+
+class AsyncReader(_Notes):
+    """An event loop that reads with ``tidegate.aio.connect``."""
+
+    def __init__(self, plan: Plan, recorder: Recorder, ending: threading.Event) -> None:
+        super().__init__("aio", plan, recorder, ending)
+
+    async def run(self) -> None:
+        while self.connects_anew():
+            began = self.recorder.now()
+            try:
+                await self._one_client()
+            except TidegateError as error:
+                self.refused(error, began)
+            await asyncio.sleep(LOOK_S)
+
+    async def _one_client(self) -> None:
+        where = self.plan.where
+        async with await tidegate.aio.connect(where.store, where.namespace, where.store_options) as gate:
+            while not await gate.version():
+                if self.ending.is_set():
+                    return
+                await asyncio.sleep(LOOK_S)
+            self.connected()
+            while self.another_round():
+                began = self.recorder.now()
+                self.looked(await gate.version(), began)
+                await self._snapshot(gate)
+                await asyncio.sleep(LOOK_S)
+
+    async def _snapshot(self, gate: Any) -> None:
+        number, began = self.recorder.number(), self.recorder.now()
+        try:
+            async with gate.snapshot() as snap:
+                opened = SnapshotOpened(
+                    client=self.client, snapshot=number, version=snap.version, began=began
+                )
+                self.recorder.note(opened)
+                for table in self.chance.sample(self.plan.workloads, min(3, len(self.plan.workloads))):
+                    asked, began = self.asked(table), self.recorder.now()
+                    if self.chance.random() < 0.5:
+                        found = await snap.table(table).get_many(asked)
+                        self.read(table, asked, found, began, number)
+                    else:
+                        rows = {key: value async for key, value in snap.table(table).scan()}
+                        self.scanned(table, rows, began, number)
+                self.recorder.note(SnapshotClosed(client=self.client, snapshot=number))
+        except tidegate.SnapshotExpiredError as error:
+            self.failed("snapshot", error, began, number)

@@ -1,0 +1,55 @@
+"""What all cells of a run share, and how a cell ends that does not come to its end."""
+
+from __future__ import annotations
+
+import msgspec
+import xxhash
+
+from tidegate.torture.driver.driver import Where
+from tidegate.torture.schedule import Cell
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What all cells of a run share. ``folder`` is the report's; ``server_kill`` '' when none is allowed."""
+
+    wal: str
+    store: str
+    wal_options: dict[str, object]
+    store_options: dict[str, object]
+    allow_unsafe: bool
+    prefix: str
+    folder: str
+    seed: int
+    workloads: tuple[str, ...]
+    deadline_s: float
+    server_kill: str
+    keep: bool
+
+
+class Unfinished(Exception):  # noqa: N818 - it is an outcome, not a failure of the program
+    """The cell could not be finished: what was waited for, or what ended as it should not."""
+
+
+class Unanswered(Unfinished):
+    """A process of the cell had no answer of log or store in time."""
+
+
+class Stopped(Exception):  # noqa: N818
+    """The whole run is being ended."""
+
+
+def namespace_of(setting: Setting, cell: Cell) -> str:
+    """A namespace of its own: the run's random prefix and the cell's digest."""
+    return f"{setting.prefix}-{xxhash.xxh64_hexdigest(str(cell).encode())[:10]}"
+
+
+def where_of(setting: Setting, namespace: str) -> Where:
+    """The place of a namespace of this run."""
+    return Where(
+        setting.wal,
+        setting.store,
+        namespace,
+        setting.wal_options,
+        setting.store_options,
+        setting.allow_unsafe,
+    )

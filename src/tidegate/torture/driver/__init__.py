@@ -1,0 +1,1 @@
+"""The driver under torture: workloads, faults, upkeep, timeouts."""

@@ -1,0 +1,63 @@
+"""Barriers of a workload: their rows are told when they are staged, from the state at the version before."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from tidegate.committers.coordinator import Coordinator
+from tidegate.testing.arrow_barrier import ArrowBarrier, Rows
+from tidegate.torture.driver.workloads import decoded, keys_read, rows_after
+from tidegate.torture.history.events import Change
+from tidegate.wal.record import Ack
+from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.changelog import stage_task
+
+ReadRows = Callable[[int], Rows]
+"""The rows of a batch, given the version that its state is read at."""
+
+
+@dataclasses.dataclass
+class WorkloadBarrier(ArrowBarrier):
+    """``read_rows`` is asked once, when staging begins. ``attempt`` is this barrier's, once it was staged.
+
+    ``twice``: every task is tried before, with these rows, as when Spark counts a later try of a task.
+    """
+
+    read_rows: ReadRows = lambda _: {}
+    twice: ReadRows | None = None
+    attempt: str = ""
+
+    def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
+        self.attempt = spec.attempt
+        if self.twice is not None:
+            self._stage_for_nothing(self.twice(base_version), spec)
+        self.rows = self.read_rows(base_version)
+        return super().stage(spec, base_version)
+
+    def _stage_for_nothing(self, rows: Rows, spec: StageSpec) -> None:
+        """Task attempts whose acks do not count: what they write are orphans."""
+        other = ArrowBarrier(self.log, rows, self.origin, self.key_groups, self.parallelism)
+        for task in range(self.parallelism):
+            own_id = f"a{self.clock.new_id()}"
+            stage_task(other.batches(task), spec, self.log, task=task, task_attempt=own_id, host="local")
+
+
+def reader_of(driver: Coordinator, changes: Sequence[Change]) -> ReadRows:
+    """What the changes mean for rows, by the driver's own store at the version it is asked for."""
+
+    def read_rows(version: int) -> Rows:
+        tables = driver.folded.tables
+        rows: dict[str, dict[bytes, bytes | None]] = {}
+        for change in changes:
+            keys = [key.encode() for key in keys_read(change)]
+            state = {}
+            if keys and version and change.table in tables:
+                start = tables[change.table].start
+                found = driver.store.get_many(change.table, keys, version, start).to_pylist()
+                pairs = zip(keys, found, strict=True)
+                state = {key.decode(): decoded(value) for key, value in pairs if value is not None}
+            rows[change.table] = rows_after(change, state)
+        return rows
+
+    return read_rows

@@ -1,0 +1,212 @@
+"""The topology of a Redis Cluster, by an operator's commands: slots move, replicas are promoted."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import redis
+from redis import exceptions
+
+from tidegate.base.urls import Address
+from tidegate.sinks.redis.client.servers import slot_ranges
+from tidegate.sinks.redis.client.settings import RedisSettings
+
+MIGRATE_MS = 5_000
+KEYS_AT_ONCE = 100
+AGREE_S, LOOK_S = 20.0, 0.02
+"""How long nodes may take to agree on who owns a slot, or who is a primary."""
+STABLE_AND_RESTORE = """
+redis.call('CLUSTER', 'SETSLOT', ARGV[1], 'STABLE')
+for at = 2, #ARGV, 2 do redis.call('RESTORE', ARGV[at], 0, ARGV[at + 1]) end
+"""
+
+
+class Shard(NamedTuple):
+    """A primary that owns slots, and those of its replicas that are connected."""
+
+    id: str
+    address: Address
+    replicas: tuple[tuple[str, Address], ...]
+
+
+class Cluster:
+    """The nodes of a Redis Cluster, by commands that an operator uses. redis.RedisError: one did not answer,
+    or lacks the right.
+    """
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self._settings = settings
+        self._clients: dict[Address, Any] = {}
+
+    def ask(self, address: Address, *command: Any) -> Any:
+        """One command at one node."""
+        return self._client(address).execute_command(*command)
+
+    def _client(self, address: Address) -> Any:
+        if address not in self._clients:
+            self._clients[address] = client_of(self._settings, address)
+        return self._clients[address]
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
+    # -- who is what -----------------------------------------------------------------------------------
+
+    def shards(self) -> list[Shard]:
+        """By address, as the first node that answers sees it."""
+        lines = self._nodes()
+        alive = {name: line for name, line in lines.items() if not {"fail", "fail?", "noaddr"} & line.flags}
+        found = []
+        for name, line in alive.items():
+            if line.slots:
+                mine = [(other, alive[other].address) for other in alive if alive[other].master == name]
+                found.append(Shard(name, line.address, tuple(sorted(mine))))
+        return sorted(found, key=lambda shard: shard.address)
+
+    def _nodes(self) -> dict[str, _Line]:
+        error: Exception | None = None
+        for address in dict.fromkeys((*self._clients, *self._settings.seeds)):
+            try:
+                text = self.ask(address, "CLUSTER", "NODES")
+            except redis.RedisError as failed:
+                error = failed
+            else:
+                return dict(_line(line, address) for line in text.decode().splitlines() if line)
+        raise redis.ConnectionError(f"no node of the Cluster answered: {error}")
+
+    def owner_of(self, slot: int) -> Address:
+        """ClusterDownError: nobody owns it now."""
+        error: Exception | None = None
+        for address in dict.fromkeys((*self._clients, *self._settings.seeds)):
+            try:
+                ranges = slot_ranges(self.ask(address, "CLUSTER", "SLOTS"), address)
+            except redis.RedisError as failed:
+                error = failed
+                continue
+            for last, first, owner in ranges:
+                if first <= slot <= last:
+                    return owner
+        raise exceptions.ClusterDownError(f"nobody owns slot {slot}: {error}")
+
+    # -- slots -----------------------------------------------------------------------------------------
+
+    def keys_in(self, slot: int, address: Address) -> list[bytes]:
+        """All keys of a slot at a node."""
+        count = self.ask(address, "CLUSTER", "COUNTKEYSINSLOT", slot)
+        found: list[bytes] = self.ask(address, "CLUSTER", "GETKEYSINSLOT", slot, count + 1)
+        return found
+
+    def begin_move(self, slot: int, source: Address, to: Address) -> None:
+        """From here on the slot is MIGRATING there, IMPORTING here; no key has moved."""
+        ids = {shard.address: shard.id for shard in self.shards()}
+        self.ask(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
+        self.ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[to])
+
+    def move_keys(self, slot: int, source: Address, to: Address, most: int | None = None) -> int:
+        """So many keys, or all there are; how many."""
+        moved = 0
+        while most is None or moved < most:
+            at_once = KEYS_AT_ONCE if most is None else min(most - moved, KEYS_AT_ONCE)
+            keys = self.ask(source, "CLUSTER", "GETKEYSINSLOT", slot, at_once)
+            if not keys:
+                break
+            self.ask(source, "MIGRATE", to.host, to.port, "", 0, MIGRATE_MS, *self._login(), "KEYS", *keys)
+            moved += len(keys)
+        return moved
+
+    def _login(self) -> list[str]:
+        connection = self._settings.connection
+        user, password = connection.get("username"), connection.get("password")
+        if not password:
+            return []
+        return ["AUTH2", user, password] if user else ["AUTH", password]
+
+    def end_move(self, slot: int, source: Address, to: Address) -> None:
+        """All keys go, and the slot with them. The new owner is told first: at no time nobody owns it."""
+        self.move_keys(slot, source, to)
+        ids = {shard.address: shard.id for shard in self.shards()}
+        others = [address for address in ids if address not in (source, to)]
+        for address in (to, source, *others):
+            self.ask(address, "CLUSTER", "SETSLOT", slot, "NODE", ids[to])
+        self._agree(lambda: all(self._says(node, slot, to) for node in ids), f"slot {slot} is at {to}")
+
+    def cancel_move(self, slot: int, source: Address, to: Address) -> None:
+        """SETSLOT STABLE, and the keys that have moved come back with it: at no time one seems to be absent.
+
+        MIGRATE cannot bring them back: their owner takes none in while the slot is leaving it.
+        """
+        moved = self.keys_in(slot, to)
+        back = [part for key in moved for part in (key, self._asking(to, "DUMP", key))]
+        self.ask(source, "EVAL", STABLE_AND_RESTORE, 0, slot, *back)
+        for key in moved:
+            self._asking(to, "UNLINK", key)
+        self.ask(to, "CLUSTER", "SETSLOT", slot, "STABLE")
+
+    def _asking(self, address: Address, *command: Any) -> Any:
+        """A command at the node that a slot is coming to."""
+        with self._client(address).pipeline(transaction=False) as pipeline:
+            pipeline.execute_command("ASKING")
+            pipeline.execute_command(*command)
+            return pipeline.execute()[1]
+
+    def _says(self, node: Address, slot: int, owner: Address) -> bool:
+        ranges = slot_ranges(self.ask(node, "CLUSTER", "SLOTS"), node)
+        return any(first <= slot <= last and at == owner for last, first, at in ranges)
+
+    # -- replicas ----------------------------------------------------------------------------------------
+
+    def promote(self, shard: Shard, replica: Address) -> None:
+        """The replica takes over when it has all that its primary acknowledged; on return all nodes know."""
+        last_asked_at = 0.0
+
+        def agreed() -> bool:
+            nonlocal last_asked_at
+            shards = self.shards()
+            new = next((each for each in shards if each.address == replica), None)
+            if new is not None:
+                known = [each.address for each in shards]
+                turned = any(address == shard.address for _, address in new.replicas)
+                return turned and all(self._knows(node, known) for node in (*known, shard.address))
+            if time.monotonic() - last_asked_at > 1.0:  # a try fails when too few answered in time
+                last_asked_at = time.monotonic()
+                with contextlib.suppress(redis.ResponseError):
+                    self.ask(replica, "CLUSTER", "FAILOVER")
+            return False
+
+        self._agree(agreed, f"{replica} is a primary")
+
+    def _knows(self, node: Address, primaries: list[Address]) -> bool:
+        told = slot_ranges(self.ask(node, "CLUSTER", "SLOTS"), node)
+        return {at for _, _, at in told} == set(primaries)
+
+    def _agree(self, agreed: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + AGREE_S
+        while not agreed():
+            if time.monotonic() > end:
+                raise redis.TimeoutError(f"not within {AGREE_S:.0f} s: {what}")
+            time.sleep(LOOK_S)
+
+
+class _Line(NamedTuple):
+    """A line of CLUSTER NODES."""
+
+    address: Address
+    flags: frozenset[str]
+    master: str
+    slots: bool
+
+
+def _line(text: str, asked: Address) -> tuple[str, _Line]:
+    name, place, flags, master, _, _, _, _, *slots = text.split()
+    host, _, port = place.partition("@")[0].rpartition(":")
+    address = Address(host or asked.host, int(port))
+    return name, _Line(address, frozenset(flags.split(",")), master, any(s[0] != "[" for s in slots))
+
+
+def client_of(settings: RedisSettings, address: Address) -> Any:
+    """A client of one server, with the login that the store has. Replies are bytes."""
+    return redis.Redis(host=address.host, port=address.port, ssl=settings.tls, **settings.connection)

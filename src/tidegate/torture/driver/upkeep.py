@@ -1,0 +1,160 @@
+"""What a driver of torture does besides committing, so that it comes by every failpoint.
+
+A cell's failpoint tells which: old versions are retired and the log is cut, versions are completed
+pipelined, a second store is added and follows, or every version is put back as if it had been lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tidegate.committers.apply.apply import read_manifest
+from tidegate.committers.background.follower import Follower, follower_for
+from tidegate.committers.background.membership import add_store
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.repair.repair import repair
+from tidegate.committers.steps.retire import retire_up_to
+from tidegate.committers.steps.trim import Trimmer
+from tidegate.errors import StoreUnavailableError, WalGapError, WalUnavailableError
+from tidegate.options import StoreRef
+from tidegate.sinks.records import Counts, Stamp
+from tidegate.sinks.store import Store
+from tidegate.wal.file.log import FileLog
+
+TIDIES, PIPELINES, FOLLOWS, REPAIRS = "tidies", "pipelines", "follows", "repairs"
+BESIDES = {
+    "retire.": TIDIES,
+    "trim.": TIDIES,
+    "summary.": TIDIES,
+    "pipeline.": PIPELINES,
+    "fill.": FOLLOWS,
+    "follow.": FOLLOWS,
+    "repair.": REPAIRS,
+}
+"""By the first word of a failpoint. At all others a driver only commits."""
+
+SECOND = "second"
+"""The name of the second store of cells that have one: SQLite, in the cell's own folder."""
+ADDED_AT = 2
+"""The second store is added, and filled, when so many batches are committed."""
+
+
+def beside_at(failpoint: str) -> str:
+    """What a driver does besides committing in cells of this failpoint; '' nothing."""
+    return next((beside for start, beside in BESIDES.items() if failpoint.startswith(start)), "")
+
+
+# -- a second store -----------------------------------------------------------------------------------------
+
+
+def with_second(driver: Coordinator, url: str) -> bool:
+    """Give the driver the second store when the log lists it; whether it does."""
+    state = driver.catch_up_log()
+    if state is None or SECOND not in state.stores:
+        return False
+    driver.endpoints = dataclasses.replace(driver.endpoints, also=(StoreRef(SECOND, url),))
+    return True
+
+
+class Second:
+    """The second store of one driver: added once there are versions to fill it with, then kept level.
+
+    On the driver's own thread, so that a fault comes at the same place each time.
+    """
+
+    def __init__(self, driver: Coordinator, store: Store, url: str) -> None:
+        self._driver, self._store, self._at = driver, store, StoreRef(SECOND, url)
+        self._follower: Follower | None = None
+        if driver.endpoints.also:
+            self._follower = follower_for(driver, self._at, store)
+
+    def step(self, batches: int, opened: Callable[[], None]) -> None:
+        """After a batch: add it when it is time, and bring it to the log's end, or a few tries towards it.
+
+        ``opened`` is told when the driver took a new epoch to add it. FencedError: a newer driver owns it.
+        """
+        if self._follower is None:
+            if batches < ADDED_AT:
+                return
+            self._follower = add_store(self._driver, self._at, self._store)
+            self._driver.endpoints = dataclasses.replace(self._driver.endpoints, also=(self._at,))
+            opened()
+        self._follower.catch_up()
+        if self._follower.failed is not None:
+            raise self._follower.failed
+
+    def finish(self, deadline_s: float, between: Callable[[], None] = lambda: None) -> None:
+        """At the end it is level; ``between`` comes before each try. StoreUnavailableError: not in time."""
+        follower, driver = self._follower, self._driver
+        backoff = driver.backoff(deadline_s)
+        while follower is not None and follower.standing.behind_s:
+            if backoff.expired:
+                told = follower.standing
+                raise StoreUnavailableError(
+                    f"the second store shows version {told.visible} of {told.decided}: {told.error}"
+                )
+            backoff.wait()
+            between()
+            self.step(ADDED_AT, lambda: None)
+
+
+# -- an old namespace ---------------------------------------------------------------------------------------
+
+
+def age(driver: Coordinator, trimmer: Trimmer) -> None:
+    """Retire and trim, as time does: of the versions below the visible one the store alone has the rows.
+
+    WalUnavailableError: the log still holds the first version.
+    """
+    retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
+    if isinstance(driver.log, FileLog):  # trusts no file's time to the second
+        for segment in driver.log.folder.rglob("*.seg"):
+            os.utime(segment, (0, 0))
+    trimmer.trim(driver.view, driver.clock.now_us())
+    first = driver.folded.recent[0]
+    with contextlib.suppress(WalGapError):
+        read_manifest(driver.log, first)
+        raise WalUnavailableError(
+            f"{driver.log.where}: version {first.version} was trimmed and is still there, so the namespace is"
+            " not as an old one is: compare the clocks of the log's servers and of this machine"
+        )
+
+
+# -- repair -------------------------------------------------------------------------------------------------
+
+
+def put_back_everything(driver: Coordinator) -> None:
+    """Repair as if every server had changed and lost every version: each is applied and sealed again.
+
+    FencedError: a newer driver runs. Other errors leave it to the next one.
+    """
+    with _as_if_lost(driver.store):
+        repair(driver)
+
+
+@contextlib.contextmanager
+def _as_if_lost(store: Any) -> Iterator[None]:
+    """Of every version from the horizon on, all is missing when it is asked for the first time."""
+    missing, comparing, asked = store.missing, store.comparing, set[int]()
+
+    def all_missing(stamp: Stamp, counts: Counts) -> dict[int, Any]:
+        if stamp.version in asked:
+            found: dict[int, Any] = missing(stamp, counts)
+            return found
+        asked.add(stamp.version)
+        return dict(counts)
+
+    @contextlib.contextmanager
+    def comparing_all(epoch: int) -> Iterator[int]:
+        with comparing(epoch) as oldest:
+            yield min(oldest, max(store.pointer().horizon, 1))
+
+    store.missing, store.comparing = all_missing, comparing_all
+    try:
+        yield
+    finally:
+        store.missing, store.comparing = missing, comparing

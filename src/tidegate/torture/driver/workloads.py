@@ -1,0 +1,157 @@
+"""Workloads with a known truth: what batch b changes in each table is a function of the seed and b.
+
+A workload is one table of its own. Most batches say what is to be done with what is there (move so much
+between two accounts, append to a list, add to a counter); ``rows_after`` turns that into rows, given the
+state that a driver read at the version before. A judge who has only the seed needs no state of the store.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tidegate.errors import ConfigError
+from tidegate.testing.arrow_barrier import BYTES_SCHEMA
+from tidegate.torture.history.events import Change
+from tidegate.wal.record import TableSchema
+
+State = Mapping[str, Any]
+"""One table: values by key."""
+
+SCHEMA: TableSchema = BYTES_SCHEMA
+"""Values are JSON texts, which every reader gets as the bytes they are."""
+
+ACCOUNTS, BALANCE = 8, 100
+MARKERS, LISTS, CHURNED, COUNTERS, REPLACED = 8, 6, 12, 6, 9
+OTHER_ROWS = 1_000_003
+"""What a replay with other rows counts from: none of its numbers is one of the first try's."""
+
+
+def bank(chance: random.Random, batch: int) -> Change:
+    """Transfers between accounts: the sum over all accounts never changes."""
+    if batch == 0:
+        return Change(table="bank", rows={f"a{at}": {"balance": BALANCE} for at in range(ACCOUNTS)})
+    moved = dict.fromkeys((f"a{at}" for at in range(ACCOUNTS)), 0)
+    for _ in range(4):
+        source, target = chance.sample(sorted(moved), 2)
+        amount = chance.randrange(1, 20)
+        moved[source] -= amount
+        moved[target] += amount
+    reduce = {key: {"balance": amount} for key, amount in moved.items() if amount}
+    return Change(table="bank", reduce=reduce, reducers={"balance": "sum"})
+
+
+def marker(chance: random.Random, batch: int) -> Change:
+    """Every key holds the number of the batch: two numbers in one snapshot are two versions."""
+    number = batch + OTHER_ROWS * chance.randrange(1, 1_000)
+    return Change(table="marker", rows=dict.fromkeys((f"m{at}" for at in range(MARKERS)), number))
+
+
+def lists(chance: random.Random, batch: int) -> Change:
+    """Lists that only grow: a lost batch leaves a gap, a doubled one an item twice."""
+    keys = chance.sample(range(LISTS), 3)
+    return Change(table="lists", append={f"l{key}": [[batch, chance.randrange(1_000)]] for key in keys})
+
+
+def churn(chance: random.Random, batch: int) -> Change:
+    """Keys are deleted and put back: an old row that comes back to life has an old number."""
+    rows: dict[str, Any] = {}
+    for at in range(CHURNED):
+        match chance.randrange(3):
+            case 0:
+                rows[f"d{at}"] = None
+            case 1:
+                rows[f"d{at}"] = {"batch": batch, "chance": chance.randrange(1_000)}
+            case _:
+                pass
+    rows[f"d{batch % CHURNED}"] = {"batch": batch, "chance": -1}
+    return Change(table="churn", rows=rows)
+
+
+def counters(chance: random.Random, batch: int) -> Change:  # noqa: ARG001 - as all workloads
+    """Reducers: a sum, a smallest and a largest per key, folded from the state at the version before."""
+    reduce: dict[str, dict[str, Any]] = {}
+    for at in chance.sample(range(COUNTERS), 4):
+        value = chance.randrange(-500, 500)
+        reduce[f"c{at}"] = {"events": 1, "least": value, "most": value}
+    return Change(table="counters", reduce=reduce, reducers={"events": "sum", "least": "min", "most": "max"})
+
+
+def replaced(chance: random.Random, batch: int) -> Change:
+    """Every second batch empties the table and writes it anew; the others change some of its rows."""
+    keys = chance.sample(range(REPLACED), 5 if batch % 2 == 0 else 2)
+    rows = {f"r{key}": {"batch": batch, "rank": rank} for rank, key in enumerate(keys)}
+    return Change(table="replaced", replace=batch % 2 == 0, rows=rows)
+
+
+WORKLOADS: dict[str, Callable[[random.Random, int], Change]] = {
+    "bank": bank,
+    "marker": marker,
+    "lists": lists,
+    "churn": churn,
+    "counters": counters,
+    "replaced": replaced,
+}
+"""By name, which is the table's too."""
+
+
+READ_STATE = ("bank", "lists", "counters")
+"""Workloads whose rows are told from the state at the version before."""
+
+
+def changes_of(names: Iterable[str], seed: str, batch: int, salt: int = 0) -> list[Change]:
+    """What a batch changes, table by table; ``salt`` gives other rows, as a replay may have them."""
+    return [WORKLOADS[name](random.Random(f"{seed}-{batch}-{salt}-{name}"), batch) for name in names]
+
+
+def check_workloads(names: Iterable[str]) -> tuple[str, ...]:
+    """The names, each once, in the list's order. ConfigError: one of them is not known, or there is none."""
+    given = set(names)
+    unknown = sorted(given - WORKLOADS.keys())
+    if unknown or not given:
+        what = f"unknown workload {', '.join(unknown)}" if unknown else "no workload is named"
+        raise ConfigError(f"{what}; the workloads are {', '.join(WORKLOADS)}")
+    return tuple(name for name in WORKLOADS if name in given)
+
+
+# -- from changes to rows ------------------------------------------------------------------------------
+
+
+def keys_read(change: Change) -> list[str]:
+    """The keys whose values must be known to tell the change's rows."""
+    return sorted({*change.append, *change.reduce} - change.rows.keys())
+
+
+def rows_after(change: Change, state: State) -> dict[bytes, bytes | None]:
+    """The rows of one change as a driver stages them, given the values at the version before."""
+    found = {} if change.replace else {key: state.get(key) for key in keys_read(change)}
+    after: dict[str, Any] = dict(change.rows)
+    for key, items in change.append.items():
+        after[key] = [*(after.get(key, found.get(key)) or []), *items]
+    for key, values in change.reduce.items():
+        after[key] = _reduced(after.get(key, found.get(key)), values, change.reducers)
+    return {key.encode(): None if value is None else encoded(value) for key, value in after.items()}
+
+
+def _reduced(before: Any, values: Mapping[str, Any], reducers: Mapping[str, str]) -> dict[str, Any]:
+    found = dict(before or {})
+    for column, value in values.items():
+        if column not in found:
+            found[column] = value
+        elif reducers[column] == "sum":
+            found[column] += value
+        else:
+            found[column] = (min if reducers[column] == "min" else max)(found[column], value)
+    return found
+
+
+def encoded(value: Any) -> bytes:
+    """A value as it is stored."""
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+def decoded(content: bytes) -> Any:
+    """The value of stored bytes."""
+    return json.loads(content)

@@ -1,0 +1,1 @@
+"""Histories: the events of a cell, and the files that hold them."""

@@ -1,0 +1,56 @@
+"""What repairs put back, noted in a history: they report it by a warning of the library's logger."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from tidegate.torture.history.events import PutBack
+from tidegate.torture.history.files import Recorder
+
+LOGGER = "tidegate"
+PUT_BACK = "put back in %s key groups"
+"""How a message ends that reports what was put back; its arguments end with the version and this number."""
+
+
+def put_back_in(record: logging.LogRecord) -> tuple[int, int] | None:
+    """The version, 0 for merged ones, and in how many key groups it was put back; None: another message."""
+    if not str(record.msg).endswith(PUT_BACK):
+        return None
+    args: Any = record.args
+    *what, version, key_groups = args
+    return 0 if what == ["all versions up to"] else version, key_groups
+
+
+class MendingNotes(logging.StreamHandler):  # type: ignore[type-arg] # not generic when it runs
+    """Prints warnings as they come, and notes those that report a version that was put back.
+
+    ``began`` is a time at or before the begin of the repair.
+    """
+
+    def __init__(self, recorder: Recorder, namespace: str) -> None:
+        super().__init__()
+        self.began = recorder.now()
+        self._recorder, self._namespace = recorder, namespace
+
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        if (found := put_back_in(record)) is not None:
+            namespace, began = self._namespace, self.began
+            version, key_groups = found
+            self._recorder.note(
+                PutBack(namespace=namespace, version=version, key_groups=key_groups, began=began)
+            )
+
+
+@contextlib.contextmanager
+def mending_noted(recorder: Recorder, namespace: str) -> Iterator[MendingNotes]:
+    """Note what is put back by this process meanwhile."""
+    logger, notes = logging.getLogger(LOGGER), MendingNotes(recorder, namespace)
+    logger.addHandler(notes)
+    try:
+        yield notes
+    finally:
+        logger.removeHandler(notes)

@@ -1,0 +1,1 @@
+"""The checker: from histories to a verdict. It reads files only."""

@@ -1,0 +1,235 @@
+"""Which batches each version can be of, from what the calls returned and from what stayed unknown."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator
+
+from tidegate.torture.history.offers import Offer, Origin
+from tidegate.torture.judge.timeline import Account
+
+NEVER = 1 << 63
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One batch, with the rows of one of its offers, that a version can be of."""
+
+    origin: Origin
+    offer: Offer
+    known: bool
+    """A call returned that the version is of this batch."""
+
+
+class Lineup:
+    """The versions of one namespace, 1 to ``top``, and the choices that each of them has."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self.known: dict[int, list[Origin]] = {}
+        self.lines: dict[tuple[Origin, int], str] = {}
+        """Where a call returned that this batch made this version."""
+        self._returned()
+        self.top = max(account.sights, default=0)
+        self.latest = self._latest_first_sights()
+        lineages = self._by_lineage()
+        self._neighbours = {lineage: [v for v, _ in versions] for lineage, versions in lineages.items()}
+        self._batches = {lineage: [b for _, b in versions] for lineage, versions in lineages.items()}
+        self._free = self._unclaimed()
+        self.choices = [[], *(self._choices(version) for version in range(1, self.top + 1))]
+        self.possible_at = list(itertools.accumulate(self._earliest(), max))
+        self._check_order(lineages)
+
+    # -- what calls returned --------------------------------------------------------------------------
+
+    def _returned(self) -> None:
+        find = self._account.find
+        by_batch: dict[tuple[str, int], tuple[Origin, str]] = {}
+        for origin, offers in self._account.offers.items():
+            versions = {offer.version: offer.ended for offer in reversed(offers) if offer.version}
+            for version, line in sorted(versions.items()):
+                self.known.setdefault(version, []).append(origin)
+                self.lines[origin, version] = line
+            if len(versions) > 1:
+                text = ", ".join(str(version) for version in sorted(versions))
+                find("doubled", f"{origin} made several versions", "one version", text, *versions.values())
+            if versions and not origin.token:
+                line = next(iter(versions.values()))
+                other, other_line = by_batch.setdefault((origin.lineage, origin.batch), (origin, line))
+                if other != origin:
+                    find(
+                        "replanned",
+                        f"{origin} was committed from two sets of offsets; the second one's rows are lost",
+                        f"LineageError for {origin.fingerprint!r} behind {other.fingerprint!r}",
+                        f"versions {', '.join(str(version) for version in versions)}",
+                        other_line,
+                        line,
+                    )
+        for version, origins in self.known.items():
+            if len(origins) > 1:
+                find(
+                    "shared",
+                    f"several batches were told that they are version {version}: all but one are lost",
+                    "a version for each",
+                    ", ".join(str(origin) for origin in origins),
+                    *(self.lines[origin, version] for origin in origins),
+                )
+
+    def _latest_first_sights(self) -> list[int]:
+        """By version: it was there by then, for it or a later one was seen."""
+        sights = [self._account.sights.get(version, (NEVER, ""))[0] for version in range(self.top + 1)]
+        return list(itertools.accumulate(reversed(sights), min))[::-1]
+
+    def _by_lineage(self) -> dict[str, list[tuple[int, int]]]:
+        """Each lineage's known versions, ascending, with their batches."""
+        lineages: dict[str, list[tuple[int, int]]] = {}
+        for version in sorted(self.known):
+            for origin in self.known[version]:
+                if not origin.token:
+                    lineages.setdefault(origin.lineage, []).append((version, origin.batch))
+        return lineages
+
+    def _unclaimed(self) -> dict[str, list[tuple[int, Origin]]]:
+        """By lineage, loads apart: batches that no call said to be a version, and that may be one."""
+        claimed = {origin for origins in self.known.values() for origin in origins}
+        free: dict[str, list[tuple[int, Origin]]] = {}
+        for origin, offers in self._account.offers.items():
+            if origin not in claimed and any(not offer.impossible() for offer in offers):
+                free.setdefault("" if origin.token else "/" + origin.lineage, []).append(
+                    (origin.batch, origin)
+                )
+        for batches in free.values():
+            batches.sort(key=lambda entry: entry[0])
+        return free
+
+    # -- choices -----------------------------------------------------------------------------------
+
+    def beyond(self, version: int) -> list[Choice]:
+        """What a version behind ``top`` can be of, which only a read can have shown."""
+        return self._among(Choice(origin, offer, known=False) for origin, offer in self._unknown(version))
+
+    def _unknown(self, version: int) -> Iterator[tuple[Origin, Offer]]:
+        for origin in self._candidates(version):
+            yield from ((origin, offer) for offer in self._possible(origin, version))
+
+    def _choices(self, version: int) -> list[Choice]:
+        origins = self.known.get(version)
+        if origins is None:
+            possible = [Choice(origin, offer, known=False) for origin, offer in self._unknown(version)]
+        else:
+            pairs = ((origin, offer) for origin in origins for offer in self._possible(origin, version))
+            possible = [Choice(origin, offer, known=True) for origin, offer in pairs]
+        in_time = [choice for choice in possible if choice.offer.at <= self.latest[version]]
+        # With none in time the version was seen too early, which is found apart.
+        return self._among(in_time or possible)
+
+    @staticmethod
+    def _among(choices: Iterable[Choice]) -> list[Choice]:
+        """The first of each batch and content."""
+        by_content: dict[tuple[Origin, bytes], Choice] = {}
+        for choice in choices:
+            by_content.setdefault((choice.origin, choice.offer.content), choice)
+        return list(by_content.values())
+
+    def _candidates(self, version: int) -> Iterator[Origin]:
+        """Unclaimed batches that fit between the known ones of their lineage."""
+        for lineage, batches in self._free.items():
+            low, high = 0, len(batches)
+            if lineage and (versions := self._neighbours.get(lineage[1:])):
+                known, at = self._batches[lineage[1:]], bisect.bisect(versions, version)
+                if at > 0:
+                    low = bisect.bisect(batches, known[at - 1], key=lambda entry: entry[0])
+                if at < len(known):
+                    high = bisect.bisect_left(batches, known[at], key=lambda entry: entry[0])
+            yield from (origin for _, origin in batches[low:high])
+
+    def _possible(self, origin: Origin, version: int) -> list[Offer]:
+        """Its offers that can be the decided one."""
+        offers = [offer for offer in self._account.offers[origin] if not offer.impossible()]
+        return [offer for offer in offers if offer.own and offer.version == version] or offers
+
+    def _earliest(self) -> Iterator[int]:
+        """By version: the first offer of any choice."""
+        for choices in self.choices:
+            yield min((choice.offer.at for choice in choices), default=0)
+
+    # -- order --------------------------------------------------------------------------------------
+
+    def _check_order(self, lineages: dict[str, list[tuple[int, int]]]) -> None:
+        find = self._account.find
+        for versions in lineages.values():
+            for (version, batch), (later, other) in itertools.pairwise(versions):
+                if other < batch and later != version:
+                    lines = [self._line(version), self._line(later)]
+                    find(
+                        "order",
+                        f"batch {other} is version {later}, behind batch {batch} of the same lineage",
+                        f"a version before {version}",
+                        f"version {later}",
+                        *lines,
+                    )
+        for version, origins in self.known.items():
+            for origin in origins:
+                first = self._account.offers[origin][0]
+                before, line = self._account.commits.before(first.at)
+                if before >= version:
+                    find(
+                        "order",
+                        f"{origin} was first offered after version {before} had been returned",
+                        f"a version after {before}",
+                        f"version {version}",
+                        line,
+                        str(first.place),
+                        self.lines[origin, version],
+                    )
+
+    def _line(self, version: int) -> str:
+        return self.lines[self.known[version][0], version]
+
+    def check_made(self) -> None:
+        """Every version up to the newest is of a batch that can be decided, offered before it was seen."""
+        for version, choices in enumerate(self.choices):
+            if version and not choices:
+                self._unmade(version)
+            elif version and min(choice.offer.at for choice in choices) > self.latest[version]:
+                self._account.find(
+                    "early",
+                    f"version {version} was there before a batch that can be it was offered",
+                    f"nothing after version {version - 1} before that",
+                    f"version {self._seen_at(version)}",
+                    self._sight(version),
+                    str(choices[0].offer.place),
+                )
+
+    def _seen_at(self, version: int) -> int:
+        """The version whose first sight proves that this one was there so early."""
+        sights = self._account.sights
+        return min((w for w in range(version, self.top + 1) if w in sights), key=lambda w: sights[w][0])
+
+    def _sight(self, version: int) -> str:
+        return self._account.sights[self._seen_at(version)][1]
+
+    def _unmade(self, version: int) -> None:
+        """No batch can be this version."""
+        origins = self.known.get(version, [])
+        if not origins:
+            self._account.find(
+                "hole",
+                f"no batch can be version {version}: all others are of other versions, or were refused",
+                "a batch with an outcome that allows it",
+                f"version {self._seen_at(version)}",
+                self._sight(version),
+            )
+            return
+        offers = [offer for origin in origins for offer in self._account.offers[origin]]
+        rule = "zombie" if any(offer.fenced for offer in offers) else "ghost"
+        self._account.find(
+            rule,
+            f"version {version} is of {origins[0]}, which can have no version",
+            "no version: " + "; ".join(sorted({offer.impossible() for offer in offers})),
+            f"version {version} returned",
+            *(str(offer.place) for offer in offers[:4]),
+            self._line(version),
+        )

@@ -1,0 +1,35 @@
+"""The checker: does a recorded history keep every promise that can be seen from outside?
+
+It believes nothing but the history: what was offered, what calls and reads answered, and when. What a
+version must hold is computed from the offers alone. The rules are in ``verdict.RULES``; docs/histories.md
+says how each is judged. Time is linear in the history; memory holds the tables at one version, a few
+bytes for each read and a few hundred for each offer.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidegate.torture.history.files import read_history
+from tidegate.torture.history.source import Recompute, Source
+from tidegate.torture.judge.candidates import Lineup
+from tidegate.torture.judge.first_pass import Accounts
+from tidegate.torture.judge.second_pass import Contents
+from tidegate.torture.judge.verdict import Verdict
+
+
+def check(folder: Path, recompute: Recompute | None = None) -> Verdict:
+    """Judge the history in a folder; the same folder gives the same verdict.
+
+    ``recompute`` gives the changes of batches that were offered by a recipe. ConfigError: there is no
+    history, or a recipe and no ``recompute``. CorruptError: a file was damaged, or is no history.
+    """
+    verdict = Verdict()
+    accounts = Accounts(verdict)
+    accounts.take(read_history(folder))
+    with Source(folder, recompute) as source:
+        for account in accounts.by_name.values():
+            lineup = Lineup(account)
+            lineup.check_made()
+            Contents(account, lineup, source, verdict).check()
+    return verdict

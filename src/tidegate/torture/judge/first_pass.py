@@ -1,0 +1,221 @@
+"""First pass over a history: every line to the account of its namespace."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tidegate.errors import CorruptError
+from tidegate.torture.history import events
+from tidegate.torture.history.files import Line
+from tidegate.torture.history.offers import Offer
+from tidegate.torture.history.watermark import Steps
+from tidegate.torture.judge.timeline import Account, Asked, Client, check_error
+from tidegate.torture.judge.verdict import Verdict
+
+Number = tuple[int, int]
+"""A call, client or snapshot: its file and its number in there."""
+
+
+class Accounts:
+    """Takes lines in the order of time."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.by_name: dict[str, Account] = {}
+        self._verdict = verdict
+        self._files: list[str] = []
+        self._file_ids: dict[str, int] = {}
+        self._calls: dict[Number, tuple[Account, Offer] | Asked] = {}
+        self._clients: dict[Number, Client] = {}
+        self._snapshots: dict[Number, tuple[Client, int]] = {}
+        self._takers: dict[type, Callable[[Any, Line, int], None]] = {
+            events.Started: self._nothing,
+            events.Ended: self._nothing,
+            events.SnapshotClosed: self._nothing,
+            events.Fault: self._fault,
+            events.Opened: self._opened,
+            events.Offered: self._offered,
+            events.Returned: self._returned,
+            events.Raised: self._raised,
+            events.Asked: self._asked,
+            events.Done: self._done,
+            events.PutBack: self._mended,
+            events.Connected: self._connected,
+            events.Looked: self._looked,
+            events.Listed: self._listed,
+            events.SnapshotOpened: self._snapshot,
+            events.Read: self._read,
+            events.Scanned: self._read,
+            events.Failed: self._failed,
+        }
+
+    def take(self, lines: Iterable[Line]) -> None:
+        """All lines. CorruptError: one speaks of a call, client or snapshot that never began."""
+        for line in lines:
+            file = self._file_ids.get(line.file)
+            if file is None:
+                file = self._file_ids[line.file] = len(self._files)
+                self._files.append(line.file)
+            self._verdict.count("events")
+            self._takers[type(line.event)](line.event, line, file)
+        self._verdict.count("files", len(self._files))
+        self._verdict.count("namespaces", len(self.by_name))
+
+    def _account(self, name: str) -> Account:
+        if name not in self.by_name:
+            self.by_name[name] = Account(name, self._files, self._verdict)
+        return self.by_name[name]
+
+    def _nothing(self, event: events.Event, line: Line, file: int) -> None:
+        pass
+
+    def _fault(self, event: events.Fault, line: Line, file: int) -> None:
+        self._verdict.count("faults")
+        for account in self.by_name.values():
+            for rows in event.destroys:
+                account.destroyed.setdefault(rows.version, set()).add(rows.key_group)
+        if event.forgets:
+            for account in self.by_name.values():
+                account.forget(event.at)
+            for client in self._clients.values():
+                client.seen.forget(event.at)
+
+    # -- writers -----------------------------------------------------------------------------------
+
+    def _opened(self, event: events.Opened, line: Line, file: int) -> None:
+        self._account(event.namespace).opened(event, line.where)
+
+    def _offered(self, event: events.Offered, line: Line, file: int) -> None:
+        self._verdict.count("offers")
+        account = self._account(event.namespace)
+        self._calls[file, event.call] = account, account.offered(event, line)
+
+    def _returned(self, event: events.Returned, line: Line, file: int) -> None:
+        call = self._call(file, event.call, line)
+        if isinstance(call, Asked):
+            raise CorruptError(f"{line.where}: a command ends with 'done', not with 'returned'")
+        call[0].returned(call[1], event, line.where)
+
+    def _raised(self, event: events.Raised, line: Line, file: int) -> None:
+        call = self._call(file, event.call, line)
+        account = call.account if isinstance(call, Asked) else call[0]
+        check_error(self._verdict, account.name, event.error, event.text, line.where)
+        if isinstance(call, Asked):
+            account.wrote(event.at)
+        else:
+            account.raised(call[1], event, line.where)
+
+    def _asked(self, event: events.Asked, line: Line, file: int) -> None:
+        self._verdict.count("commands")
+        account = self._account(event.namespace)
+        self._calls[file, event.call] = Asked(account, event.command, event.at)
+        if event.command != "recover":
+            account.wrote(event.at)
+
+    def _done(self, event: events.Done, line: Line, file: int) -> None:
+        call = self._call(file, event.call, line)
+        if not isinstance(call, Asked):
+            raise CorruptError(f"{line.where}: a commit ends with 'returned', not with 'done'")
+        call.account.done(call, event, line.where)
+
+    def _mended(self, event: events.PutBack, line: Line, file: int) -> None:
+        self._verdict.count("repairs")
+        self._account(event.namespace).mended(event, line.where)
+
+    def _call(self, file: int, number: int, line: Line) -> tuple[Account, Offer] | Asked:
+        call = self._calls.pop((file, number), None)
+        if call is None:
+            raise CorruptError(f"{line.where}: call {number} was not begun in this file, or ended before")
+        return call
+
+    # -- readers -----------------------------------------------------------------------------------
+
+    def _connected(self, event: events.Connected, line: Line, file: int) -> None:
+        self._verdict.count("clients")
+        self._clients[file, event.client] = Client(self._account(event.namespace), event.store, Steps())
+
+    def _client(self, file: int, number: int, line: Line) -> Client:
+        client = self._clients.get((file, number))
+        if client is None:
+            raise CorruptError(f"{line.where}: client {number} was not connected in this file")
+        return client
+
+    def _saw(self, client: Client, version: int, began: int, line: Line, file: int) -> None:
+        """A client saw the newest version."""
+        own, own_line = client.seen.before(began)
+        if version < own:
+            client.account.find(
+                "monotonic",
+                "a client saw the visible version go back",
+                f"version {own} or later, as it had seen before",
+                f"version {version}",
+                own_line,
+                line.where,
+            )
+        client.seen.tell(line.event.at, version, line.where)
+        client.account.looked(version, began, client.store, file, line)
+
+    def _looked(self, event: events.Looked, line: Line, file: int) -> None:
+        self._verdict.count("looks")
+        self._saw(self._client(file, event.client, line), event.version, event.began, line, file)
+
+    def _listed(self, event: events.Listed, line: Line, file: int) -> None:
+        self._verdict.count("lists")
+        client, versions = self._client(file, event.client, line), event.versions
+        for version, after in itertools.pairwise(versions):
+            if after != version + 1:
+                client.account.find(
+                    "hole",
+                    "the versions that can be read have a hole",
+                    f"version {version + 1} after version {version}",
+                    f"version {after}",
+                    line.where,
+                )
+        if versions:
+            self._saw(client, versions[-1], event.began, line, file)
+            if not client.store:
+                client.account.horizon.tell(event.at, versions[0], line.where)
+
+    def _snapshot(self, event: events.SnapshotOpened, line: Line, file: int) -> None:
+        self._verdict.count("snapshots")
+        client = self._client(file, event.client, line)
+        self._snapshots[file, event.snapshot] = client, event.version
+        if not event.asked:
+            self._saw(client, event.version, event.began, line, file)
+            return
+        if event.asked != event.version:
+            client.account.find(
+                "other-version",
+                "a snapshot is of another version than was asked for",
+                f"version {event.asked}",
+                f"version {event.version}",
+                line.where,
+            )
+        client.account.tell(event.at, event.version, client.store, line.where)
+
+    def _read(self, event: events.Read | events.Scanned, line: Line, file: int) -> None:
+        self._verdict.count("reads")
+        client = self._client(file, event.client, line)
+        if not event.snapshot:
+            client.account.loose_read(event, client.store, line)
+            return
+        held = self._snapshots.get((file, event.snapshot))
+        if held is None or held[0] is not client:
+            raise CorruptError(f"{line.where}: client {event.client} opened no snapshot {event.snapshot}")
+        client.account.read(held[1], file, line)
+
+    def _failed(self, event: events.Failed, line: Line, file: int) -> None:
+        client = self._client(file, event.client, line)
+        account = client.account
+        check_error(self._verdict, account.name, event.error, event.text or event.what, line.where)
+        if event.error == "VersionRegressedError":
+            client.seen.forget(event.at)
+            if account.forgot_at < 0:
+                account.find(
+                    "regressed",
+                    "a client was told that the visible version went back, and nothing made the store forget",
+                    "a visible version that only grows",
+                    event.error,
+                    line.where,
+                )

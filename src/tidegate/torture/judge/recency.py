@@ -1,0 +1,75 @@
+"""Reads at the newest version say by what they show how new it was; who begins later sees no older one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from tidegate.torture.history.watermark import Steps
+from tidegate.torture.judge.answers import Answer
+from tidegate.torture.judge.timeline import Account, LooseRead
+
+
+@dataclasses.dataclass(slots=True)
+class Shown:
+    """A read, and the versions among which it is right: ``lowest`` to ``highest``, -1 while there is none."""
+
+    read: LooseRead
+    lowest: int = -1
+    highest: int = -1
+
+    def at(self, version: int) -> None:
+        """It is right at this version, which is above all before."""
+        self.lowest = version if self.lowest < 0 else self.lowest
+        self.highest = version
+
+
+@dataclasses.dataclass(slots=True)
+class Fit:
+    """A read that is still compared. ``newest``: the last version that it can have been of."""
+
+    shown: Shown
+    answer: Answer
+    newest: int
+
+
+class NewestReads:
+    """The reads at the newest version of one namespace."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._shown: list[Shown] = []
+
+    def add(self, shown: Shown) -> None:
+        self._shown.append(shown)
+
+    def since(self, at: int) -> Iterator[Shown]:
+        """Those that ended at that time or later."""
+        return (shown for shown in self._shown if shown.read.at >= at)
+
+    def check(self) -> None:
+        """Who begins behind a read sees the version that it showed, or a later one (I9)."""
+        right = [shown for shown in self._shown if shown.highest >= 0]
+        proven: dict[str, Steps] = {}
+        for shown in sorted(right, key=lambda one: one.read.at):
+            if shown.read.at > self._account.forgot_at:
+                steps = proven.setdefault(shown.read.store, Steps())
+                steps.tell(shown.read.at, shown.lowest, str(shown.read.place))
+        for store, steps in proven.items():
+            for shown in right:
+                if shown.read.store == store:
+                    self._compare(steps, shown.read.began, shown.highest, str(shown.read.place))
+            for look in self._account.looks.get(store, ()):
+                self._compare(steps, look.began, look.version, look.line)
+
+    def _compare(self, steps: Steps, began: int, version: int, line: str) -> None:
+        least, by = steps.before(began)
+        if version < least:
+            self._account.find(
+                "regressed",
+                "the visible version went back behind one that a read at the newest version had shown",
+                f"version {least} or later, whose content had been read before this began",
+                f"version {version}",
+                by,
+                line,
+            )

@@ -1,0 +1,91 @@
+"""The visible version as a register, for checkers of linearizability: who moved it, who saw it, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tidegate.torture.history import events
+from tidegate.torture.history.files import read_history
+from tidegate.torture.judge.candidates import Lineup
+from tidegate.torture.judge.first_pass import Accounts
+from tidegate.torture.judge.verdict import Verdict
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """Something that took effect at one moment between ``began`` and ``ended``.
+
+    "publish": the version before gave way to this one. "look": exactly this one was visible. "returned":
+    this one was, or a later one, as when a commit returned it.
+    """
+
+    kind: str
+    version: int
+    client: int
+    began: int
+    ended: int
+
+
+def register(folder: Path, namespace: str) -> list[Operation]:
+    """The operations on a namespace's primary store, by the time they ended.
+
+    A publish begins with the first offer of its batch and ends with the first commit that returned it;
+    when none did it may have been as late as the end of the history.
+    """
+    accounts = Accounts(Verdict())
+    accounts.take(read_history(folder))
+    account = accounts.by_name[namespace]
+    lineup = Lineup(account)
+    operations, last = _seen(folder, namespace)
+    returned: dict[int, int] = {}
+    for operation in operations:
+        if operation.kind == "returned":
+            returned.setdefault(operation.version, operation.ended)
+    for version, choices in enumerate(lineup.choices):
+        if choices:  # what no batch can be, nothing publishes
+            began = min(choice.offer.at for choice in choices)
+            ended = max(returned.get(version, last), began)
+            operations.append(Operation("publish", version, 0, began, ended))
+    return sorted(operations, key=lambda operation: operation.ended)
+
+
+def _seen(folder: Path, namespace: str) -> tuple[list[Operation], int]:
+    """What commits returned and clients saw, and when the history ends."""
+    operations: list[Operation] = []
+    calls: dict[tuple[str, int], int] = {}
+    clients: dict[tuple[str, int], int] = {}
+    last = 0
+    for line in read_history(folder):
+        event, file = line.event, line.file
+        last = event.at
+        if isinstance(event, events.Offered | events.Asked) and event.namespace == namespace:
+            calls[file, event.call] = event.at
+        elif isinstance(event, events.Connected) and event.namespace == namespace and not event.store:
+            clients[file, event.client] = len(clients) + 1
+        elif isinstance(event, events.Returned) and (file, event.call) in calls:
+            began = calls[file, event.call]
+            operations.append(Operation("returned", event.version, 0, began, event.at))
+        elif isinstance(event, events.Done) and event.visible is not None and (file, event.call) in calls:
+            operations.append(Operation("look", event.visible, 0, calls[file, event.call], event.at))
+        elif isinstance(event, events.Looked | events.SnapshotOpened | events.Listed):
+            client = clients.get((file, event.client))
+            if client is not None:
+                operations.append(_look(event, client))
+    return operations, last
+
+
+def _look(event: events.Looked | events.SnapshotOpened | events.Listed, client: int) -> Operation:
+    """What a client saw; a version that was asked for need not be the newest, the last one listed is."""
+    if isinstance(event, events.Listed):
+        kind = "look" if event.versions else "returned"
+        return Operation(kind, max(event.versions, default=0), client, event.began, event.at)
+    asked = isinstance(event, events.SnapshotOpened) and event.asked
+    return Operation("returned" if asked else "look", event.version, client, event.began, event.at)
+
+
+def lines(operations: list[Operation]) -> Iterator[bytes]:
+    """One JSON object per line."""
+    for operation in operations:
+        yield msgspec.json.encode(operation) + b"\n"

@@ -1,0 +1,185 @@
+"""Second pass over a history: the versions in order, and every read against the content of its version."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Iterable
+
+from tidegate.torture.history import events
+from tidegate.torture.history.offers import Place
+from tidegate.torture.history.source import Source
+from tidegate.torture.judge.answers import Answer, Mismatch, Wrong, differs, writers_of, wrongs
+from tidegate.torture.judge.candidates import Lineup
+from tidegate.torture.judge.diagnosis import Blame
+from tidegate.torture.judge.possible_contents import MOST, World, step
+from tidegate.torture.judge.recency import Fit, NewestReads, Shown
+from tidegate.torture.judge.tables import Tables
+from tidegate.torture.judge.timeline import Account, LooseRead
+from tidegate.torture.judge.verdict import Verdict
+
+BEYOND = 8
+"""So many versions behind the last one that was seen may have been shown by reads alone."""
+MOST_EXPLAINED = 200
+"""Wrong answers that are traced back to who wrote what they show; further ones are counted."""
+
+
+class Contents:
+    """The second pass over one namespace."""
+
+    def __init__(self, account: Account, lineup: Lineup, source: Source, verdict: Verdict) -> None:
+        self._account, self._lineup, self._source, self._verdict = account, lineup, source, verdict
+        self._worlds = [World(Tables())]
+        self._mismatches: list[Mismatch] = []
+        self._witnessed: set[int] = set()
+        self._scanned: dict[str, int] = {}
+        self._loose: dict[int, list[LooseRead]] = {}
+        for read in account.loose:
+            self._loose.setdefault(read.least, []).append(read)
+        self._active: list[Fit] = []
+        self._unfit: list[Shown] = []
+        self._newest = NewestReads(account)
+
+    def check(self) -> None:
+        """Judge all reads, and say who is to blame for what is wrong."""
+        for version in range(self._lineup.top + 1):
+            if version and not self._step(version):
+                return
+            self._snapshots(version)
+            self._loose_reads(version)
+        self._read_beyond()
+        self._newest.check()
+        if self._mismatches:
+            made = {at: choices[0].offer for at, choices in enumerate(self._lineup.choices) if choices}
+            made.update(self._worlds[0].offers())
+            Blame(self._account, made, self._source, self._witness).judge(self._mismatches)
+
+    def _step(self, version: int) -> bool:
+        """Go on to the next version; False when too much is unknown to go on."""
+        choices = self._lineup.choices[version]
+        stepped = step(self._worlds, version, choices, self._source.changes)
+        if choices and not stepped:
+            self._account.find(
+                "hole",
+                f"no batch is left that can be version {version}: each that may be is another version",
+                "a batch for each version",
+                f"version {self._lineup.top} was seen",
+                self._account.sights[self._lineup.top][1],
+            )
+        self._worlds = stepped or self._worlds
+        if len(self._worlds) > MOST:
+            self._verdict.unjudged.append(
+                f"namespace {self._account.name}, from version {version} on: the outcomes of so many batches"
+                f" are unknown that more than {MOST} contents are possible"
+            )
+            return False
+        self._verdict.count("versions")
+        return True
+
+    def _snapshots(self, version: int) -> None:
+        places = self._account.reads.get(version, ())
+        if len(self._worlds) > 1:
+            self._worlds = self._best(self._worlds, places)
+        first = len(self._mismatches)
+        tables = self._worlds[0].tables
+        for place in places:
+            event = self._answer(place)
+            found = list(wrongs(tables, event))
+            self._witnessed.update(writers_of(tables, event, found))
+            self._note(found, version, place, event)
+        if len(self._mismatches) > first:
+            self._compare_within(version, self._mismatches[first:])
+
+    def _best(self, worlds: list[World], places: Iterable[Place]) -> list[World]:
+        """The worlds that the fewest answers speak against: none, when the history is right."""
+        against = [0] * len(worlds)
+        for place in places:
+            event = self._read(place)
+            for at, world in enumerate(worlds):
+                against[at] += next(wrongs(world.tables, event), None) is not None
+        return [world for world, number in zip(worlds, against, strict=True) if number == min(against)]
+
+    def _read(self, place: Place) -> Answer:
+        event = self._source.event(place)
+        assert isinstance(event, events.Read | events.Scanned)
+        return event
+
+    def _answer(self, place: Place) -> Answer:
+        """A read, counted."""
+        event = self._read(place)
+        keys = event.rows if isinstance(event, events.Scanned) else len(event.found) + len(event.absent)
+        self._verdict.count("keys", keys)
+        return event
+
+    def _note(
+        self, found: list[Wrong], version: int, place: Place, event: Answer, loose: int | None = None
+    ) -> None:
+        if not found and isinstance(event, events.Scanned):
+            self._scanned[event.table] = version
+        for wrong in found:
+            if len(self._mismatches) < MOST_EXPLAINED:
+                self._mismatches.append(Mismatch(wrong, version, place, event.began, loose))
+            else:
+                self._verdict.broken["atomic"] = self._verdict.broken.get("atomic", 0) + 1
+
+    def _compare_within(self, version: int, mismatches: list[Mismatch]) -> None:
+        """For each wrong answer, one of the same snapshot that says something else."""
+        snapshots: dict[tuple[str, int], list[Mismatch]] = {}
+        for mismatch in mismatches:
+            event = self._read(mismatch.place)
+            snapshots.setdefault((mismatch.place.file, event.snapshot), []).append(mismatch)
+        for place in self._account.reads[version]:
+            event = self._read(place)
+            for mismatch in snapshots.get((place.file, event.snapshot), ()):
+                if differs(event, mismatch.wrong):
+                    mismatch.other = str(place)
+
+    def _loose_reads(self, version: int) -> None:
+        """Reads at the newest version: right when they are right at one that it can have been."""
+        for read in self._loose.pop(version, ()):
+            newest = bisect.bisect_right(self._lineup.possible_at, read.at) - 1
+            self._active.append(Fit(Shown(read), self._answer(read.place), max(newest, version)))
+        left: list[Fit] = []
+        for fit in self._active:
+            if any(next(wrongs(world.tables, fit.answer), None) is None for world in self._worlds):
+                fit.shown.at(version)
+            if version < fit.newest:
+                left.append(fit)
+            elif fit.shown.highest >= 0:
+                self._newest.add(fit.shown)
+            elif version == self._lineup.top:
+                self._unfit.append(fit.shown)
+            else:
+                self._wrong(fit.shown.read, fit.answer, version)
+        self._active = left
+
+    def _wrong(self, read: LooseRead, answer: Answer, version: int) -> None:
+        tables = self._worlds[0].tables
+        found = list(wrongs(tables, answer))
+        self._witnessed.update(writers_of(tables, answer, found))
+        self._note(found, version, read.place, answer, read.least)
+
+    def _read_beyond(self) -> None:
+        """Reads that no version seen elsewhere fits: of one that only they have shown, maybe, when nobody
+        looked any more.
+        """
+        top = self._lineup.top
+        for shown in self._unfit:
+            self._newest.add(shown)
+        worlds = [dataclasses.replace(world, tables=world.tables.copy()) for world in self._worlds]
+        for version in range(top + 1, top + BEYOND + 1):
+            choices = self._lineup.beyond(version) if self._unfit else []
+            worlds = step(worlds, version, choices, self._source.changes)
+            if not worlds or len(worlds) > MOST:
+                break
+            for shown in self._newest.since(min(choice.offer.at for choice in choices)):
+                answer = self._read(shown.read.place)
+                if any(next(wrongs(world.tables, answer), None) is None for world in worlds):
+                    shown.at(version)
+        for shown in self._unfit:
+            if shown.highest < 0:
+                self._wrong(shown.read, self._read(shown.read.place), top)
+
+    def _witness(self, version: int, tables: Iterable[str]) -> bool:
+        """Some right answer shows a change of this version, in one of the tables that it changed."""
+        return version in self._witnessed or any(self._scanned.get(name, 0) >= version for name in tables)

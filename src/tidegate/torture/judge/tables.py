@@ -1,0 +1,102 @@
+"""The content that batches make: tables folded from changes, who wrote each key, a digest per table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from tidegate.errors import CorruptError
+from tidegate.torture.history.events import Change
+from tidegate.torture.history.files import HASHES, canonical, digest_text, row_hash
+
+REDUCERS: dict[str, Callable[[Any, Any], Any]] = {"sum": lambda a, b: a + b, "min": min, "max": max}
+
+
+class Table:
+    """Live rows of one table and what wrote them, and their number and digest as a scan finds them."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.writers: dict[str, int] = {}
+        """The version that wrote or deleted each key last."""
+        self.sum = 0
+
+    def copy(self) -> Table:
+        other = Table()
+        other.values, other.writers, other.sum = dict(self.values), dict(self.writers), self.sum
+        return other
+
+    def set(self, key: str, value: bytes | None, version: int) -> None:
+        """Write or, with None, delete one key."""
+        before = self.values.pop(key, None)
+        if before is not None:
+            self.sum = (self.sum - row_hash(key, before)) % HASHES
+        if value is not None:
+            self.sum = (self.sum + row_hash(key, value)) % HASHES
+            self.values[key] = value
+        self.writers[key] = version
+
+    def digest(self) -> str:
+        return digest_text(self.sum)
+
+
+class Tables:
+    """All tables of a namespace at one version."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Table] = {}
+
+    def copy(self) -> Tables:
+        other = Tables()
+        other.by_name = {name: table.copy() for name, table in self.by_name.items()}
+        return other
+
+    def table(self, name: str) -> Table:
+        """The table; an empty one when nothing was ever written to it."""
+        return self.by_name.get(name) or Table()
+
+    def fingerprint(self) -> tuple[tuple[str, int, int], ...]:
+        """Equal for equal content."""
+        filled = [(name, len(table.values), table.sum) for name, table in self.by_name.items()]
+        return tuple(sorted(entry for entry in filled if entry[1]))
+
+    def apply(self, changes: Iterable[Change], version: int) -> None:
+        """Make the changes of one version, in their order.
+
+        CorruptError: an append to what is no list, a reducer that there is not: no such batch can be
+        committed.
+        """
+        for change in changes:
+            self._apply(change, version)
+
+    def _apply(self, change: Change, version: int) -> None:
+        table = self.by_name.setdefault(change.table, Table())
+        if change.replace:
+            for key in list(table.values):
+                table.set(key, None, version)
+        for key, value in change.rows.items():
+            table.set(key, None if value is None else canonical(value), version)
+        for key, items in change.append.items():
+            there = _decoded(table.values.get(key), [])
+            if not isinstance(there, list):
+                raise CorruptError(f"the history appends to {change.table} {key!r}, which is {there!r}")
+            table.set(key, canonical(there + items), version)
+        for key, numbers in change.reduce.items():
+            there = _decoded(table.values.get(key), {})
+            table.set(key, canonical(_reduced(change, there, numbers)), version)
+
+
+def _decoded(value: bytes | None, empty: Any) -> Any:
+    return empty if value is None else msgspec.json.decode(value)
+
+
+def _reduced(change: Change, there: dict[str, Any], numbers: dict[str, Any]) -> dict[str, Any]:
+    result = dict(there)
+    for column, number in numbers.items():
+        reducer = REDUCERS.get(change.reducers.get(column, ""))
+        if reducer is None:
+            raise CorruptError(f"the history reduces column {column!r} of {change.table} by no known reducer")
+        result[column] = reducer(there[column], number) if column in there else number
+    return result

@@ -1,0 +1,215 @@
+"""The report of a run: ``report.json`` for machines, ``report.html`` for people, from the same facts."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidegate.base import failpoints
+from tidegate.torture.driver.faults import FAULTS
+from tidegate.torture.outcome import MISSED, PROVEN, RESULTS, VIOLATED, Outcome
+from tidegate.torture.report.page import PAGE
+from tidegate.torture.run import Report
+from tidegate.torture.schedule import FINISHES
+
+LISTED_MAX = 100
+"""Cells that are not proven are listed up to so many; all stand in the JSON."""
+
+Place = tuple[str, str, str]
+"""Failpoint, fault, way of finishing."""
+
+
+def write(report: Report) -> tuple[Path, Path]:
+    """Both files into the report's folder, in the place of those that are there; their paths."""
+    as_json, as_html = report.folder / "report.json", report.folder / "report.html"
+    as_json.write_bytes(msgspec.json.format(msgspec.json.encode(facts_of(report))))
+    as_html.write_text(page_of(report), encoding="utf-8")
+    return as_json, as_html
+
+
+def repeat_of(report: Report, outcome: Outcome) -> str:
+    """The command that runs one cell again."""
+    return f"{report.command} --only {outcome.cell}"
+
+
+def facts_of(report: Report) -> dict[str, Any]:
+    """All of it as plain data."""
+    totals = report.totals
+    return {
+        "asked": report.asked,
+        "all_proven": report.all_proven,
+        "stopped": report.stopped,
+        "seconds": round(report.seconds, 1),
+        "cells": len(totals.outcomes),
+        "round": report.round_size,
+        "results": dict(totals.results),
+        "checked": dict(totals.counts),
+        "errors": dict(totals.errors),
+        "not_run": [skip._asdict() for skip in report.skipped],
+        "command": report.command,
+        "not_proven": [
+            {"cell": str(outcome.cell), "repeat": repeat_of(report, outcome), "outcome": outcome}
+            for outcome in totals.wrong
+        ],
+        "outcomes": totals.outcomes,
+    }
+
+
+# -- the page ------------------------------------------------------------------------------------------
+
+
+def page_of(report: Report) -> str:
+    """One self-contained page."""
+    totals = report.totals
+    began = datetime.datetime.fromtimestamp(report.asked.started_us / 1e6, datetime.timezone.utc)
+    return PAGE.substitute(
+        verdict=escape(verdict_of(report)),
+        verdict_class="good" if report.all_proven else "bad" if totals.results[VIOLATED] else "open",
+        log=escape(report.asked.wal),
+        store=escape(report.asked.store),
+        began=f"{began:%Y-%m-%d %H:%M} UTC",
+        seconds=f"{report.seconds:,.0f}",
+        seed=str(report.asked.seed),
+        workloads=escape(", ".join(report.asked.workloads)),
+        command=escape(report.command),
+        results=_results(report),
+        checked=_pairs(totals.counts),
+        errors=_pairs(totals.errors) or "<p>None.</p>",
+        matrix=_matrix(report),
+        wrong=_wrong(report),
+        skipped=_skipped(report),
+        words=_words(),
+    )
+
+
+def verdict_of(report: Report) -> str:
+    """The run in one sentence."""
+    totals = report.totals
+    ran = f"{len(totals.outcomes):,} cells"
+    if report.all_proven:
+        return f"Every promise held: {ran}, all proven."
+    others = [
+        f"{totals.results[name]:,} {name}" for name in RESULTS if name != PROVEN and totals.results[name]
+    ]
+    cut = "The run was broken off. " if report.stopped else ""
+    if not totals.outcomes:
+        return f"{cut}No cell was run: nothing is proven."
+    return f"{cut}{ran}: {totals.results[PROVEN]:,} proven" + "".join(f", {other}" for other in others) + "."
+
+
+def _results(report: Report) -> str:
+    totals = report.totals
+    rows = [(name, f"{totals.results[name]:,}", text) for name, text in RESULTS.items()]
+    skipped = sum(skip.cells for skip in report.skipped)
+    rows.append(("not run", f"{skipped:,}", "cells of a round that cannot be had here: see below"))
+    return "".join(
+        f"<tr><th>{escape(name)}</th><td class=number>{number}</td><td>{escape(text)}</td></tr>"
+        for name, number, text in rows
+    )
+
+
+def _pairs(counts: Counter[str]) -> str:
+    return "".join(
+        f"<span class=pair><b>{number:,}</b> {escape(name)}</span>" for name, number in sorted(counts.items())
+    )
+
+
+def _matrix(report: Report) -> str:
+    """Failpoint x fault x way of finishing: proven cells of all."""
+    every: Counter[Place] = Counter()
+    proven: Counter[Place] = Counter()
+    broken: Counter[Place] = Counter()
+    for outcome in report.totals.outcomes:
+        at = outcome.failpoint, outcome.fault, outcome.finish
+        every[at] += 1
+        proven[at] += outcome.result == PROVEN
+        broken[at] += outcome.result == VIOLATED
+    faults = [
+        fault for fault in FAULTS if fault in report.asked.faults or any(at[1] == fault for at in every)
+    ]
+    head = "".join(
+        f'<th colspan="{len(FINISHES)}" title="{escape(FAULTS[f])}">{escape(f)}</th>' for f in faults
+    )
+    ways = "".join(f'<th class=way title="{escape(FINISHES[w])}">{w}</th>' for w in FINISHES) * len(faults)
+    rows = []
+    for name in failpoints.NAMES:
+        cells = "".join(
+            _square(proven[name, fault, way], every[name, fault, way], broken[name, fault, way])
+            for fault in faults
+            for way in FINISHES
+        )
+        rows.append(f"<tr><th class=failpoint>{escape(name)}</th>{cells}</tr>")
+    return (
+        f"<thead><tr><th rowspan=2>failpoint</th>{head}</tr><tr>{ways}</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody>"
+    )
+
+
+def _square(proven: int, every: int, broken: int) -> str:
+    if not every:
+        return "<td class=none>·</td>"
+    if proven == every:
+        return f"<td class=good>{every}</td>"
+    return f"<td class={'bad' if broken else 'open'}>{proven}/{every}</td>"
+
+
+def _wrong(report: Report) -> str:
+    wrong = report.totals.wrong
+    if not wrong:
+        return "<p>Nothing.</p>"
+    more = f"<p>{len(wrong) - LISTED_MAX:,} more stand in report.json.</p>" if len(wrong) > LISTED_MAX else ""
+    return "".join(_one_wrong(report, outcome) for outcome in wrong[:LISTED_MAX]) + more
+
+
+def _one_wrong(report: Report, outcome: Outcome) -> str:
+    lines = []
+    for found in outcome.findings[:10]:
+        rule = escape(f"{found.invariant} {found.rule}".strip())
+        lines.append(f"<li><b>{rule}</b>: {escape(found.what)}")
+        if found.expected or found.seen:
+            lines.append(f"<br>expected: {escape(found.expected)}<br>seen: {escape(found.seen)}")
+        if found.events:
+            lines.append(f"<br><small>{escape(', '.join(found.events))}</small>")
+        lines.append("</li>")
+    if len(outcome.findings) > 10:
+        lines.append(f"<li>{len(outcome.findings) - 10} more</li>")
+    lines += [f"<li>{escape(text)}</li>" for text in outcome.unproven[:10]]
+    if outcome.result == MISSED:
+        lines.append("<li>no driver came by the failpoint as often as the fault was set for</li>")
+    return (
+        f"<article class={'bad' if outcome.result == VIOLATED else 'open'}>"
+        f"<h3>{escape(outcome.result)}: {escape(str(outcome.cell))}</h3><ul>{''.join(lines)}</ul>"
+        f"<p>Again: <code>{escape(repeat_of(report, outcome))}</code><br>"
+        f'History: <a href="{escape(outcome.history)}/">{escape(outcome.history)}</a></p></article>'
+    )
+
+
+def _skipped(report: Report) -> str:
+    if not report.skipped:
+        return "<p>Everything can be had here.</p>"
+    reasons: dict[str, list[str]] = {}
+    cells: Counter[str] = Counter()
+    for skip in report.skipped:
+        what = skip.failpoint or f"every failpoint: {skip.fault}"
+        if what not in reasons.setdefault(skip.reason, []):
+            reasons[skip.reason].append(what)
+        cells[skip.reason] += skip.cells
+    rows = "".join(
+        f"<tr><td class=number>{cells[reason]:,}</td><td>{escape(', '.join(whats))}</td>"
+        f"<td>{escape(reason)}</td></tr>"
+        for reason, whats in reasons.items()
+    )
+    return (
+        f"<table><thead><tr><th>cells</th><th>what</th><th>why</th></tr></thead><tbody>{rows}</tbody></table>"
+    )
+
+
+def _words() -> str:
+    pairs: Sequence[tuple[str, str]] = [*FAULTS.items(), *FINISHES.items()]
+    return "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in pairs)

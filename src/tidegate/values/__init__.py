@@ -1,0 +1,1 @@
+"""Columns to the bytes of keys and values, and back, for readers and writers."""

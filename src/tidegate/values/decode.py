@@ -1,0 +1,391 @@
+"""Stored values as Python and Arrow values, by the schema of their table. Pure functions only.
+
+A ``json`` value is the object that Spark's ``to_json`` writes with the options named in
+docs/storage-format.md:
+
+    type                                    in JSON                              in Python
+    string, char, varchar, interval         a string                             str
+    tinyint, smallint, int, bigint          a number                             int
+    float, double                           a number; NaN, Infinity as strings   float
+    decimal(p,s)                            a number, also 1.000E-7              Decimal
+    boolean                                 true, false                          bool
+    date                                    "2023-01-02"                         date
+    timestamp                               "2023-01-02T03:04:05.000000Z"        datetime in UTC
+    timestamp_ntz                           "2023-01-02T03:04:05.000000"         naive datetime
+    binary                                  base64                               bytes
+    array, struct                           an array, an object                  list, dict
+    map                                     an object                            dict
+
+The keys of an object are always text: Spark writes those of a map as days (date), microseconds
+(timestamps) or as they print (the others); they come back as what they were. Maps with keys of
+other types lose them on the way and are refused. A column that the value does not have is None:
+the value is older than the column.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict
+
+import msgspec
+import pyarrow as pa
+
+from tidegate.errors import BadRecordError, ConfigError, CorruptError
+from tidegate.keys.groups import decode_key
+from tidegate.wal.record import Column, TableSchema
+
+Value: TypeAlias = dict[str, Any] | Any
+"""A dict by column name in a ``json`` table, bytes in a ``bytes`` table."""
+
+Mend = Callable[[Any], Any]
+"""From what msgspec makes of the JSON to the Python value; never called with None."""
+
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+
+
+class Kind(NamedTuple):
+    """A type: what msgspec shall read, the Arrow type, and what is left to do, if anything."""
+
+    reads: Any
+    arrow: Any
+    mend: Mend | None = None
+
+
+class Values:
+    """Decodes the values (and keys) of one table. Made by ``values_of``, which keeps them.
+
+    ``arrow_schema`` has the key columns, then the value columns that are not among them.
+    """
+
+    def __init__(self, schema: TableSchema) -> None:
+        if schema.value_format not in ("json", "bytes"):
+            raise ConfigError(
+                f"value format {schema.value_format!r} is not known to this release; upgrade it"
+            )
+        self.schema = schema
+        self.key_types = schema.key_types
+        self._is_bytes = schema.value_format == "bytes"
+        self.kinds = kinds = {column.name: self._kind_of_value(column) for column in schema.value}
+        self._decoder = msgspec.json.Decoder(object_of({name: kind.reads for name, kind in kinds.items()}))
+        self._mends = [(name, kind.mend) for name, kind in kinds.items() if kind.mend is not None]
+        self._names = list(kinds)
+        keys = {column.name: kind_of(column.type) for column in schema.key}
+        self._names_beside_key = [name for name in kinds if name not in keys]
+        columns = keys | {name: kinds[name] for name in self._names_beside_key}
+        self.arrow_schema = pa.schema([pa.field(name, kind.arrow) for name, kind in columns.items()])
+
+    def _kind_of_value(self, column: Column) -> Kind:
+        return SIMPLE["binary"] if self._is_bytes else kind_of(column.type)
+
+    def decode(self, content: bytes) -> Value:
+        """The value in these bytes. CorruptError: they are no value of this schema."""
+        if self._is_bytes:
+            return content
+        try:
+            row = self._decoder.decode(content)
+            for name, mend in self._mends:
+                found = row.get(name)
+                if found is not None:
+                    row[name] = mend(found)
+        except (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError) as error:
+            raise CorruptError(
+                f"the stored value {_start_of(content)} does not fit the table's columns"
+                f" ({described(self.schema.value)}): {error}"
+            ) from error
+        if len(row) != len(self._names):
+            row = {name: row.get(name) for name in self._names}
+        return row
+
+    def decode_all(self, contents: Any) -> list[dict[str, Any]]:
+        """The values of an Arrow binary array of JSON, each parsed by itself; a null is a row of None.
+
+        Parsed together, three that cannot be read may give three rows: what is open in one ends in the next.
+        msgspec.MsgspecError, ValueError, ArithmeticError: some value is none of this schema; ``decode`` says
+        which.
+        """
+        decode = self._decoder.decode
+        rows = [{} if content is None else decode(content) for content in contents.to_pylist()]
+        for name, mend in self._mends:
+            for row in rows:
+                found = row.get(name)
+                if found is not None:
+                    row[name] = mend(found)
+        return [{name: row.get(name) for name in self._names} for row in rows]
+
+    def decode_key(self, key: bytes) -> Any:
+        """The key in these bytes: one value for one column, a tuple for several."""
+        try:
+            return decode_key(key, self.key_types)
+        except (BadRecordError, ValueError, ArithmeticError) as error:
+            raise CorruptError(
+                f"the stored key {_start_of(key)} is no key of ({described(self.schema.key)}): {error}"
+            ) from error
+
+    def to_arrow(self, pairs: Iterable[tuple[Any, Value]]) -> Any:
+        """Decoded pairs of key and value as one Arrow table. CorruptError: a value is out of range."""
+        one_key, names, rows = len(self.schema.key) == 1, self._names_beside_key, []
+        for key, value in pairs:
+            rest = [value for _ in names] if self._is_bytes else [value[name] for name in names]
+            rows.append((key, *rest) if one_key else (*key, *rest))
+        columns = list(zip(*rows, strict=True)) if rows else [() for _ in self.arrow_schema]
+        try:
+            fields = zip(columns, self.arrow_schema, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in fields]
+        except (pa.ArrowException, OverflowError) as error:
+            raise CorruptError(
+                f"stored values do not fit the table's columns ({described(self.schema.value)}): {error}"
+            ) from error
+        return pa.Table.from_arrays(arrays, schema=self.arrow_schema)
+
+
+@functools.lru_cache(maxsize=256)
+def values_of(schema: TableSchema) -> Values:
+    """The decoder of a schema. ConfigError: a column's type is not known, and which are."""
+    return Values(schema)
+
+
+def described(columns: Sequence[Column]) -> str:
+    """Columns for messages.
+
+    >>> described([Column("origin", "string"), Column("flight", "int")])
+    'origin string, flight int'
+    """
+    return ", ".join(f"{column.name} {column.type}" for column in columns)
+
+
+def _start_of(content: bytes) -> str:
+    return repr(content[:60]) + (f"... ({len(content)} bytes)" if len(content) > 60 else "")
+
+
+# -- types ------------------------------------------------------------------------------------
+
+
+def _float_of(found: float | str) -> float:
+    return float(found)
+
+
+def _decimal_of(precision: int, scale: int) -> Mend:
+    """Give all digits of the scale, and refuse other numbers: Arrow ends the process at 1E-999999999."""
+    exactly = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
+    unit = decimal.Decimal((0, (1,), -scale))
+
+    def checked(found: decimal.Decimal) -> decimal.Decimal:
+        try:
+            if not found.is_finite():
+                raise decimal.InvalidOperation
+            return found.quantize(unit, context=exactly)
+        except decimal.DecimalException:
+            raise ValueError(f"a number that is not exactly one of decimal({precision},{scale})") from None
+
+    return checked
+
+
+def _date_of_days(text: str) -> datetime.date:
+    return EPOCH.date() + datetime.timedelta(days=int(text))
+
+
+def _timestamp_of_us(text: str) -> datetime.datetime:
+    return EPOCH + datetime.timedelta(microseconds=int(text))
+
+
+def _naive_of_us(text: str) -> datetime.datetime:
+    return _timestamp_of_us(text).replace(tzinfo=None)
+
+
+_AWARE = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
+_NAIVE = Annotated[datetime.datetime, msgspec.Meta(tz=False)]
+
+_FLOAT = float | Literal["NaN", "Infinity", "-Infinity"]
+
+
+def _whole(bits: int) -> Any:
+    return Annotated[int, msgspec.Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)]
+
+
+SIMPLE: dict[str, Kind] = {
+    "string": Kind(str, pa.string()),
+    "binary": Kind(bytes, pa.binary()),
+    "boolean": Kind(bool, pa.bool_()),
+    "tinyint": Kind(_whole(8), pa.int8()),
+    "smallint": Kind(_whole(16), pa.int16()),
+    "int": Kind(_whole(32), pa.int32()),
+    "bigint": Kind(_whole(64), pa.int64()),
+    "float": Kind(_FLOAT, pa.float32(), _float_of),
+    "double": Kind(_FLOAT, pa.float64(), _float_of),
+    "date": Kind(datetime.date, pa.date32()),
+    "timestamp": Kind(_AWARE, pa.timestamp("us", "UTC")),
+    "timestamp_ntz": Kind(_NAIVE, pa.timestamp("us")),
+    "void": Kind(type(None), pa.null()),
+}
+"""Types without parameters."""
+
+KEYS_OF_MAPS: dict[str, Mend] = {
+    "string": str,
+    "boolean": lambda text: text == "true",
+    "tinyint": int,
+    "smallint": int,
+    "int": int,
+    "bigint": int,
+    "float": float,
+    "double": float,
+    "decimal": decimal.Decimal,
+    "date": _date_of_days,
+    "timestamp": _timestamp_of_us,
+    "timestamp_ntz": _naive_of_us,
+}
+"""How the text of a map's key becomes what it was."""
+
+
+NESTED_MAX = 100
+"""Arrays, maps and structs within each other: what reads them calls itself for each."""
+
+
+def kind_of(name: str) -> Kind:
+    """The type of this Spark name, nested ones too. ConfigError: it is not known, or nested too deeply."""
+    depths = itertools.accumulate((c == "<") - (c == ">") for c in name)
+    if max(depths, default=0) > NESTED_MAX:
+        raise ConfigError(
+            f"{name[:60]}... is nested more than {NESTED_MAX} levels deep; make a string of its inner part"
+        )
+    try:
+        kind, rest = _read_type(name, name)
+    except (RecursionError, pa.ArrowInvalid):
+        raise _unknown(name[:200]) from None
+    if rest:
+        raise _unknown(name)
+    return kind
+
+
+def _unknown(name: str) -> ConfigError:
+    return ConfigError(
+        f"{name} is not a type that a value column may have: use {', '.join(SIMPLE)}, decimal(p,s), char,"
+        " varchar, intervals, and array, struct and map of them (map keys: no binary, no nested ones);"
+        " cast others to string or binary"
+    )
+
+
+def _read_type(text: str, whole: str) -> tuple[Kind, str]:
+    """The type at the start of the text, and the text behind it."""
+    end = next((i for i, c in enumerate(text) if c in "<,>("), len(text))
+    word, rest = text[:end].strip(), text[end:]
+    match word:
+        case "decimal":
+            arguments, rest = _read_arguments(rest, whole)
+            if len(arguments) != 2 or not 1 <= arguments[0] <= 38 or arguments[1] > 38:
+                raise _unknown(whole)
+            return Kind(decimal.Decimal, pa.decimal128(*arguments), _decimal_of(*arguments)), rest
+        case "char" | "varchar":
+            _, rest = _read_arguments(rest, whole)
+            return SIMPLE["string"], rest
+        case "array":
+            element, rest = _read_type(_after(rest, "<", whole), whole)
+            return _array(element), _after(rest, ">", whole)
+        case "map":
+            return _read_map(rest, whole)
+        case "struct":
+            return _read_struct(rest, whole)
+        case _ if word in SIMPLE:
+            return SIMPLE[word], rest
+        case _ if word.startswith(("interval ", "string collate ")):
+            return SIMPLE["string"], rest
+        case _:
+            raise _unknown(whole)
+
+
+def _after(text: str, mark: str, whole: str) -> str:
+    if not text.startswith(mark):
+        raise _unknown(whole)
+    return text[1:]
+
+
+def _read_arguments(text: str, whole: str) -> tuple[list[int], str]:
+    inside, closed, rest = _after(text, "(", whole).partition(")")
+    parts = inside.split(",")
+    if not closed or not all(part.strip().isdecimal() for part in parts):
+        raise _unknown(whole)
+    return [int(part) for part in parts], rest
+
+
+def _read_map(rest: str, whole: str) -> tuple[Kind, str]:
+    inside = _after(rest, "<", whole)
+    key, rest = _read_type(inside, whole)
+    name = inside[: len(inside) - len(rest)].partition("(")[0].strip()
+    if name in ("char", "varchar") or name.startswith("string collate "):
+        name = "string"
+    if name not in KEYS_OF_MAPS:
+        raise _unknown(whole)
+    value, rest = _read_type(_after(rest, ",", whole), whole)
+    mend_key = KEYS_OF_MAPS[name]
+    if name == "decimal" and (fits := key.mend) is not None:
+        return _map(key, lambda text: fits(decimal.Decimal(text)), value), _after(rest, ">", whole)
+    return _map(key, mend_key, value), _after(rest, ">", whole)
+
+
+def _read_struct(rest: str, whole: str) -> tuple[Kind, str]:
+    rest, fields = _after(rest, "<", whole), {}
+    while not rest.startswith(">"):
+        name, found, rest = rest.partition(":")
+        if not found:
+            raise _unknown(whole)
+        fields[name], rest = _read_type(rest, whole)
+        if rest.startswith(","):
+            rest = rest[1:]
+        elif not rest.startswith(">"):
+            raise _unknown(whole)
+    return _struct(fields), rest[1:]
+
+
+def _array(element: Kind) -> Kind:
+    mend = element.mend
+
+    def mend_all(found: list[Any]) -> list[Any]:
+        return found if mend is None else [None if one is None else mend(one) for one in found]
+
+    return Kind(list[element.reads | None], pa.list_(element.arrow), mend and mend_all)  # type: ignore[name-defined]
+
+
+def _map(key: Kind, mend_key: Mend, value: Kind) -> Kind:
+    mend = value.mend or (lambda found: found)
+
+    def mend_all(found: dict[str, Any]) -> dict[Any, Any]:
+        return {mend_key(k): None if v is None else mend(v) for k, v in found.items()}
+
+    return Kind(dict[str, value.reads | None], pa.map_(key.arrow, value.arrow), mend_all)  # type: ignore[name-defined]
+
+
+def object_of(fields: dict[str, Any]) -> Any:
+    """What msgspec shall read of a JSON object whose fields have these types, or are null, or are not there.
+    ConfigError: it cannot read a field of such a name.
+    """
+    typed_dict: Any = TypedDict
+    reads = typed_dict("Row", {name: one | None for name, one in fields.items()}, total=False)
+    _check_found(fields, reads)
+    return reads
+
+
+def _struct(fields: dict[str, Kind]) -> Kind:
+    reads = object_of({name: kind.reads for name, kind in fields.items()})
+    mends = [(name, kind.mend) for name, kind in fields.items()]
+
+    def mend_all(found: dict[str, Any]) -> dict[str, Any]:
+        return {name: _mended(found.get(name), mend) for name, mend in mends}
+
+    return Kind(reads, pa.struct([(name, kind.arrow) for name, kind in fields.items()]), mend_all)
+
+
+def _check_found(names: Iterable[str], reads: Any) -> None:
+    """A name beyond ASCII is found by msgspec only if this very text was encoded before (its pull request
+    1126); else it is stepped over, and reads as None. ConfigError: one is not found all the same.
+    """
+    nulls = msgspec.json.encode(dict.fromkeys(names))
+    if lost := dict.fromkeys(names).keys() - msgspec.json.decode(nulls, type=reads).keys():
+        msg = f"msgspec {msgspec.__version__} cannot read columns named {sorted(lost)}: use another release"
+        raise ConfigError(msg)
+
+
+def _mended(found: Any, mend: Mend | None) -> Any:
+    return found if found is None or mend is None else mend(found)

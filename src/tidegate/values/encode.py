@@ -1,0 +1,329 @@
+"""Python values as stored values: the inverse of ``values/decode.py``. Pure functions only.
+
+What ``Values.decode`` gives, this writes again, as Spark's ``to_json`` would with the options
+named in docs/storage-format.md: the same escapes, Java's way to write floats (where its older
+releases take a digit too many, this takes the fewest), decimals with all digits of their scale.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import functools
+import json.encoder
+import math
+import numbers
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.errors import BadRecordError
+from tidegate.values.decode import EPOCH, Value, kind_of
+from tidegate.wal.record import Column, TableSchema
+
+Write = Callable[[Any], str]
+"""From a value that is not None to its JSON. ``_Unfit``: it is none of the type."""
+
+SHOWN_MAX = 80
+_TRUTHS = (bool, np.bool_)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+class _Unfit(Exception):  # noqa: N818 - becomes a BadRecordError that names the column
+    """A value that its type does not have: where in the column, what it is, what was expected."""
+
+    def __init__(self, value: object, expected: str, path: str = "") -> None:
+        super().__init__(expected)
+        self.value, self.expected, self.path = value, expected, path
+
+    def below(self, step: str) -> _Unfit:
+        return _Unfit(self.value, self.expected, step + self.path)
+
+
+class Encoder:
+    """Writes the values of one table. Made by ``encoder_of``, which keeps them."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        self._is_bytes = schema.value_format == "bytes"
+        self._columns = {} if self._is_bytes else {column.name: column for column in schema.value}
+        self._fields = [
+            (name, f"{quoted(name)}:", _writer(kind_of(column.type).arrow))
+            for name, column in self._columns.items()
+        ]
+
+    def encode(self, value: Value) -> bytes:
+        """The value's bytes, without a flags byte.
+
+        Of a ``json`` table the value is a dict; columns that it leaves out are null.
+        BadRecordError: it is no dict (of a ``bytes`` table: no bytes), has a column that the
+        table does not have, or a column's value is not of its type; the message names it.
+        """
+        if self._is_bytes:
+            if not isinstance(value, bytes | bytearray | memoryview):
+                raise BadRecordError(f"{shown(value)} is not bytes, which the table's values are")
+            return bytes(value)
+        if type(value) is not dict and not isinstance(value, Mapping):
+            raise BadRecordError(f"{shown(value)} is not a dict by column name")
+        pieces, unknown_names = [], len(value)
+        for name, lead, write in self._fields:
+            found = value.get(name)
+            if found is not None or name in value:
+                unknown_names -= 1
+            try:
+                pieces.append(f"{lead}null" if found is None else lead + write(found))
+            except _Unfit as unfit:
+                raise BadRecordError(_described(self._columns[name], unfit)) from None
+        if unknown_names:
+            unknown = next(name for name in value if name not in self._columns)
+            there = ", ".join(self._columns) or "none"
+            raise BadRecordError(f"column {unknown!r} is not one of the table's columns, {there}")
+        return ("{" + ",".join(pieces) + "}").encode()
+
+
+@functools.lru_cache(maxsize=256)
+def encoder_of(schema: TableSchema) -> Encoder:
+    """The encoder of a schema. ConfigError: a column's type is not known."""
+    return Encoder(schema)
+
+
+def shown(value: object) -> str:
+    """A value and its type, for messages."""
+    text = repr(value)
+    return f"{text[:SHOWN_MAX]}{'...' * (len(text) > SHOWN_MAX)} ({type(value).__name__})"
+
+
+def _described(column: Column, unfit: _Unfit) -> str:
+    return f"column {column.name}{unfit.path} ({column.type}): {shown(unfit.value)} is not {unfit.expected}"
+
+
+# -- types ------------------------------------------------------------------------------------
+
+
+def _writer(kind: Any) -> Write:
+    """How values of this Arrow type (which ``values/decode.py`` gives every column) are written."""
+    if pa.types.is_struct(kind):
+        return _struct({field.name: _writer(field.type) for field in kind})
+    if pa.types.is_map(kind):
+        return _map(_map_key(kind.key_type), _writer(kind.item_type))
+    if pa.types.is_list(kind):
+        return _array(_writer(kind.value_type))
+    text = _as_text(kind)
+    if pa.types.is_floating(kind):
+        return lambda value: found if (found := text(value))[-1].isdigit() else f'"{found}"'
+    if pa.types.is_date(kind):
+        return lambda value: f'"{_date(value).isoformat()}"'
+    if pa.types.is_timestamp(kind):
+        return _aware_json if kind.tz else _naive_json
+    if pa.types.is_binary(kind):
+        return _binary
+    return _string if pa.types.is_string(kind) else text
+
+
+def _map_key(kind: Any) -> Write:
+    """How a map's key is written: a name, within quotes, as Spark prints what it holds inside."""
+    if pa.types.is_date(kind):
+        return lambda key: f'"{(_date(key) - EPOCH.date()).days}"'
+    if pa.types.is_timestamp(kind):
+        instant = _instant if kind.tz else _naive
+        return lambda key: f'"{(instant(key).replace(tzinfo=datetime.timezone.utc) - EPOCH) // _MICROSECOND}"'
+    if pa.types.is_string(kind):
+        return _string
+    text = _as_text(kind)
+    return lambda key: f'"{text(key)}"'
+
+
+def _as_text(kind: Any) -> Write:
+    """The text of numbers and booleans, the same as a value and as a map's key."""
+    if pa.types.is_decimal(kind):
+        return functools.partial(_decimal, kind.precision, kind.scale)
+    if pa.types.is_integer(kind):
+        return functools.partial(_integer, kind.bit_width)
+    if pa.types.is_floating(kind):
+        return _float if kind.bit_width == 32 else _double
+    return _boolean if pa.types.is_boolean(kind) else _nothing
+
+
+def _struct(fields: dict[str, Write]) -> Write:
+    named = [(name, f"{quoted(name)}:", write) for name, write in fields.items()]
+
+    def write_struct(value: Any) -> str:
+        if not isinstance(value, Mapping):
+            raise _Unfit(value, "a dict by field name")
+        if unknown := [name for name in value if name not in fields]:
+            raise _Unfit(value, f"made of the fields {', '.join(fields)} alone, it has {unknown[0]!r}")
+        return "{" + ",".join(lead + _nested(write, value.get(n), f".{n}") for n, lead, write in named) + "}"
+
+    return write_struct
+
+
+def _map(write_key: Write, write: Write) -> Write:
+    def write_map(value: Any) -> str:
+        if not isinstance(value, Mapping):
+            raise _Unfit(value, "a dict")
+        entries = [f"{write_key(key)}:{_nested(write, one, f'[{key!r}]')}" for key, one in value.items()]
+        return "{" + ",".join(entries) + "}"
+
+    return write_map
+
+
+def _array(write: Write) -> Write:
+    def write_array(value: Any) -> str:
+        if not isinstance(value, list | tuple):
+            raise _Unfit(value, "a list")
+        return "[" + ",".join(_nested(write, one, f"[{place}]") for place, one in enumerate(value)) + "]"
+
+    return write_array
+
+
+def _nested(write: Write, value: Any, step: str) -> str:
+    try:
+        return "null" if value is None else write(value)
+    except _Unfit as unfit:
+        raise unfit.below(step) from None
+
+
+# -- leaves -----------------------------------------------------------------------------------
+
+
+_PLAIN = (1e-3, 1e7)
+"""From the first to below the second, Java writes floats without an exponent."""
+_LOWER_HEX = re.compile(r"\\\\|\\u00[0-9a-f]{2}")
+
+
+def quoted(text: str) -> str:
+    """A JSON string as Jackson writes it: control characters in capital hex, the rest as it is."""
+    found = json.encoder.encode_basestring(text)
+    if "\\u00" in found:  # an escaped backslash is stepped over, so that what follows it stays
+        found = _LOWER_HEX.sub(lambda m: m[0] if m[0] == "\\\\" else "\\u" + m[0][2:].upper(), found)
+    return found
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Unfit(value, "a string")
+    try:
+        value.isascii() or value.encode()
+    except UnicodeEncodeError:
+        raise _Unfit(value, "text that UTF-8 has") from None
+    return quoted(value)
+
+
+def _binary(value: Any) -> str:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise _Unfit(value, "bytes")
+    return f'"{base64.b64encode(value).decode()}"'
+
+
+def _boolean(value: Any) -> str:
+    if not isinstance(value, _TRUTHS):
+        raise _Unfit(value, "True or False")
+    return "true" if value else "false"
+
+
+def _nothing(value: Any) -> str:
+    raise _Unfit(value, "None, the only value of void")
+
+
+def _integer(bits: int, value: Any) -> str:
+    try:
+        if isinstance(value, _TRUTHS):
+            raise TypeError
+        whole = operator.index(value)
+    except TypeError:
+        raise _Unfit(value, "a whole number") from None
+    if not -(1 << bits - 1) <= whole < 1 << bits - 1:
+        raise _Unfit(value, f"within the {bits} bits of its type")
+    return str(whole)
+
+
+def _number(value: Any) -> float:
+    if type(value) is float:
+        return value
+    if not isinstance(value, numbers.Real) or isinstance(value, _TRUTHS):
+        raise _Unfit(value, "a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise _Unfit(value, "within the range of double") from None
+
+
+def _double(value: Any) -> str:
+    number = _number(value)
+    return _java(number, repr(number))
+
+
+def _float(value: Any) -> str:
+    number = _number(value)
+    with np.errstate(over="ignore"):
+        narrow = np.float32(number)
+    if np.isinf(narrow) and math.isfinite(number):
+        raise _Unfit(value, "within the range of float")
+    if _PLAIN[0] <= abs(narrow) < _PLAIN[1]:
+        return np.format_float_positional(narrow, unique=True, trim="0")
+    return _java(float(narrow), str(narrow))
+
+
+def _java(number: float, shortest: str) -> str:
+    """As ``Double.toString``: digits as in ``shortest``, an exponent outside of 0.001 to 10 million."""
+    if _PLAIN[0] <= abs(number) < _PLAIN[1] or number == 0:
+        return shortest
+    if not math.isfinite(number):
+        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+    mantissa, exponent = _scientific(shortest)
+    if len(mantissa) == 1:  # Java gives two digits at least, those that are nearest
+        mantissa, exponent = _scientific(f"{number:.1e}")
+    return f"{'-' * (number < 0)}{mantissa[0]}.{mantissa[1:] or '0'}E{exponent}"
+
+
+def _scientific(text: str) -> tuple[str, int]:
+    """The digits of a number, without zeros at their end, and the exponent of the first one."""
+    _, digits, exponent = decimal.Decimal(text).as_tuple()
+    return "".join(map(str, digits)).rstrip("0"), int(exponent) + len(digits) - 1
+
+
+def _decimal(precision: int, scale: int, value: Any) -> str:
+    if not isinstance(value, int | decimal.Decimal) or isinstance(value, bool):
+        raise _Unfit(value, "a Decimal")
+    exactly = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
+    try:
+        if not (number := decimal.Decimal(value)).is_finite():
+            raise decimal.InvalidOperation
+        exact = number.quantize(decimal.Decimal((0, (1,), -scale)), context=exactly)
+    except decimal.DecimalException:
+        raise _Unfit(value, f"exactly one of decimal({precision},{scale})") from None
+    return exactly.to_sci_string(exact.copy_abs() if exact.is_zero() else exact)  # Java has no -0
+
+
+def _date(value: Any) -> datetime.date:
+    if not isinstance(value, datetime.date) or isinstance(value, datetime.datetime):
+        raise _Unfit(value, "a date")
+    return value
+
+
+def _instant(value: Any) -> datetime.datetime:
+    """In UTC."""
+    if not isinstance(value, datetime.datetime) or value.utcoffset() is None:
+        raise _Unfit(value, "a datetime with a time zone")
+    try:
+        return value.astimezone(datetime.timezone.utc)
+    except OverflowError:
+        raise _Unfit(value, "within the years 1 to 9999 in UTC") from None
+
+
+def _naive(value: Any) -> datetime.datetime:
+    if not isinstance(value, datetime.datetime) or value.tzinfo is not None:
+        raise _Unfit(value, "a datetime without a time zone")
+    return value
+
+
+def _aware_json(value: Any) -> str:
+    return f'"{_instant(value).replace(tzinfo=None).isoformat(timespec="microseconds")}Z"'
+
+
+def _naive_json(value: Any) -> str:
+    return f'"{_naive(value).isoformat(timespec="microseconds")}"'

@@ -1,0 +1,60 @@
+"""Keys from the texts that people write, by the types of the key's columns."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tidegate.errors import ConfigError
+from tidegate.keys.groups import INTEGER_LIMITS
+from tidegate.values.decode import described
+from tidegate.wal.record import Column
+
+
+def parse_key(table: str, texts: Sequence[str], columns: Sequence[Column]) -> Any:
+    """The key that these texts are, by the columns' types: a value, or a tuple of them.
+
+    ConfigError: another number of them, or one is no value of its column.
+    """
+    if len(texts) != len(columns):
+        raise ConfigError(
+            f"table {table}: the key is ({described(columns)}): give {len(columns)} KEY, not {len(texts)}"
+        )
+    values = [_parse(table, text, column) for text, column in zip(texts, columns, strict=True)]
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+WRITTEN = {
+    "date": re.compile(r"\d{4}-\d\d-\d\d", re.ASCII),
+    "decimal": re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII),
+    "whole": re.compile(r"[+-]?\d+", re.ASCII),
+}
+"""Python reads more than that: 1_0 would be 10, and in newer releases 20261121 a date."""
+
+
+def _parse(table: str, text: str, column: Column) -> Any:
+    kind = column.type.partition("(")[0]
+    written = WRITTEN.get("whole" if kind in INTEGER_LIMITS else kind)
+    try:
+        if written is not None and written.fullmatch(text) is None:
+            raise ValueError
+        match column.type:
+            case "string":
+                return text
+            case "binary":
+                return bytes.fromhex(text[2:]) if text.startswith("0x") else text.encode()
+            case "boolean":
+                return {"true": True, "false": False}[text.lower()]
+            case "date":
+                return datetime.date.fromisoformat(text)
+            case "tinyint" | "smallint" | "int" | "bigint":
+                return int(text)
+            case _:
+                return decimal.Decimal(text)
+    except (ValueError, KeyError, ArithmeticError):
+        raise ConfigError(
+            f"table {table}: KEY {text!r} is no {column.type}, the type of key column {column.name}"
+        ) from None

@@ -1,0 +1,210 @@
+"""Checks of stored rows that somebody else made: keys and values that any reader and any store can handle.
+
+One place for all ways into a namespace that take rows as they are stored. The rows of a batch are checked
+together; only what is found wrong is looked for row by row. Pure functions only.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import ConfigError, CorruptError
+from tidegate.keys.columns import CASTS, key_columns
+from tidegate.keys.groups import decimal_parts
+from tidegate.sinks.rules.layout import unpack
+from tidegate.values.decode import Values, described, object_of, values_of
+from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.value_flags import EXPIRING, EXPIRY_END, VALUE, VALUE_END
+
+TIMES = {
+    "date": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
+    "timestamp": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?Z$",
+    "timestamp_ntz": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?$",
+}
+"""How dates and times are written in JSON. Of other spellings some readers have some, and others others."""
+
+
+FAULTS = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError, pa.ArrowException)
+
+
+class Unfit(Exception):  # noqa: N818 - becomes an error that names the row
+    """A row that is not what its schema says; the text is the cause."""
+
+
+def check_schema(schema: TableSchema) -> None:
+    """ConfigError: no release that this one knows of writes a table with this schema, and why."""
+    if not schema.key:
+        raise ConfigError("it has no key column")
+    for columns in (schema.key, schema.value):
+        names = [column.name for column in columns]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(f"column {twice[0]!r} is there twice")
+    for column in schema.key:
+        if not _is_key_type(column.type):
+            raise ConfigError(f"key column {column.name!r} is {column.type[:60]!r}, which no key is")
+    if schema.value_format == "bytes" and len(schema.value) != 1:
+        raise ConfigError(f"its values are bytes, of {len(schema.value)} columns")
+    values_of(schema)
+
+
+def _is_key_type(kind: str) -> bool:
+    if kind in CASTS or kind in ("string", "binary"):
+        return True
+    try:
+        precision, scale = decimal_parts(kind)
+    except ValueError:
+        return False
+    return kind == f"decimal({precision},{scale})" and 1 <= precision <= 38 and 0 <= scale <= precision
+
+
+class RowChecks:
+    """Checks the rows of one table. Made by ``row_checks``, which keeps them."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        self._key = schema.key
+        self._contents: Callable[[Any], None] = lambda _: None
+        if schema.value_format == "json":
+            self._contents = _JsonChecks(schema.value, values_of(schema)).check
+
+    def first_unfit(self, keys: Any, values: Any, *, expires: bool) -> tuple[int, str] | None:
+        """The first row that is not what the schema says, and why; None: all are.
+
+        ``values`` have their flags byte. ``expires``: they may have an expiry.
+        """
+        try:
+            self._check(keys, values, expires=expires)
+        except Unfit:
+            pass
+        else:
+            return None
+        for row in range(len(keys)):
+            try:
+                self._check(keys.slice(row, 1), values.slice(row, 1), expires=expires)
+            except Unfit as unfit:
+                return row, str(unfit)
+        raise AssertionError("each row fits by itself, and all together do not")
+
+    def _check(self, keys: Any, values: Any, *, expires: bool) -> None:
+        """Unfit: some row is not what the schema says."""
+        if keys.null_count or values.null_count:
+            raise Unfit("its key or its value is null")
+        try:
+            key_columns(keys, self._key)
+        except (ValueError, ArithmeticError) as error:
+            raise Unfit(f"it is no key of ({described(self._key)}): {error}") from None
+        self._contents(_contents(values, expires=expires))
+
+
+@functools.lru_cache(maxsize=256)
+def row_checks(schema: TableSchema) -> RowChecks:
+    """The checks of a schema, which ``check_schema`` let through."""
+    return RowChecks(schema)
+
+
+def _contents(values: Any, *, expires: bool) -> Any:
+    """The values without flags, expiry and sequence. Unfit: one is no live value as stores have them."""
+    flags = pc.binary_slice(values, 0, 1)
+    if pc.all(pc.equal(flags, VALUE), min_count=0).as_py():
+        return pc.binary_slice(values, 1, VALUE_END)
+    whole = pc.greater_equal(pc.binary_length(values), EXPIRY_END)
+    if expires and pc.all(pc.and_(pc.equal(flags, EXPIRING), whole), min_count=0).as_py():
+        return pc.binary_slice(values, EXPIRY_END, VALUE_END)
+    found = []
+    for value in values.to_pylist():
+        try:
+            stored = unpack(value)
+        except CorruptError as error:
+            raise Unfit(str(error)) from None
+        if stored.value is None:
+            raise Unfit("it is a delete marker")
+        if stored.expiry_us is not None and not expires:
+            raise Unfit("it expires, and the table is not one whose rows do")
+        found.append(stored.value)
+    return pa.array(found, pa.binary())
+
+
+class _JsonChecks:
+    """Checks values of JSON: whatever passes can be read by ``Values`` and by Arrow.
+
+    Dates and times are read as text, and looked at in columns; what may still be none becomes Arrow's.
+    """
+
+    def __init__(self, columns: tuple[Column, ...], values: Values) -> None:
+        kinds = values.kinds
+        self._columns = columns
+        times = {column.name: TIMES[column.type] for column in columns if column.type in TIMES}
+        row = _row_of({name: str if name in times else kind.reads for name, kind in kinds.items()})
+        self._decode = msgspec.json.Decoder(row.type).decode
+        self._times = [(name, row.cell(name), kinds[name].arrow, pattern) for name, pattern in times.items()]
+        self._open = [
+            (row.cell(name), kind)
+            for name, kind in kinds.items()
+            if _is_open(kind.arrow) and name not in times
+        ]
+
+    def check(self, contents: Any) -> None:
+        """Unfit: some value is no JSON object of these columns, each of its type."""
+        try:
+            contents.cast(pa.string())
+            rows = self._rows(contents.to_pylist())
+            for name, cell, kind, pattern in self._times:
+                texts = pa.array(list(map(cell, rows)), pa.string())
+                later = pc.greater_equal(texts, "0001")  # Arrow has a year 0
+                fits = pc.and_(later, pc.match_substring_regex(texts, pattern))
+                if not pc.all(fits, min_count=0).as_py():
+                    raise Unfit(f"column {name} has no date or time of the years 1 to 9999 as it is written")
+                texts.cast(kind)
+            for cell, kind in self._open:
+                cells = list(map(cell, rows))
+                if (mend := kind.mend) is not None:
+                    cells = [None if one is None else mend(one) for one in cells]
+                pa.array(cells, kind.arrow)
+        except FAULTS as error:
+            columns = described(self._columns)
+            raise Unfit(f"it does not fit the table's columns ({columns}): {error}") from None
+
+    def _rows(self, contents: list[bytes]) -> list[Any]:
+        """The values; an empty list where no column is looked at again."""
+        decode = self._decode
+        if self._times or self._open:
+            return [decode(content) for content in contents]
+        for content in contents:
+            decode(content)
+        return []
+
+
+class _Row(NamedTuple):
+    """What a value is parsed into, and how one of its columns is had from that."""
+
+    type: Any
+    cell: Callable[[str], Callable[[Any], Any]]
+
+
+def _row_of(reads: dict[str, Any]) -> _Row:
+    """A class of its own, in half the time that a dict takes, where msgspec has such names in one."""
+    if not all(name.isascii() and name.isprintable() and not {'"', "\\"} & {*name} for name in reads):
+        return _Row(object_of(reads), lambda name: operator.methodcaller("get", name))
+    fields = {name: f"f{at}" for at, name in enumerate(reads)}
+    names = {field: name for name, field in fields.items()}
+    made = msgspec.defstruct(
+        "Row", [(fields[name], one | None, None) for name, one in reads.items()], rename=names, gc=False
+    )
+    return _Row(made, lambda name: operator.attrgetter(fields[name]))
+
+
+def _is_open(kind: Any) -> bool:
+    """Whether values of a type may be none when they are parsed: decimals, and with times or maps in them."""
+    if pa.types.is_map(kind):
+        return not pa.types.is_string(kind.key_type) or _is_open(kind.item_type)
+    if pa.types.is_list(kind):
+        return _is_open(kind.value_type)
+    if pa.types.is_struct(kind):
+        return any(_is_open(field.type) for field in kind)
+    return bool(pa.types.is_decimal(kind) or pa.types.is_temporal(kind))

@@ -1,0 +1,1 @@
+"""Drivers that die: at every I/O, at power cuts, with a log that loses its last records."""

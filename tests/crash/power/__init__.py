@@ -1,0 +1,1 @@
+"""Power cuts: system calls played on a model of a disk that loses what was not synced."""

@@ -1,0 +1,1 @@
+"""Models that are explored exhaustively in small scopes."""

@@ -1,0 +1,143 @@
+"""Pipelined commits in some of a simulation's schedules: production's ``Pipeline``, both sides as actors.
+
+The two actors of a driver are threads of one process: when one is killed, so is the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from simulation.invariants import History, live, require
+from simulation.plays.world import Actor, Crashed, Status, TaskLostError, World
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.pipeline import Changes, Pipeline
+from tidegate.errors import SnapshotExpiredError, StoreUnavailableError, TidegateError
+from tidegate.sinks.store import Store
+from tidegate.testing.faulty import Call, FaultyLog, FaultyStore
+
+T = TypeVar("T")
+
+
+class Process(Changes):
+    """The process of two actors: their port, and how they wait for each other in the world's time."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world, self._dead = world, False
+        self._waiting: list[Actor] = []
+
+    @property
+    def _current(self) -> Actor:
+        assert self._world.current is not None
+        return self._world.current
+
+    def die(self) -> None:
+        """Nothing of it runs on."""
+        self._dead = True
+        self.tell()
+
+    def call(self, call: Call, effect: Callable[[], T]) -> T:
+        """As the actor that is running calls it."""
+        self._check()
+        try:
+            return self._current.call(call, effect)
+        except Crashed:
+            self.die()
+            raise
+        finally:
+            self._check()  # the other one may have been killed meanwhile
+
+    def _check(self) -> None:
+        if self._dead:
+            raise Crashed
+
+    def tell(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for actor in waiting:
+            if not actor.done:
+                actor.status = Status.READY
+
+    def wait_for(self, holds: Callable[[], bool], timeout_s: float) -> bool:
+        # Without faults no deadline may pass, however the world's time leaps.
+        end = self._world.now + timeout_s if self._current.faulty else math.inf
+        while not holds():
+            if self._world.now >= end:
+                return False
+            self._waiting.append(self._current)
+            if math.isinf(end):
+                self._current.status = Status.WAITING
+                self._current.switch()
+            else:
+                self._current.sleep(end - self._world.now)
+            self._check()
+        return True
+
+
+class Pipelines:
+    """For the drivers of one schedule: how many versions may be in flight, and what is checked of them."""
+
+    def __init__(self, world: World, history: History) -> None:
+        self._world, self._history = world, history
+        self._most = history.in_flight_max = world.chance.randint(1, 3)
+        self._of: dict[str, Pipeline] = {}
+
+    def reads_state(self) -> bool:
+        """Whether the next barrier has stateful calls."""
+        return self._world.chance.random() < 0.3
+
+    def epoch_of(self, error: TidegateError, driver: Coordinator, epoch: int) -> int:
+        """The epoch that an error of this driver is about: what ended its line is about the line's."""
+        pipeline = self._of[driver.writer]
+        return pipeline.line_epoch if error.__cause__ is pipeline.failed is not None else epoch
+
+    @contextlib.contextmanager
+    def beside(self, driver: Coordinator, actor: Actor) -> Iterator[Pipeline]:
+        """A pipeline of this driver, drained at the end; its completing side is an actor of its own.
+
+        After an error it is drained too, as by a sink that releases; what that meets is not raised.
+        """
+        process = Process(self._world)
+        driver.log = FaultyLog(self._history.log, process)
+        driver.store = FaultyStore(self._history.store, process)
+        driver.options = dataclasses.replace(driver.options, commit_in_flight=self._most)
+        pipeline = self._of[driver.writer] = Pipeline(driver, changes=process)
+        completing = self._world.spawn(
+            f"{actor.name}/pipeline", lambda _: pipeline.run(math.inf), faulty=actor.faulty
+        )
+        deadline_s = driver.options.apply_deadline_s
+        try:
+            try:
+                yield pipeline
+                pipeline.drain(deadline_s)
+                shown, last = self._history.visible, driver.folded.last_version
+                require("I3", shown >= last, f"version {last} was drained, {shown} is visible")
+            except Exception:
+                with contextlib.suppress(Exception):
+                    pipeline.drain(deadline_s)
+                raise
+            finally:
+                pipeline.stop()
+            actor.wait_any([completing])
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                process.die()
+            raise
+
+    def read_state(self, store: Store, base_version: int, at_us: int) -> None:
+        """I1: what stateful calls read at the base version, as of that time, is all of it, nothing older."""
+        history = self._history
+        shown = live(history.rows[base_version], at_us)
+        for table, start in history.starts[base_version].items():
+            expected = shown.get(table, {})
+            keys = sorted({key for rows in history.rows for key in rows.get(table, {})})
+            try:
+                values = store.get_many(table, keys, base_version, start, at_us).to_pylist()
+            except (SnapshotExpiredError, StoreUnavailableError) as error:
+                raise TaskLostError(str(error)) from error
+            found = {key: value for key, value in zip(keys, values, strict=True) if value is not None}
+            what = f"state of {table} was read as {found} at version {base_version}, it holds {expected}"
+            require("I1", found == expected, what)

@@ -1,0 +1,1 @@
+"""Exports and stores that are changed at random."""

@@ -1,0 +1,28 @@
+"""Modules of the Spark side that say they need no pyspark can be imported where it is missing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SPARK = Path(__file__).resolve().parents[2] / "spark"
+SAID = "No pyspark is imported here"
+WITHOUT = sorted(
+    {
+        path
+        for path in SPARK.rglob("*.py")
+        if SAID in path.read_text() or path.is_relative_to(SPARK / "state") or path == SPARK / "__init__.py"
+    }
+)
+BLOCKED = "import sys; sys.modules['pyspark'] = None; import importlib; importlib.import_module({name!r})"
+
+
+@pytest.mark.parametrize("path", WITHOUT, ids=lambda path: path.relative_to(SPARK).as_posix())
+def test_spark_module_is_imported_without_pyspark(path):
+    parts = path.relative_to(SPARK).with_suffix("").parts
+    name = ".".join(("tidegate.spark", *(part for part in parts if part != "__init__")))
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED.format(name=name)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

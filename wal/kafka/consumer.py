@@ -1,0 +1,196 @@
+"""Reading messages of a topic by partition and offset, with a consumer that is assigned by hand."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from tidegate.errors import CorruptError, WalGapError
+from tidegate.wal.kafka.clients import TRANSIENT, Clients
+
+AT_ONCE = 4
+"""Few, since it waits for as many; their memory, still in the cache, serves for the next."""
+RECORDS_AT_ONCE = 500
+SKIP_MAX = 16
+"""Up to so many messages that nobody asked for are read and dropped; beyond that it seeks."""
+POLL_S = 0.5
+NOT_YET = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART})
+"""What a broker says of a topic that another one knows already."""
+LOST = ": it was trimmed, or lost; put the topic back from a copy, or use a new namespace"
+GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
+
+
+class Message(NamedTuple):
+    """One message read back."""
+
+    partition: int
+    offset: int
+    content: bytes
+
+
+def read_offsets(clients: Clients, topic: str, wanted: Mapping[int, Sequence[int]]) -> Iterator[Message]:
+    """Every wanted message, each once; ``wanted`` are ascending offsets by partition.
+
+    In order within a partition, partitions mixed. WalGapError: one is not there (any more).
+    CorruptError: the broker's checksum does not fit. WalUnavailableError: none came in time.
+    """
+    left = {partition: deque(offsets) for partition, offsets in wanted.items() if offsets}
+    if not left:
+        return
+    with clients.consumer(topic) as consumer:
+        _assign(clients, consumer, topic, {partition: offsets[0] for partition, offsets in left.items()})
+        # Not more than will surely come: it waits for as many, or for the whole time.
+        for message in _polled(
+            clients,
+            consumer,
+            topic,
+            lambda: min(sum(map(len, left.values())), AT_ONCE),
+            lambda partition: left[partition][0] if partition in left else None,
+        ):
+            partition, offset = message.partition(), message.offset()
+            waiting = left.get(partition)
+            if waiting is None or offset < waiting[0]:
+                if waiting is not None and message.error() is not None:
+                    # Nothing before what is waited for is needed: on from there.
+                    _seek(clients, consumer, topic, partition, left)
+                continue
+            at_end = message.error() is not None
+            met = at_end and offset <= waiting[0]
+            if met and waiting[0] < ends(clients, topic, partition)[1]:
+                continue  # a new leader does not give out yet what it has: the end is what it is asked for
+            if at_end or offset > waiting[0]:
+                where = f"{clients.where}: {topic}, partition {partition}"
+                msg = f"{where} has nothing at offset {waiting[0]}{LOST}"
+                raise WalGapError(msg)
+            waiting.popleft()
+            yield Message(partition, offset, message.value() or b"")
+            if not waiting:
+                del left[partition]
+                if left:
+                    consumer.incremental_unassign([TopicPartition(topic, partition)])
+            elif waiting[0] > offset + SKIP_MAX:
+                _seek(clients, consumer, topic, partition, left)
+
+
+def read_range(clients: Clients, topic: str, partition: int, start: int, end: int) -> list[Message]:
+    """Every message from ``start`` up to ``end`` that there is: offsets may have gaps (T19).
+
+    Errors as ``read_offsets``; WalGapError: they were trimmed meanwhile.
+    """
+    found: list[Message] = []
+    if start >= end:
+        return found
+    with clients.consumer(topic) as consumer:
+        _assign(clients, consumer, topic, {partition: start})
+        for message in _polled(
+            clients,
+            consumer,
+            topic,
+            lambda: min(end - _following(found, start), RECORDS_AT_ONCE),
+            lambda _: _following(found, start),
+        ):
+            if message.offset() >= end:  # also the event of the partition's end
+                break
+            if message.error() is None:
+                found.append(Message(partition, message.offset(), message.value() or b""))
+    return found
+
+
+def ends(clients: Clients, topic: str, partition: int) -> tuple[int, int]:
+    """The first offset that is kept, and the one after the last that is acknowledged.
+
+    A new leader answers only once it knows how far the old one had got (KIP-207).
+    """
+    found: tuple[int, int] | None = clients.ask(
+        lambda: clients.consumer(topic),
+        f"the ends of {topic}",
+        lambda consumer: consumer.get_watermark_offsets(
+            TopicPartition(topic, partition), timeout=clients.settings.request_s, cached=False
+        ),
+        also=NOT_YET,
+    )
+    if found is None:
+        clients.unavailable(f"the ends of {topic}")
+    return found
+
+
+def _following(found: Sequence[Message], start: int) -> int:
+    return found[-1].offset + 1 if found else start
+
+
+def _assign(clients: Clients, consumer: Any, topic: str, starts: Mapping[int, int]) -> None:
+    try:
+        consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
+    except KafkaException as error:
+        clients.unavailable(f"reading {topic}", error.args[0], error)
+
+
+def _seek(
+    clients: Clients, consumer: Any, topic: str, partition: int, left: Mapping[int, Sequence[int]]
+) -> None:
+    """Go on at the next offset that is wanted; what comes twice by it is dropped."""
+    try:
+        consumer.seek(TopicPartition(topic, partition, left[partition][0]))
+    except KafkaException:  # a partition that met an error cannot always be moved
+        _assign(clients, consumer, topic, {one: offsets[0] for one, offsets in left.items()})
+
+
+def _polled(
+    clients: Clients,
+    consumer: Any,
+    topic: str,
+    count: Callable[[], int],
+    awaited: Callable[[int], int | None],
+) -> Iterator[Any]:
+    """Messages and ends of partitions, as they come; no error but these. Ends when the count is 0.
+
+    ``awaited``: the next offset that is wanted of a partition. An offset that is out of range and is
+    not this one was of an earlier read with this consumer: its client does not take it back.
+    """
+    silent_since = time.monotonic()
+    while (at_once := count()) > 0:
+        # The list is not kept: its memory serves for the next messages.
+        for message in _consumed(clients, consumer, topic, at_once):
+            told = message.error()
+            if told is not None and told.code() in (*TRANSIENT, KafkaError.GROUP_AUTHORIZATION_FAILED):
+                continue  # the client goes on by itself, and no group is used
+            if told is not None and told.code() in GONE:
+                at = awaited(message.partition()) if message.topic() == topic else None
+                if at is None or message.offset() > at:
+                    continue
+                if message.offset() < at:
+                    yield message  # only what is skipped on the way is gone
+                    continue
+            if told is not None and told.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                _refuse(clients, topic, message, told)
+            yield message
+            silent_since = time.monotonic()
+        if time.monotonic() - silent_since > clients.settings.timeout_s:
+            clients.unavailable(f"reading {topic}")
+
+
+def _consumed(clients: Clients, consumer: Any, topic: str, at_once: int) -> list[Any]:
+    try:
+        found: list[Any] = consumer.consume(at_once, POLL_S)
+    except KafkaException as error:
+        clients.unavailable(f"reading {topic}", error.args[0], error)
+    return found
+
+
+def _refuse(clients: Clients, topic: str, message: Any, error: KafkaError) -> None:
+    where = f"{clients.where}: {topic}, partition {message.partition()}, offset {message.offset()}"
+    match error.code():
+        case KafkaError._BAD_MSG | KafkaError._BAD_COMPRESSION | KafkaError.INVALID_MSG:  # noqa: SLF001
+            msg = (
+                f"{where}: {error.str()}; put the broker's files back from a copy, or let a replica serve it"
+            )
+            raise CorruptError(msg)
+        case code if code in GONE:
+            msg = f"{where}: {error.str()}{LOST}"
+            raise WalGapError(msg)
+        case _:
+            clients.unavailable(f"reading {topic}, partition {message.partition()}", error)

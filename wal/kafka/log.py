@@ -1,0 +1,369 @@
+"""The log on Kafka: two topics, idempotent producers, acknowledged by all in-sync replicas.
+
+::
+
+    <prefix>.<namespace, escaped>.decisions    one partition; a position is an offset
+    <prefix>.<namespace, escaped>.changelog    blobs; an address names topic id, partition and offsets
+
+What carries the guarantees: an ack comes after every delivery report (I3); a report without an
+offset proves nothing, so it is OutcomeUnknownError; after every write the topic's id is compared,
+for a topic that was deleted and made again is another log (T20). No Kafka transactions (T23).
+The brokers' high watermark is the end: a record below it is on every in-sync replica.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from tidegate.base.checks import Check
+from tidegate.base.clock import Clock
+from tidegate.errors import (
+    ConfigError,
+    CorruptError,
+    OutcomeUnknownError,
+    WalGapError,
+    WalUnavailableError,
+)
+from tidegate.wal.fold import Entry
+from tidegate.wal.kafka import checks as kafka_checks
+from tidegate.wal.kafka.address import Address, parse_address, pieces
+from tidegate.wal.kafka.clients import Clients
+from tidegate.wal.kafka.consumer import ends, read_offsets, read_range
+from tidegate.wal.kafka.producer import DeliveryReports
+from tidegate.wal.kafka.settings import MARGIN_S, PIECE_BYTES_MAX, RECORD_BYTES_MAX, KafkaSettings
+from tidegate.wal.kafka.topics import Topic, Topics
+from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
+
+SEGMENT = re.compile(r"[a-z0-9-]{1,200}")
+ENVELOPE_BYTES = 1024
+"""What a record batch adds to a message at most: its header, the record's, and the key."""
+SAMPLES = 16
+RESTORE = "restore the log's topics, then restart the query"
+LOOKED_S = 5.0
+"""A look at the topics serves so long for what is only asked before blobs are staged: that nobody writes into
+a log that was removed. Which topic took them is asked anew behind every write."""
+
+
+class KafkaLog(Log):
+    """A log in two topics of a Kafka cluster. Connects when it is first used."""
+
+    def __init__(self, settings: KafkaSettings, namespace: str, *, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+        self.where = f"kafka://{settings.brokers} ({settings.topic_prefix}, {namespace})"
+        self._settings = settings
+        self._clients = Clients(settings, self.where)
+        self._topics = Topics(self._clients, namespace)
+        self._decisions, self._changelog = self._topics.names
+        self._told: tuple[int, float] | None = None
+        """The brokers' clock at an append, and this process's monotonic clock then."""
+        self._known: dict[str, str] = {}
+        """The ids of the topics that this instance works on, by name: another one is another log (T20)."""
+        self._remade: set[str] = set()
+        """Topics that were seen to be others since; this instance writes to them no more."""
+        self._seen: dict[str, tuple[Topic, float]] = {}
+        """The topics as they were when they were looked at last, and when that was."""
+
+    # -- making it ----------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        self._topics.create()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._remade.clear()
+        self._seen.clear()
+
+    def checks(self) -> list[Check]:
+        found = self._topics.look(*self._topics.names, rights=True)
+        if not found:
+            return []
+        return kafka_checks.checks(
+            self._topics.names, found, self._topics.settings_of(*found), self._settings.grant
+        )
+
+    def retention_s(self) -> float | None:
+        found = self._topics.look(*self._topics.names)
+        return kafka_checks.retention_s(self._topics.settings_of(*found)) if found else None
+
+    def drop(self) -> bool:
+        there = self._topics.remove()
+        self._forget()
+        return there
+
+    def close(self) -> None:
+        self._clients.close()
+
+    # -- the decision log ---------------------------------------------------------------------------
+
+    def append_decision(self, content: bytes) -> Appended:
+        if len(content) > RECORD_BYTES_MAX - ENVELOPE_BYTES:
+            msg = f"{self.where}: a record of {len(content)} bytes is too long"
+            raise ConfigError(msg)
+        self._refuse_remade(self._decisions)
+        topic_id = self._known.get(self._decisions) or self._there(self._decisions).topic_id
+        with self._clients.producer(self._decisions) as producer:
+            receipts = DeliveryReports(self._clients, producer, self._decisions, 0)
+            receipts.send(content)
+            try:
+                (offset,) = receipts.all_in()
+            except (WalUnavailableError, ConfigError) as error:
+                self._refuse_if_gone(self._decisions, error)
+                msg = f"{error}: the record may or may not be there, or may still come"
+                raise OutcomeUnknownError(msg) from error
+        try:
+            self._same(self._decisions, topic_id)
+        except (WalUnavailableError, ConfigError) as error:
+            msg = f"{error}: the record was acknowledged, but whether by the same topic is not known"
+            raise OutcomeUnknownError(msg) from error
+        if receipts.appended_at_us is not None:
+            self._told = receipts.appended_at_us, self._clock.monotonic()
+        return Appended(offset, offset + 1)
+
+    def now_us(self) -> int | None:
+        if self._told is None:
+            return None
+        told_us, then_s = self._told
+        return told_us + int((self._clock.monotonic() - then_s) * 1_000_000)
+
+    def decisions(self, position: int = 0) -> Iterator[Entry]:
+        topic = self._topics.look(self._decisions).get(self._decisions)
+        if topic is None:
+            if position:
+                msg = f"{self.where}: topic {self._decisions} is not there any more"
+                raise WalGapError(msg)
+            return iter(())
+        self._same(self._decisions, self._known.setdefault(self._decisions, topic.topic_id), topic)
+        while True:
+            first, end = self._ends(self._decisions, 0)
+            if position and not first <= position <= end:
+                kept = f"{self._decisions} holds offsets {first} to {end}"
+                why = "those before were trimmed" if position < first else "an older copy was put back"
+                msg = f"{self.where}: {kept}, not {position}: {why}"
+                raise WalGapError(msg)
+            try:
+                # All at once, so that no trim meanwhile can tear what the caller iterates.
+                found = read_range(self._clients, self._decisions, 0, position or first, end)
+            except WalGapError:
+                if position or self._ends(self._decisions, 0)[0] <= first:
+                    raise
+                continue  # trimmed since the ends were asked for: the log starts later now
+            return (Entry(message.offset, message.offset + 1, message.content) for message in found)
+
+    def trim_decisions(self, position: int) -> None:
+        self._there(self._decisions)
+        first, end = self._ends(self._decisions, 0)
+        if position <= first:
+            return  # whoever cut there or further was here before
+        if position >= end:
+            msg = f"{self.where}: {self._decisions} ends at {end}, before the record at {position}"
+            raise WalGapError(msg)
+        try:
+            list(read_offsets(self._clients, self._decisions, {0: [position]}))
+        except WalGapError as error:
+            if self._ends(self._decisions, 0)[0] > position:
+                return
+            msg = f"{self.where}: {self._decisions} has no record at offset {position}; it was not cut there"
+            raise CorruptError(msg) from error
+        self._delete_before({TopicPartition(self._decisions, 0, position)})
+
+    # -- the change-log -----------------------------------------------------------------------------
+
+    def stage(self, segment: str, blobs: Iterable[bytes]) -> list[str]:
+        if SEGMENT.fullmatch(segment) is None:
+            msg = f"segment name {segment!r} is not allowed: use 1 to 200 of the characters a-z 0-9 -"
+            raise ConfigError(msg)
+        waiting = iter(blobs)
+        if (first := next(waiting, None)) is None:
+            return []
+        topic = self._lately_there(self._changelog, self._decisions)
+        # One partition for a segment: what one task wrote is read back in one run.
+        partition = zlib.crc32(segment.encode()) % topic.partitions
+        counts: list[tuple[int, int]] = []
+        with self._clients.producer(self._changelog) as producer:
+            receipts = DeliveryReports(self._clients, producer, self._changelog, partition, segment.encode())
+            blob: bytes | None = first
+            first = None
+            while blob is not None:
+                sent = 0
+                for piece in pieces(blob, PIECE_BYTES_MAX):
+                    receipts.send(piece)
+                    sent += 1
+                counts.append((len(blob), sent))
+                blob = next(waiting, None)
+            try:
+                offsets = iter(receipts.all_in())
+            except WalUnavailableError as error:
+                self._refuse_if_gone(self._changelog, error)
+                raise
+        self._same(self._changelog, topic.topic_id)
+        return [
+            str(Address(topic.topic_id, partition, length, tuple(next(offsets) for _ in range(sent))))
+            for length, sent in counts
+        ]
+
+    def read(self, addresses: Sequence[str]) -> Iterator[Blob]:
+        places = {parse_address(address, self.where): address for address in addresses}
+        if not places:
+            return
+        topic = self._topics.look(self._changelog).get(self._changelog)
+        wanted: dict[int, set[int]] = {}
+        of_piece: dict[tuple[int, int], Address] = {}
+        for place in places:
+            if topic is None or place.topic_id != topic.topic_id:
+                now = "is not there" if topic is None else "was deleted and made again"
+                msg = f"{self.where}: topic {self._changelog} {now}: what was staged at {place} is lost"
+                raise WalGapError(msg)
+            wanted.setdefault(place.partition, set()).update(place.offsets)
+            for offset in place.offsets:
+                of_piece[place.partition, offset] = place
+        gathered: dict[Address, list[bytes]] = {}
+        for message in read_offsets(
+            self._clients,
+            self._changelog,
+            {partition: sorted(offsets) for partition, offsets in wanted.items()},
+        ):
+            place = of_piece[message.partition, message.offset]
+            found = gathered.setdefault(place, [])
+            found.append(message.content)
+            if len(found) == len(place.offsets):
+                yield Blob(places[place], b"".join(gathered.pop(place)))
+
+    def trim_blobs(self, needed: Collection[str], before_us: int) -> Trimmed:
+        places = [parse_address(address, self.where) for address in needed]
+        topic = self._there(self._changelog)
+        keep_from: dict[int, int] = {}
+        for place in places:
+            if place.topic_id == topic.topic_id:
+                kept = keep_from.get(place.partition, place.offsets[0])
+                keep_from[place.partition] = min(kept, place.offsets[0])
+        # The ends first: what comes after they were asked for is younger than what the times say.
+        stored = {partition: self._ends(self._changelog, partition) for partition in range(topic.partitions)}
+        young = self._first_since(before_us, topic.partitions)
+        cuts = {}
+        for partition, (first, end) in stored.items():
+            cut = min(keep_from.get(partition, end), young.get(partition, end), end)
+            if cut > first:
+                cuts[partition] = (first, cut)
+        dropped = sum(self._bytes_between(partition, *between) for partition, between in cuts.items())
+        if cuts:
+            self._delete_before({TopicPartition(self._changelog, p, cut) for p, (_, cut) in cuts.items()})
+        return Trimmed(dropped)
+
+    def _first_since(self, since_us: int, partitions: int) -> dict[int, int]:
+        """By partition, the first offset that was appended at or after this time, by the brokers' clocks."""
+        since_ms = since_us // 1000
+        asked = [TopicPartition(self._changelog, partition, since_ms) for partition in range(partitions)]
+
+        def look(consumer: Any) -> list[Any]:
+            answers = consumer.offsets_for_times(asked, timeout=self._settings.request_s)
+            for answer in answers:
+                if answer.error is not None:
+                    raise KafkaException(answer.error)
+            return list(answers)
+
+        found = self._clients.ask(
+            lambda: self._clients.consumer(self._changelog), f"times in {self._changelog}", look
+        )
+        return {one.partition: one.offset for one in found if one.offset >= 0}
+
+    # -- how much it is -----------------------------------------------------------------------------
+
+    def size(self) -> LogSize:
+        found = self._topics.look(*self._topics.names)
+        totals = dict.fromkeys(self._topics.names, 0)
+        for name, topic in found.items():
+            for partition in range(topic.partitions):
+                first, end = self._ends(name, partition)
+                totals[name] += self._bytes_between(partition, first, end, name)
+        return LogSize(totals[self._decisions], totals[self._changelog])
+
+    def _bytes_between(self, partition: int, start: int, end: int, name: str | None = None) -> int:
+        """About how many bytes: exactly for a few messages, by evenly spaced samples for more.
+
+        The brokers know, but no request of the client's library asks them.
+        """
+        name = name or self._changelog
+        count = end - start
+        step = max(count / SAMPLES, 1.0)
+        offsets = sorted({start + int(nth * step) for nth in range(min(count, SAMPLES))})
+        try:
+            sizes = [len(one.content) for one in read_offsets(self._clients, name, {partition: offsets})]
+        except WalGapError:  # a hole, or trimmed meanwhile
+            return 0
+        return round(sum(sizes) * count / len(sizes)) if sizes else 0
+
+    # -- helpers ------------------------------------------------------------------------------------
+
+    def _there(self, name: str, *more: str) -> Topic:
+        """The topic, remembered. WalUnavailableError: it or one of ``more`` is missing."""
+        found = self._topics.look(name, *more)
+        for wanted in (name, *more):
+            if wanted not in found:
+                self._seen.clear()
+                raise self._missing(wanted)
+            self._note(found[wanted])
+        self._same(name, self._known.setdefault(name, found[name].topic_id), found[name])
+        return found[name]
+
+    def _lately_there(self, name: str, *more: str) -> Topic:
+        """As ``_there``, but for a while what was seen last will do. Whoever writes by it looks behind it."""
+        self._refuse_remade(name)
+        since = self._clock.monotonic() - LOOKED_S
+        seen = [self._seen.get(wanted) for wanted in (name, *more)]
+        if seen[0] is not None and all(one is not None and one[1] >= since for one in seen):
+            return seen[0][0]
+        return self._there(name, *more)
+
+    def _note(self, topic: Topic) -> None:
+        self._seen[topic.name] = topic, self._clock.monotonic()
+
+    def _missing(self, name: str) -> WalUnavailableError:
+        return WalUnavailableError(
+            f"{self.where}: topic {name} is not there: the log was not created (`tidegate init`, or start the"
+            " query), or it was removed"
+        )
+
+    def _refuse_if_gone(self, name: str, error: Exception) -> None:
+        """WalUnavailableError: there is no such topic (any more), so nothing was written to this log."""
+        try:
+            found = self._topics.look(name)
+        except (WalUnavailableError, ConfigError):
+            return
+        if name not in found:
+            raise self._missing(name) from error
+
+    def _same(self, name: str, topic_id: str, topic: Topic | None = None) -> None:
+        """WalGapError: the topic is not there, or another one than when it had this id."""
+        now = topic or self._topics.look(name).get(name)
+        if now is None:
+            self._seen.clear()
+            msg = f"{self.where}: topic {name} was deleted while it was in use; {RESTORE}"
+            raise WalGapError(msg)
+        if now.topic_id != topic_id:
+            self._remade.add(name)
+            self._refuse_remade(name)
+        self._note(now)
+
+    def _refuse_remade(self, name: str) -> None:
+        """WalGapError: the topic was seen to be another one. A new instance may take it for the log."""
+        if name in self._remade:
+            msg = f"{self.where}: topic {name} was deleted and made again while it was in use; {RESTORE}"
+            raise WalGapError(msg)
+
+    def _ends(self, name: str, partition: int) -> tuple[int, int]:
+        return ends(self._clients, name, partition)
+
+    def _delete_before(self, places: set[Any]) -> None:
+        request_s = self._settings.request_s
+
+        def delete(admin: Any) -> None:
+            for future in admin.delete_records(list(places), request_timeout=request_s).values():
+                future.result(request_s + MARGIN_S)
+
+        self._clients.ask(self._clients.admin, "trimming", delete)

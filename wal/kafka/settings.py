@@ -1,0 +1,227 @@
+"""From a ``kafka://`` URL and options to what the clients are given. Nothing here connects.
+
+Options without a dot are ours; all others are librdkafka's, under its own names, passed on as
+they are. What the log's promises rest on cannot be changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tidegate.base.names import NAME
+from tidegate.base.urls import hide, redact
+from tidegate.errors import ConfigError
+
+TIMEOUT_S = 30.0
+REQUEST_S = 3.0
+MARGIN_S = 5.0
+"""A client answers within its own time-out; so much more is for one that hangs."""
+PARTITIONS = 8
+PIECE_BYTES_MAX = 950_000
+"""A message holds at most so much of a blob: brokers take 1 MiB with its envelope by default."""
+CHANGELOG = ".changelog"
+"""How the name of the topic ends that is read in large pieces, by readers which do something with each."""
+AT_END_MS = 5
+RECORD_BYTES_MAX = 8 * 1024 * 1024
+"""How long a record of the decision log may be: a Summary of 1,000 versions takes some 400 KB."""
+
+OURS = ("topic_prefix", "partitions", "replication_factor", "min_insync_replicas", "timeout_s")
+UNDOTTED = ("debug", "log_level", "retries")
+"""Client options without a dot in their name."""
+FIXED = {
+    "acks": "the log is acknowledged by all in-sync replicas (I3)",
+    "request.required.acks": "the log is acknowledged by all in-sync replicas (I3)",
+    "enable.idempotence": "producers are idempotent",
+    "transactional.id": "no Kafka transactions are used",
+    "bootstrap.servers": "the brokers stand in the URL",
+    "metadata.broker.list": "the brokers stand in the URL",
+    "group.id": "no consumer group is used",
+    "enable.auto.commit": "no offsets are committed to Kafka",
+    "enable.auto.offset.store": "no offsets are committed to Kafka",
+    "auto.offset.reset": "a missing offset is a gap, never skipped",
+    "enable.partition.eof": "the end of a partition must be seen",
+    "check.crcs": "checksums are always checked",
+    "isolation.level": "no Kafka transactions are used",
+    "allow.auto.create.topics": "topics are made with the settings that the log needs",
+    "delivery.timeout.ms": "use timeout_s",
+    "message.timeout.ms": "use timeout_s",
+}
+"""Client options that may not be given, and why."""
+
+FOR_PRODUCERS = re.compile(
+    r"(compression|linger|batch|queue\.buffering|queuing|message\.(?!copy)|sticky|retr|request\.timeout|max\.in\.flight|partitioner)"
+)
+FOR_CONSUMERS = re.compile(
+    r"(fetch|queued|session|heartbeat|max\.(poll|partition)|group|partition\.assign|client\.rack)"
+)
+SECRET = re.compile(r"(?i)pass|secret|token|\.key|\.pem|jaas|keystore|oauthbearer|credential")
+BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:\d{1,5})?")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """What one log needs to know. ``repr`` shows no password (T48).
+
+    ``timeout_s`` bounds every call: how long nothing may come from the brokers.
+    ``replication_factor`` None: one replica per broker, at most 3; ``min_insync_replicas`` None:
+    2, or 1 where there is one replica only. All three count when the topics are made.
+    """
+
+    brokers: str
+    topic_prefix: str = "tidegate"
+    partitions: int = PARTITIONS
+    replication_factor: int | None = None
+    min_insync_replicas: int | None = None
+    timeout_s: float = TIMEOUT_S
+    client: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+
+    @property
+    def request_s(self) -> float:
+        """How long one request may take before it is sent again, or the refusal behind it is noticed."""
+        return min(self.timeout_s, REQUEST_S)
+
+    def grant(self, right: str, topic: str) -> str:
+        """The command that gives this user a right on a topic."""
+        principal = f"User:{self.client.get('sasl.username') or '<this user>'}"
+        return f"`kafka-acls --add --allow-principal {principal} --operation {right} --topic {topic}`"
+
+    # -- what each kind of client is given ------------------------------------------------------------
+
+    def for_admin(self) -> dict[str, Any]:
+        """The configuration of an admin client."""
+        return self._all(without=(FOR_PRODUCERS, FOR_CONSUMERS))
+
+    def for_producer(self) -> dict[str, Any]:
+        """The configuration of a producer: idempotent, acked by all, bounded in time and memory."""
+        timeout_ms = int(self.timeout_s * 1000)
+        defaults = {
+            "linger.ms": 0,  # what is waited for must not wait
+            "queue.buffering.max.kbytes": 32 * 1024,
+            # A lost reply must be noticed, and the request sent again, well before the deadline.
+            "request.timeout.ms": max(timeout_ms // 3, 1000),
+            "retry.backoff.ms": 50,
+        }
+        fixed = {
+            "acks": "all",
+            "enable.idempotence": True,
+            "delivery.timeout.ms": timeout_ms,
+            "message.max.bytes": RECORD_BYTES_MAX + 1024,
+            "allow.auto.create.topics": False,
+            "topic.metadata.propagation.max.ms": 1000,
+        }
+        return defaults | self._all(without=(FOR_CONSUMERS,)) | fixed
+
+    def for_consumer(self, topic: str = "") -> dict[str, Any]:
+        """The configuration of a consumer by assignment: it reads what it is told, and notices ends."""
+        defaults = {
+            # An answer at once, also at the end: what is asked for is there, or the partition ends. But who
+            # works on change-log has long fetched the rest, and asks on: at once, it would take a core.
+            "fetch.wait.max.ms": AT_END_MS if topic.endswith(CHANGELOG) else 0,
+            # A full queue is looked at again after so long; by default a reader that does something with
+            # each frame empties it at once, and then waits for the rest of a second.
+            "fetch.queue.backoff.ms": 5,
+            "fetch.message.max.bytes": 4 * 1024 * 1024,
+            "queued.max.messages.kbytes": 16 * 1024,
+        }
+        fixed = {
+            "group.id": "tidegate",  # the client wants one; nothing is committed
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "check.crcs": True,
+            "isolation.level": "read_uncommitted",
+            "allow.auto.create.topics": False,
+        }
+        return defaults | self._all(without=(FOR_PRODUCERS,)) | fixed
+
+    def _all(self, without: tuple[re.Pattern[str], ...]) -> dict[str, Any]:
+        given = {
+            name: value
+            for name, value in self.client.items()
+            if not any(pattern.match(name) for pattern in without)
+        }
+        timeout_ms = int(self.timeout_s * 1000)
+        common = {
+            "client.id": "tidegate",
+            "socket.timeout.ms": max(timeout_ms // 3, 1000),
+            "socket.connection.setup.timeout.ms": max(timeout_ms // 3, 1000),
+            "reconnect.backoff.max.ms": 1000,
+            "log_level": 5,
+        }
+        return common | given | {"bootstrap.servers": self.brokers}
+
+    def hide(self, text: str) -> str:
+        """The text without any secret of the client's options."""
+        return hide(text, [str(value) for name, value in self.client.items() if SECRET.search(name)])
+
+
+def settings_of(url: str, options: Mapping[str, Any]) -> KafkaSettings:
+    """The settings in a URL ``kafka://broker1:9092,broker2:9092`` and options.
+
+    ConfigError: the URL or an option does not fit; the message shows no secret.
+    """
+    brokers = url.removeprefix("kafka://").removesuffix("/")
+    if not brokers or not all(BROKER.fullmatch(broker) for broker in brokers.split(",")):
+        hint = "; user and password go into the options sasl.username and sasl.password" * ("@" in brokers)
+        msg = (
+            f"{redact(url)!r} is not a log's URL: write the brokers as in kafka://host1:9092,host2:9092{hint}"
+        )
+        raise ConfigError(msg)
+    unknown = sorted(name for name in options if "." not in name and name not in (*OURS, *FIXED, *UNDOTTED))
+    if unknown:
+        msg = (
+            f"unknown option {', '.join(unknown)} for a kafka log; the options are {', '.join(OURS)}, and all"
+            " of librdkafka's that have a dot in their name"
+        )
+        raise ConfigError(msg)
+    for name in options:
+        if name in FIXED:
+            msg = f"option {name} of a kafka log cannot be given: {FIXED[name]}"
+            raise ConfigError(msg)
+    ours = {name: options[name] for name in OURS if options.get(name) is not None}
+    client = {name: value for name, value in options.items() if name not in OURS}
+    _check(ours, client)
+    return KafkaSettings(brokers, client=client, **ours)
+
+
+def _check(ours: Mapping[str, Any], client: Mapping[str, Any]) -> None:
+    for name, most in (("partitions", 10_000), ("replication_factor", 100), ("min_insync_replicas", 100)):
+        value = ours.get(name, 1)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            msg = f"{name} is {value!r}; it must be a whole number from 1 to {most:,}"
+            raise ConfigError(msg)
+    seconds = ours.get("timeout_s", TIMEOUT_S)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 1 <= seconds <= 3600:
+        msg = f"timeout_s is {seconds!r}; it must be a number of seconds from 1 to 3,600"
+        raise ConfigError(msg)
+    prefix = ours.get("topic_prefix", "tidegate")
+    if not isinstance(prefix, str) or NAME.fullmatch(prefix) is None:
+        msg = f"topic_prefix is {prefix!r}; use 1 to 64 of the characters A-Z a-z 0-9 _ . -"
+        raise ConfigError(msg)
+    for name, value in client.items():
+        if not isinstance(value, str | int | float | bool):
+            msg = f"option {name} of a kafka log must be text, a number or a truth value"
+            raise ConfigError(msg)
+    _check_sasl(client)
+
+
+def _check_sasl(client: Mapping[str, Any]) -> None:
+    """What librdkafka would not say, or say in words of its own build."""
+    protocol = str(client.get("security.protocol", "plaintext"))
+    logs_in = protocol.lower().startswith("sasl")
+    if not logs_in and any(name.startswith("sasl.") for name in client):
+        msg = (
+            f"there are sasl options, but with security.protocol {protocol!r} they count for"
+            " nothing: set it to SASL_SSL, or to SASL_PLAINTEXT where the network is trusted"
+        )
+        raise ConfigError(msg)
+    if logs_in and not {"sasl.mechanism", "sasl.mechanisms"} & client.keys():
+        msg = (
+            f"security.protocol is {protocol!r} without a sasl.mechanism, which would mean Kerberos: set"
+            " it to SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER, as the brokers have it, or to GSSAPI"
+        )
+        raise ConfigError(msg)

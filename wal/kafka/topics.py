@@ -1,0 +1,223 @@
+"""The two topics of a log: made, looked at, removed."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import tenacity
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-defined]
+
+from tidegate.base.names import check_name, escape
+from tidegate.errors import ConfigError, WalUnavailableError
+from tidegate.wal.kafka.clients import Clients
+from tidegate.wal.kafka.settings import CHANGELOG, MARGIN_S, RECORD_BYTES_MAX, KafkaSettings
+
+REPLICAS_MOST = 3
+DECISIONS_SEGMENT_BYTES = 16 * 1024 * 1024
+CHANGELOG_SEGMENT_BYTES = 128 * 1024 * 1024
+"""Records that were trimmed take disk until their whole segment is."""
+MESSAGE_BYTES = 1_048_588
+CONFIRM_AFTER_S = 0.2
+FEW_BROKERS = frozenset({KafkaError.INVALID_REPLICATION_FACTOR})
+"""Also what the brokers say while one of them is away."""
+REFUSED_TOPICS = frozenset(
+    {
+        KafkaError.INVALID_CONFIG,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_REQUEST,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError._INVALID_ARG,  # noqa: SLF001
+    }
+)
+"""The brokers will not take such topics later either."""
+NOT_THERE = KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+class Topic(NamedTuple):
+    """A topic as it is: ``replicas`` and ``in_sync`` of its weakest partition.
+
+    ``may``: what this user may do with it; empty when it was not asked for, or the brokers do not say.
+    """
+
+    name: str
+    topic_id: str
+    partitions: int
+    replicas: int
+    in_sync: int
+    may: frozenset[str]
+
+
+class Names(NamedTuple):
+    """The names of a log's topics. Kafka takes 249 characters, and no ``a.b`` beside ``a_b``."""
+
+    decisions: str
+    changelog: str
+
+
+class Topics:
+    """The topics of one log; every method asks the brokers."""
+
+    def __init__(self, clients: Clients, namespace: str) -> None:
+        self._clients = clients
+        self._settings: KafkaSettings = clients.settings
+        self._timeout_s, self._request_s = self._settings.timeout_s, self._settings.request_s
+        stem = f"{self._settings.topic_prefix}.{escape(check_name('namespace', namespace))}"
+        self.names = Names(f"{stem}.decisions", stem + CHANGELOG)
+
+    # -- looking ------------------------------------------------------------------------------------
+
+    def look(self, *names: str, rights: bool = False) -> dict[str, Topic]:
+        """Those of these topics that are there; with ``rights`` their ``may``, which costs the broker more.
+
+        A broker that was just started may not know yet of a topic, so a No is asked for twice.
+        """
+        found = self._described(*names, rights=rights)
+        if len(found) < len(names):
+            again = tenacity.Retrying(
+                stop=tenacity.stop_after_attempt(2),
+                wait=tenacity.wait_fixed(CONFIRM_AFTER_S),
+                retry=tenacity.retry_if_result(lambda topics: len(topics) < len(names)),
+                retry_error_callback=lambda state: state.outcome.result() if state.outcome else {},
+            )
+            found = again(self._described, *names, rights=rights)
+        return found
+
+    def _described(self, *names: str, rights: bool = False) -> dict[str, Topic]:
+        def describe(admin: Any) -> dict[str, Topic]:
+            futures = admin.describe_topics(
+                TopicCollection(list(names)),
+                include_authorized_operations=rights,
+                request_timeout=self._request_s,
+            )
+            answers = {name: self._result(future, NOT_THERE) for name, future in futures.items()}
+            return {name: _topic(name, found) for name, found in answers.items() if found is not None}
+
+        return self._clients.ask(self._clients.admin, "describing its topics", describe)
+
+    def settings_of(self, *names: str) -> dict[str, dict[str, str]]:
+        """The configuration in force of topics that are there, by topic and name."""
+
+        def describe(admin: Any) -> dict[str, dict[str, str]]:
+            resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
+            futures = admin.describe_configs(resources, request_timeout=self._request_s)
+            return {
+                resource.name: {name: str(entry.value) for name, entry in self._result(future).items()}
+                for resource, future in futures.items()
+            }
+
+        # Another broker may be asked than the one that knew them, and not know them yet.
+        late = frozenset({NOT_THERE})
+        return self._clients.ask(self._clients.admin, "the configuration of its topics", describe, late)
+
+    # -- making and removing ------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """Make the topics that are missing, with the settings the log needs.
+
+        ConfigError: the brokers refuse such topics. WalUnavailableError: nobody made them in time, or
+        fewer brokers were there than replicas are wanted. May be repeated.
+        """
+
+        def make(admin: Any) -> None:
+            brokers = len(admin.list_topics(self.names.decisions, self._request_s).brokers)
+            futures = admin.create_topics(
+                self._wanted(brokers), operation_timeout=self._request_s, request_timeout=self._request_s
+            )
+            for future in futures.values():
+                self._result(future, KafkaError.TOPIC_ALREADY_EXISTS)
+
+        try:
+            self._clients.ask(self._clients.admin, "making its topics", make, FEW_BROKERS)
+        except WalUnavailableError as error:
+            said = error.__cause__
+            if not isinstance(said, KafkaException) or said.args[0].code() not in REFUSED_TOPICS:
+                if isinstance(said, KafkaException) and said.args[0].code() in FEW_BROKERS:
+                    msg = f"{error}, or set a smaller replication_factor"
+                    raise WalUnavailableError(msg) from said
+                raise
+            msg = f"{error}: the brokers do not take such topics; change the option that is meant"
+            raise ConfigError(msg) from said
+        self._await(there=True)
+
+    def _wanted(self, brokers: int) -> list[NewTopic]:
+        replicas = self._settings.replication_factor or min(REPLICAS_MOST, max(brokers, 1))
+        in_sync = self._settings.min_insync_replicas or min(2, replicas)
+        both = {
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "min.insync.replicas": str(in_sync),
+            "unclean.leader.election.enable": "false",
+            "message.timestamp.type": "LogAppendTime",
+        }
+        decisions = both | {
+            "max.message.bytes": str(RECORD_BYTES_MAX),
+            "segment.bytes": str(DECISIONS_SEGMENT_BYTES),
+        }
+        changelog = both | {
+            "max.message.bytes": str(MESSAGE_BYTES),
+            "segment.bytes": str(CHANGELOG_SEGMENT_BYTES),
+        }
+        return [
+            NewTopic(self.names.decisions, 1, replicas, config=decisions),
+            NewTopic(self.names.changelog, self._settings.partitions, replicas, config=changelog),
+        ]
+
+    def remove(self) -> bool:
+        """Delete both topics; whether there was any. The decisions go first: without them there is no log."""
+        there = [self._remove(name) for name in self.names]
+        self._await(there=False)
+        return any(there)
+
+    def _remove(self, name: str) -> bool:
+        # Tried again after a lost answer it may find nothing, although there was something.
+        tries: list[bool] = []
+
+        def delete(admin: Any) -> bool:
+            tries.append(True)
+            futures = admin.delete_topics(
+                [name], operation_timeout=self._request_s, request_timeout=self._request_s
+            )
+            try:
+                futures[name].result(self._request_s + MARGIN_S)
+            except KafkaException as error:
+                if error.args[0].code() == NOT_THERE:
+                    return len(tries) > 1
+                raise
+            return True
+
+        return self._clients.ask(self._clients.admin, f"deleting topic {name}", delete)
+
+    def _await(self, *, there: bool) -> None:
+        """Until the broker that answers knows: it may hear of a change later than the one that made it."""
+        wanted = len(self.names) if there else 0
+        waiting = tenacity.Retrying(
+            stop=tenacity.stop_after_delay(self._timeout_s),
+            wait=tenacity.wait_exponential(multiplier=0.01, max=0.5),
+            retry=tenacity.retry_if_result(lambda topics: len(topics) != wanted),
+        )
+        try:
+            waiting(self._described, *self.names)
+        except tenacity.RetryError:
+            self._clients.unavailable(f"its topics are {'not there yet' if there else 'still there'}")
+
+    def _result(self, future: Future[Any], unless: int | None = None) -> Any:
+        """The future's result; None when its error is ``unless``."""
+        try:
+            return future.result(self._request_s + MARGIN_S)
+        except KafkaException as error:
+            if error.args[0].code() == unless:
+                return None
+            raise
+
+
+def _topic(name: str, description: Any) -> Topic:
+    replicas = [len(partition.replicas) for partition in description.partitions]
+    in_sync = [len(partition.isr) for partition in description.partitions]
+    may = frozenset(operation.name for operation in description.authorized_operations or ())
+    return Topic(
+        name, str(description.topic_id), len(replicas), min(replicas, default=0), min(in_sync, default=0), may
+    )

@@ -1,0 +1,195 @@
+"""Quarantine: refused rows go to a table beside, in the same version, instead of failing it.
+
+A refused row has no usable key, so it gets one: an id that hashes to the key group in whose
+stream the row was met. So it is staged by the task that met it, in sort order, without a
+shuffle, and a reader finds it by its id like any other row.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from tidegate.errors import BadRecordError
+from tidegate.keys.groups import HASH_SEED
+from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.staging.bad_rows import CHANGES, BadRow, StageSpec, bad_rows, refused
+from tidegate.wal.staging.last_per_key import PLACE, place_of
+from tidegate.wal.value_flags import VALUE
+
+TABLE = "_quarantine"
+"""The namespace's table of refused rows. Names that start with an underscore are reserved."""
+
+SCHEMA = TableSchema(
+    (Column("id", "string"),),
+    (
+        Column("table", "string"),
+        Column("cause", "string"),
+        Column("key", "binary"),
+        Column("value", "binary"),
+        Column("key_bytes", "bigint"),
+        Column("value_bytes", "bigint"),
+    ),
+)
+"""``key`` and ``value`` are the refused row's (null as they were), of longer ones the first ``KEPT_BYTES`` or
+``KEPT_BESIDES``; ``key_bytes`` and ``value_bytes`` say how long they were.
+"""
+
+KEPT_BYTES, KEPT_BESIDES = 64 * 1024, 1024
+HELD_BYTES_MAX = 64 * 1024 * 1024
+"""Refused rows wait in memory for the end of their key group, and null keys are all of one. Where they take
+that much, less is kept of the others (I11).
+"""
+ROWS_MAX = 10_000
+"""Refused rows that one task takes; more than that is a broken stream, not a poison record."""
+
+
+def accepted(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
+    """Batches without their bad rows; those follow at the end of their key group.
+
+    Without a quarantine table the first bad row raises BadRecordError.
+    """
+    if spec.quarantine is None:
+        yield from refused(batches, spec)
+        return
+    held: list[tuple[int, bytes, bytes]] = []
+    taken = 0
+    for batch in batches:
+        bad = bad_rows(batch, spec)
+        taken += len(bad)
+        if taken > ROWS_MAX:
+            msg = f"more than {ROWS_MAX} rows were refused by one task, the last because {bad[-1].why}"
+            raise BadRecordError(msg)
+        good = batch
+        if bad:
+            keep = np.ones(batch.num_rows, dtype=bool)
+            keep[[one.row for one in bad]] = False
+            waiting = sum(len(value) for *_, value in held)
+            for number, one in enumerate(bad, taken - len(bad)):
+                most = KEPT_BYTES if waiting < HELD_BYTES_MAX else KEPT_BESIDES
+                held.append(_entry(batch, one, spec, number, most))
+                waiting += len(held[-1][-1])
+            good = batch.filter(pa.array(keep))
+        if held:
+            group = batch["g"][batch.num_rows - 1].as_py()
+            good = _with(good, [entry for entry in held if entry[0] < group], spec)
+            held = [entry for entry in held if entry[0] >= group]
+        if good.num_rows:
+            yield good
+    if held:
+        yield _beside(held, spec, CHANGES)
+
+
+def _with(rows: Any, entries: list[tuple[int, bytes, bytes]], spec: StageSpec) -> Any:
+    """The rows and the quarantined ones, in sort order (a stable sort: who wins stays)."""
+    if not entries:
+        return rows
+    both = pa.concat_tables(
+        [pa.Table.from_batches([rows]), pa.Table.from_batches([_beside(entries, spec, rows.schema)])],
+        promote_options="default",  # what says the order of other rows is null
+    )
+    in_order = pc.sort_indices(both, sort_keys=[("g", "ascending"), ("t", "ascending")])
+    (batch,) = both.take(in_order).combine_chunks().to_batches()
+    return batch
+
+
+def _beside(entries: list[tuple[int, bytes, bytes]], spec: StageSpec, like: Any) -> Any:
+    """Refused rows, with a place where the others have one: behind all of their key group."""
+    groups, keys, values = zip(*sorted(entries), strict=True)
+    table = [spec.quarantine] * len(entries)
+    columns = zip((groups, table, keys, values), CHANGES, strict=True)
+    arrays = {field.name: pa.array(column, field.type) for column, field in columns}
+    if PLACE in like.names:
+        arrays[PLACE] = pa.array([place_of(group, spec.quarantine or 0) for group in groups], pa.int64())
+    return pa.record_batch(arrays)
+
+
+def _entry(batch: Any, bad: BadRow, spec: StageSpec, number: int, most: int) -> tuple[int, bytes, bytes]:
+    """Key group, id and stored value of a refused row: at ``most`` so many bytes of its key and its value."""
+    group, key, value = (batch[name][bad.row].as_py() for name in ("g", "k", "v"))
+    value = value[1:] if value is not None else None  # without its flags byte
+    name = id_in(group, spec.key_groups, f"{spec.attempt}-{group}-{number}")
+    told = {
+        "table": spec.tables[batch["t"][bad.row].as_py()],
+        "cause": bad.why,
+        "key": _kept(key, most),
+        "value": _kept(value, most),
+        "key_bytes": None if key is None else len(key),
+        "value_bytes": None if value is None else len(value),
+    }
+    return group, name, VALUE + msgspec.json.encode(told)
+
+
+def _kept(content: bytes | None, most: int) -> str | None:
+    return None if content is None else base64.b64encode(content[:most]).decode()
+
+
+# -- ids for refused rows: text whose hash is of a wanted key group ----------------------------------------
+
+SALT_BYTES = 8
+SALTS_MAX = 1 << 16
+STRIPE_BYTES = 32
+"""XXH64 takes so many bytes in at once, and by 8 what is left at the end."""
+BITS = 64
+MASK = (1 << BITS) - 1
+P1, P2, P3, P4 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63
+"""The primes of XXH64."""
+
+
+def id_in(group: int, key_groups: int, stem: str) -> bytes:
+    """An id that begins with the stem, of this key group; the same stem gives the same id."""
+    for number in itertools.count():
+        lead = _aligned(f"{stem}-{number}-".encode())
+        fitting = np.flatnonzero(
+            _hashes(lead, min(4 * key_groups, SALTS_MAX)) % np.uint64(key_groups) == group
+        )
+        if fitting.size:
+            return lead + b"%0*d" % (SALT_BYTES, fitting[0])
+    raise AssertionError("some salt fits")
+
+
+def _aligned(lead: bytes) -> bytes:
+    """So long that a salt behind it is the 8 bytes that are taken in last."""
+    lead += b"-" * (-len(lead) % SALT_BYTES)
+    return lead + b"-" * SALT_BYTES if not (len(lead) + SALT_BYTES) % STRIPE_BYTES else lead
+
+
+def _hashes(lead: bytes, salts: int) -> Any:
+    """The hash of this text with each of the first salts behind it."""
+    hashes = np.uint64(_state_behind(lead)) ^ _salts()[:salts]
+    hashes = _rotated(hashes, 27) * np.uint64(P1) + np.uint64(P4)
+    for shift, prime in ((33, P2), (29, P3)):
+        hashes ^= hashes >> np.uint64(shift)
+        hashes *= np.uint64(prime)
+    return hashes ^ hashes >> np.uint64(32)
+
+
+def _state_behind(lead: bytes) -> int:
+    """What XXH64 holds when the salt comes: its end undone, behind a salt of zeros, which changes nothing."""
+    state = xxhash.xxh64_intdigest(lead + bytes(SALT_BYTES), seed=HASH_SEED)
+    for shift, prime in ((32, P3), (29, P2)):
+        state ^= state >> shift ^ state >> 2 * shift
+        state = state * pow(prime, -1, 1 << BITS) & MASK
+    state ^= state >> 33
+    state = (state - P4) * pow(P1, -1, 1 << BITS) & MASK
+    return state >> 27 | state << BITS - 27 & MASK
+
+
+@functools.lru_cache(maxsize=1)
+def _salts() -> Any:
+    """Each salt, eight digits, as XXH64 takes it in."""
+    digits = b"".join(b"%0*d" % (SALT_BYTES, number) for number in range(SALTS_MAX))
+    return _rotated(np.frombuffer(digits, "<u8") * np.uint64(P2), 31) * np.uint64(P1)
+
+
+def _rotated(numbers: Any, bits: int) -> Any:
+    return numbers << np.uint64(bits) | numbers >> np.uint64(BITS - bits)
