@@ -12,6 +12,7 @@ Times are the coordinators' clocks, in milliseconds.
 from __future__ import annotations
 
 import datetime
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -33,6 +34,10 @@ from tidegate.sinks.rules.leases import (
 )
 from tidegate.sinks.rules.reads import dropped
 
+logger = logging.getLogger("tidegate")
+
+REMOVED_AT_ONCE = 500
+"""The most rows of others that one ``announce`` removes: each is a request."""
 WAIT_S = 0.05
 """The longest pause before a conditional write that lost against another is tried again."""
 
@@ -98,7 +103,8 @@ def announce(
     deadline, unknown = time.monotonic() + space.settings.timeout_s, False
     while True:
         seen = space.look(settle=unknown)
-        held = _held(space, seen.now_ms)
+        rows = _rows(space, seen.now_ms)
+        held = _decoded(rows)
         stands = _allowed(seen, held, horizon, limits, published_us)
         if stands > seen.pointer.horizon:
             step = ("announce", stands, space.made.space, seen.pointer.horizon, seen.leases_at)
@@ -119,6 +125,7 @@ def announce(
             if old.version < stands:
                 _drop(space, old)  # revoked: the horizon has passed it
         _drop_ran_out(space, seen.now_ms)
+        _drop_foreign(space, rows, seen.pointer.visible)
         return stands
 
 
@@ -139,8 +146,12 @@ def _allowed(
 
 def _held(space: CassandraNamespace, now_ms: int) -> list[Held]:
     """Those that have not run out; more than ``LEASES_MAX``: rows were written past ``lease``."""
+    return _decoded(_rows(space, now_ms))
+
+
+def _rows(space: CassandraNamespace, now_ms: int) -> list[tuple]:  # type: ignore[type-arg]
     last_ms = now_ms + int(LEASE_MAX_S * 1e3)
-    return _decoded(space.rows("leases", _moment(now_ms), _moment(last_ms), LEASES_MAX + 1))
+    return space.rows("leases", _moment(now_ms), _moment(last_ms), LEASES_MAX + 1)
 
 
 def ran_out(space: CassandraNamespace) -> int:
@@ -152,12 +163,34 @@ def _drop_ran_out(space: CassandraNamespace, now_ms: int) -> None:
     space.write("drop_leases_until", now_ms * 1_000, space.made.space, _moment(now_ms))
 
 
+def _drop_foreign(space: CassandraNamespace, rows: list[tuple], visible: int) -> None:  # type: ignore[type-arg]
+    """Remove rows that are no leases; where there are more than ``LEASES_MAX`` rows, all: then none holds.
+
+    A row that was written with a later timestamp than its end stays until it runs out, and holds nothing.
+    """
+    foreign = [row for row in rows if len(rows) > LEASES_MAX or not _is_lease(row) or row[1] > visible]
+    if not foreign:
+        return
+    if not space.warned_of_leases:
+        space.warned_of_leases = True
+        logger.warning(
+            "%s: tidegate_leases has %d rows that are no leases, or more than %d in all: somebody with a"
+            " reader's rights wrote there without tidegate; retirement removes them",
+            space.where,
+            len(foreign),
+            LEASES_MAX,
+        )
+    for name, _, _, expires_ms in foreign[:REMOVED_AT_ONCE]:
+        space.write("drop_lease", expires_ms * 1_000, space.made.space, _moment(expires_ms), name)
+
+
 def _decoded(rows: list[tuple]) -> list[Held]:  # type: ignore[type-arg]
-    return [
-        Held(name, version, taken, expires)
-        for name, version, taken, expires in rows
-        if NAME.fullmatch(name) and version is not None and taken is not None  # else it is no lease
-    ]
+    return [Held(*row) for row in rows if _is_lease(row)]
+
+
+def _is_lease(row: tuple) -> bool:  # type: ignore[type-arg]
+    name, version, taken, _ = row
+    return bool(NAME.fullmatch(name)) and version is not None and taken is not None
 
 
 def _put(space: CassandraNamespace, held: Held) -> None:

@@ -66,7 +66,7 @@ class CassandraNamespace:
         self.where = f"store {self.settings.shown}, namespace {namespace}"
         self.namespace = namespace
         self.visible = self.horizon = self.merged = 0
-        self.writing = False
+        self.writing = self.warned_of_leases = False
         self._made: Made | None = None
         self._known: uuid.UUID | None = None
         self._session: sessions.Session | None = None

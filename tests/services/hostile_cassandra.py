@@ -12,7 +12,7 @@ from cassandra import InvalidRequest, Unauthorized
 from cassandra.concurrent import execute_concurrent_with_args
 
 from hostile import REFUSED, Attack
-from tidegate.errors import SnapshotExpiredError
+from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
 from tidegate.options import LEASES_MAX
 from tidegate.sinks.rules.leases import Lease
 
@@ -86,6 +86,8 @@ def junk_leases(world: World) -> None:
     lease_row(world, "endless", 1, until_s=10**9)
     retires(world)
     assert world.store.leases() == []
+    left = world.ask("SELECT lease_id FROM {own}.tidegate_leases WHERE space = %s", world.space)
+    assert [row.lease_id for row in left] == ["endless"]  # beyond any lease's end: it is not even read
 
 
 def times_beyond_any_calendar(world: World) -> None:
@@ -101,7 +103,10 @@ def many_leases(world: World) -> None:
     )
     rows = [(world.space, now_ms + 60_000, f"l{at}", 1, now_ms) for at in range(LEASES_MAX + 1)]
     execute_concurrent_with_args(world.session, insert, rows, concurrency=16)
+    with pytest.raises(StoreUnavailableError):
+        world.store.lease(Lease("refused", 3), 60)
     retires(world)
+    world.store.lease(Lease("taken", 3), 60)  # retirement has made room
 
 
 def leases_again_and_again(world: World) -> None:
@@ -238,7 +243,7 @@ ATTACKS = [
         "rows that are no leases among the leases",
         READER,
         RETIREMENT,
-        "bounded: they hold nothing",
+        "bounded: they hold nothing, and the next retirement removes them",
         junk_leases,
     ),
     Attack(
@@ -248,7 +253,13 @@ ATTACKS = [
         "bounded: they hold nothing",
         times_beyond_any_calendar,
     ),
-    Attack("more leases than 4,000", READER, RETIREMENT, "bounded: none holds", many_leases),
+    Attack(
+        "more leases than 4,000",
+        READER,
+        RETIREMENT,
+        "bounded: none holds, and retirement removes them",
+        many_leases,
+    ),
     Attack(
         "new leases on one version, again and again",
         READER,
