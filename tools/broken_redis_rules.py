@@ -255,7 +255,7 @@ RULES: list[Rule] = [
     (
         "redis-a-moved-group-of-a-lost-origin-counts",
         "a key group that moved is whole only if its origin is still what it was",
-        "sinks/redis/origins.py",
+        "sinks/redis/client/origins.py",
         "return primaries <= {self.first(each) for each in listed} and self.first(origin) in primaries",
         "return True",
         "tests/services/test_redis_planned_changes.py",
@@ -263,7 +263,7 @@ RULES: list[Rule] = [
     (
         "redis-any-life-of-a-process",
         "a server that was a replica in between has what another one had",
-        "sinks/redis/origins.py",
+        "sinks/redis/client/origins.py",
         'b":".join((run.group(1), received.group(1)))',
         "run.group(1)",
         "tests/services/test_redis_planned_changes.py",

@@ -18,11 +18,11 @@ from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.redis import namespace as redis_drop
 from tidegate.sinks.redis.client.calls import Calls
 from tidegate.sinks.redis.client.functions import readers
+from tidegate.sinks.redis.client.origins import Origins, listing, process_in
 from tidegate.sinks.redis.client.replies import FLIGHT_CALLS, Call, Refused, RetryLater, plain
 from tidegate.sinks.redis.client.servers import Node, Servers, servers_of
 from tidegate.sinks.redis.client.settings import settings_of
 from tidegate.sinks.redis.keys import header_key, meta_key, owner_key, patterns
-from tidegate.sinks.redis.origins import Origins, listing, process_in
 from tidegate.sinks.redis.reads import (
     AnotherServerError,
     identity_call,

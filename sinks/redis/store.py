@@ -42,7 +42,8 @@ from tidegate.sinks.redis.aliases import RedisAliases
 from tidegate.sinks.redis.client.functions import library_name
 from tidegate.sinks.redis.client.replies import Call, Refused
 from tidegate.sinks.redis.client.resp import hset, rows_of
-from tidegate.sinks.redis.keys import beside, changes_key
+from tidegate.sinks.redis.keys import changes_key
+from tidegate.sinks.redis.leases import Leases
 from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.reads import (
     KEYS_AT_ONCE,
@@ -52,9 +53,7 @@ from tidegate.sinks.redis.reads import (
     catalog_range,
     head_of,
     in_places,
-    lease_args,
     number,
-    readable,
     scan_steps,
     schemas_in,
     starts_of,
@@ -65,7 +64,7 @@ from tidegate.sinks.redis.upkeep import rebuild as redis_rebuild
 from tidegate.sinks.redis.upkeep.fill import Fill, refuse_half_filled
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.key_sets import KeySets
-from tidegate.sinks.rules.leases import KeptLease, Lease, LeaseInfo, check_lease
+from tidegate.sinks.rules.leases import Lease, LeaseInfo
 from tidegate.sinks.rules.reads import (
     by_group,
     check_fillable,
@@ -80,9 +79,6 @@ from tidegate.wal.record import TableSchema
 logger = logging.getLogger("tidegate")
 
 Found = TypeVar("Found")
-TOO_MANY = b"-1"
-LEASE_PAGES = 200
-"""The most pages of leases that one call looks at; some hundred leases are on a page."""
 LOOKS = 5  # so often pointer and catalog are read when the horizon moves on between the two
 
 
@@ -103,7 +99,7 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
         self._sweep = ExpirySweep()
         self._seals = Seals(self._space)
         self._comparing = threading.local()
-        self._warned, self._lease_cursor = False, b"0"
+        self._leases = Leases(self._space)
         self.where = self._space.where
 
     # -- identity ------------------------------------------------------------------------------
@@ -268,44 +264,13 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
     # -- leases and retirement -----------------------------------------------------------------------
 
     def lease(self, lease: Lease, ttl_s: float) -> None:
-        check_lease(self.where, lease, ttl_s)
-        self._space.ask("lease", *lease_args(lease, ttl_s))
+        self._leases.lease(lease, ttl_s)
 
     def release(self, lease_id: str) -> None:
-        self._space.ask("release", lease_id.encode())
+        self._leases.release(lease_id)
 
     def leases(self) -> list[LeaseInfo]:
-        return sorted(self._all_leases()[0], key=lambda info: info.version)
-
-    def _all_leases(self) -> tuple[list[LeaseInfo], int]:
-        """Those that hold, and how many entries do not; asked for page by page."""
-        held, others, cursor = dict[str, LeaseInfo](), 0, b""
-        for _ in range(LEASE_PAGES):
-            now_us, cursor, over, foreign, *found = self._space.ask("leases", cursor or b"0")
-            self._warn_of_foreign(int(foreign), cursor, "the next retirement removes")
-            others += int(over) + int(foreign)
-            for name, *numbers in zip(*(found[at::4] for at in range(4)), strict=True):
-                with readable(self.where, "a lease", (name, *numbers)):
-                    kept = KeptLease(name.decode(), *(int(part) for part in numbers))
-                held[kept.lease_id] = kept.told(int(now_us))
-            if cursor in (b"0", TOO_MANY):
-                break
-        return list(held.values()), others
-
-    def _warn_of_foreign(self, entries: int, cursor: bytes, removed: str) -> None:
-        """Once: something other than ``lease`` wrote among the leases."""
-        if self._warned or not (entries or cursor == TOO_MANY):
-            return
-        self._warned = True
-        logger.warning(
-            "%s: %s holds %s: somebody with a reader's rights wrote there without tidegate; %s them",
-            self.where,
-            beside(self._space.namespace, "leases").decode(),
-            f"{entries} entries that are no leases"
-            if entries
-            else "more leases than max_leases, or larger ones",
-            removed,
-        )
+        return self._leases.held()
 
     def announce(
         self,
@@ -316,18 +281,13 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
         keep_versions: int | None = None,
         max_leases: int | None = None,
     ) -> int:
-        longest = -1 if max_lease_s is None else int(max_lease_s * 1e6)
-        limits = (longest, -1 if max_layers is None else max_layers, keep_versions or 0)
-        most = b"" if max_leases is None else number(max_leases)
-        for _ in range(LEASE_PAGES):
-            args = (number(horizon), *map(number, limits), most, self._lease_cursor)
-            found, cursor, foreign = self._space.ask("announce", *args)
-            self._warn_of_foreign(int(foreign), cursor, "this retirement removes")
-            self._lease_cursor, stands = b"0" if cursor == TOO_MANY else cursor, int(found)
-            if stands >= horizon or not int(foreign):
-                break  # else what was no lease may have held it
-        self._space.horizon = max(self._space.horizon, stands)
-        return stands
+        return self._leases.announce(
+            horizon,
+            max_lease_s=max_lease_s,
+            max_layers=max_layers,
+            keep_versions=keep_versions,
+            max_leases=max_leases,
+        )
 
     def retire(
         self, stamp: Stamp, counts: Counts, changes: Iterable[Chunk], stopped: Stopped = never
@@ -494,19 +454,11 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
             starts, at_us = starts_of(entry), entry.decided_at_us
             rows = upkeep.merge_all(self._space, starts, horizon, at_us, dry_run=dry_run)
         rows += upkeep.sweep(self._space, dry_run=dry_run)
-        entries, leases = int(self._space.ask("leftovers")), self._all_leases()[1]
+        entries, leases = int(self._space.ask("leftovers")), self._leases.unheld()
         if not dry_run:
             self._space.ask("forget", number(horizon))
-            self._drop_leases()
+            self._leases.drop_unheld()
         return Vacuumed(rows, 0, leases, entries)
-
-    def _drop_leases(self) -> None:
-        """Those that hold nothing any more, a page in each call that moves the horizon nowhere."""
-        self._lease_cursor = b"0"
-        for _ in range(LEASE_PAGES):
-            self.announce(0)
-            if self._lease_cursor == b"0":
-                return
 
     def drop(self) -> bool:
         return self._space.drop()
