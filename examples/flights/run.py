@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.base import failpoints
-from tidegate.cli.core.options import driver_for
 from tidegate.cli.inspect.doctor_disks import folder_of
+from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.opening.open import ensure_made
 from tidegate.demo.data import DAYS, rows, write_days
 from tidegate.errors import ConfigError, TidegateError
@@ -120,7 +120,7 @@ def run(
 
 def _make(where: Endpoints, *, allow_unsafe: bool) -> None:
     """Make the namespace, so that a log that cannot be used is told here and in plain words."""
-    with driver_for(where, Options(allow_unsafe=allow_unsafe)) as driver:
+    with coordinator_for(where, Options(allow_unsafe=allow_unsafe)) as driver:
         if driver.catch_up_log() is not None or driver.store.identity() is not None:
             msg = f"namespace {where.namespace} is there already, and the demo removes its own in the end"
             raise ConfigError(msg)
@@ -134,7 +134,7 @@ def _make(where: Endpoints, *, allow_unsafe: bool) -> None:
 
 def _remove_log(where: Endpoints) -> bool:
     try:
-        with driver_for(where) as driver:
+        with coordinator_for(where) as driver:
             return driver.log.drop()
     except TidegateError:
         return False

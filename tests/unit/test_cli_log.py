@@ -71,7 +71,12 @@ def log(monkeypatch):
         assert url == "kafka://broker:9092"
         return Log(Log.name, namespace)
 
-    for module in ("cli.core.options", "status.look", "cli.inspect.doctor_servers", "testing.example"):
+    for module in (
+        "committers.local_coordinator",
+        "status.look",
+        "cli.inspect.doctor_servers",
+        "testing.example",
+    ):
         monkeypatch.setattr(importlib.import_module(f"tidegate.{module}"), "open_log", opened)
     yield Log
     forget(Log.name)

@@ -38,9 +38,9 @@ LAYERS = [
     "ui",
     "testing",
     "torture",
+    "bench",
     "cli",
     "__main__",
-    "bench",
     "demo",
 ]
 

@@ -16,8 +16,8 @@ from tidegate.bench.baselines.interface import KEY, Rivals
 from tidegate.bench.batches import sink_for, spark_rows, stream
 from tidegate.bench.plan import TABLE, Plan
 from tidegate.bench.report import Figure, compared
-from tidegate.cli.core.options import driver_for
 from tidegate.committers.apply.processes import LocalApply
+from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import TidegateError
 from tidegate.options import Options
@@ -164,7 +164,7 @@ def recovery(spark: SparkSession, plan: Plan, _: Rivals) -> list[Figure]:
 
 def _recovered(plan: Plan) -> float:
     where, options = plan.endpoints("recovery"), Options(allow_unsafe=plan.allow_unsafe)
-    with driver_for(where, options, jobs=None) as coordinator:
+    with coordinator_for(where, options, jobs=None) as coordinator:
         if isinstance(coordinator.apply_on_executors, LocalApply):
             coordinator.apply_on_executors.start()
         started = time.perf_counter()

@@ -18,7 +18,7 @@ from tidegate.bench.baselines.interface import Rivals, rivals_for
 from tidegate.bench.batches import spark_for
 from tidegate.bench.plan import PARTS, Plan
 from tidegate.bench.report import Report
-from tidegate.cli.core.options import driver_for
+from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.operations.drop import drop_namespace
 from tidegate.errors import TidegateError
 
@@ -40,7 +40,7 @@ def run(plan: Plan, progress: Progress | None = None) -> Report:
     tell = progress or (lambda _: None)
     started = time.monotonic()
     report = Report(made_at=_now(), settings=_settings(plan))
-    with driver_for(
+    with coordinator_for(
         plan.endpoints("large")
     ) as coordinator:  # what does not answer is told here, in plain words
         coordinator.catch_up_log()
@@ -74,7 +74,7 @@ def _remove(rivals: Rivals, report: Report) -> None:
 def _removed(plan: Plan, named: str) -> list[str]:
     where = plan.endpoints(named)
     try:
-        with driver_for(where) as coordinator:
+        with coordinator_for(where) as coordinator:
             drop_namespace(coordinator)
     except TidegateError as error:
         return [f"namespace {where.namespace} is still there: {error}; remove it with `tidegate drop`"]

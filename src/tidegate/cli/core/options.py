@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
 import re
 import sys
 import time
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
 from tidegate.base.durations import duration_us
 from tidegate.cli.core import completion
-from tidegate.committers.apply.processes import JOBS_MAX, jobs_here, local_apply
-from tidegate.committers.background.follower import Follower, follower_for
+from tidegate.committers.apply.processes import JOBS_MAX
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import log_is_empty
 from tidegate.errors import ConfigError
-from tidegate.options import Endpoints, Options, parse_store
+from tidegate.options import parse_store
 from tidegate.reader.gate import Gate
 from tidegate.reader.open_gate import connect
 from tidegate.sinks.aliases import refuse_writing
-from tidegate.sinks.open_store import open_store
 from tidegate.sinks.sqlite.discovery import has_instead
-from tidegate.wal.open_log import open_log
 
 _STORE_HELP = (
     "The store: sqlite:///path, redis://host:port, redis+sentinel://..., redis+cluster://... or"
@@ -114,40 +108,6 @@ Jobs = Annotated[
         help="Apply a large version in N processes; default: one for each CPU, at most 8.",
     ),
 ]
-
-
-@contextlib.contextmanager
-def driver_for(
-    where: Endpoints, options: Options | None = None, jobs: int | None = 1
-) -> Iterator[Coordinator]:
-    """A driver that is not open yet; log and stores are closed in the end.
-
-    It applies large versions in ``jobs`` processes; None: as many as fit this machine.
-    """
-    options, jobs = options or Options(), jobs or jobs_here()
-    apply_large = local_apply(where.only(), jobs, options.apply_deadline_s)
-    with contextlib.ExitStack() as closing:
-        if apply_large is not None:
-            options = dataclasses.replace(options, parallelism=max(jobs, options.tasks or 1))
-            closing.callback(apply_large.close)
-        log = open_log(where.wal, where.namespace, where.wal_options)
-        closing.callback(log.close)
-        kept = []
-        for at in where.stores:
-            kept.append(open_store(at.url, where.namespace, at.options))
-            closing.callback(kept[-1].close)
-        coordinator = Coordinator(where, log, kept[0], options, apply_on_executors=apply_large)
-        coordinator.others = tuple(kept[1:])
-        yield coordinator
-
-
-def followers_in(coordinator: Coordinator, jobs: int | None = 1) -> list[Follower]:
-    """A follower for each of the driver's other stores; large versions as ``driver_for``."""
-    where, deadline_s = coordinator.endpoints, coordinator.options.apply_deadline_s
-    return [
-        follower_for(coordinator, at, store, local_apply(where.only(at), jobs or jobs_here(), deadline_s))
-        for at, store in zip(where.also, coordinator.others, strict=True)
-    ]
 
 
 def gate_to(store: str, namespace: str, options: dict[str, Any]) -> Gate:

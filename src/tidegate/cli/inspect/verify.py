@@ -9,8 +9,9 @@ import typer
 
 from tidegate.cli.core.app import say
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, endpoints
-from tidegate.cli.core.options import Json, Namespace, Stores, Wal, driver_for, examples, made_here
+from tidegate.cli.core.options import Json, Namespace, Stores, Wal, examples, made_here
 from tidegate.cli.core.output import print_json, print_table
+from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.operations.verify import Progress, Report
 from tidegate.committers.operations.verify import verify as verify_namespace
 from tidegate.errors import CorruptError
@@ -38,7 +39,7 @@ def verify(
 
     Exit code 14 when something is wrong, each finding on a line. Nothing is written.
     """
-    with driver_for(endpoints(store, wal, namespace, wal_config, store_config)) as coordinator:
+    with coordinator_for(endpoints(store, wal, namespace, wal_config, store_config)) as coordinator:
         with contextlib.suppress(CorruptError):  # what is wrong with the log is for the check to say
             made_here(coordinator)
         progress = _show if sys.stderr.isatty() else _hide

@@ -12,20 +12,10 @@ import typer
 
 from tidegate.base.urls import path_of, redact, scheme_of
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, endpoints
-from tidegate.cli.core.options import (
-    AllowUnsafe,
-    Force,
-    Json,
-    Namespace,
-    Stores,
-    Wal,
-    driver_for,
-    examples,
-    followers_in,
-    made_here,
-)
+from tidegate.cli.core.options import AllowUnsafe, Force, Json, Namespace, Stores, Wal, examples, made_here
 from tidegate.cli.core.output import print_json
 from tidegate.cli.core.stores import fail_if_behind, print_standings, stores_as_json
+from tidegate.committers.local_coordinator import coordinator_for, followers_in
 from tidegate.committers.opening.open import refuse_if_writer_alive
 from tidegate.committers.operations.adopt import adopt as adopt_lineage
 from tidegate.errors import ConfigError
@@ -66,7 +56,7 @@ def adopt(  # noqa: PLR0913 - its options
         raise ConfigError("give either --lineage ID or --checkpoint FOLDER")
     new = _query_id(str(lineage)) if checkpoint is None else lineage_of(checkpoint)
     where = endpoints(store, wal, namespace, wal_config, store_config)
-    with driver_for(where, Options(allow_unsafe=allow_unsafe)) as coordinator:
+    with coordinator_for(where, Options(allow_unsafe=allow_unsafe)) as coordinator:
         made_here(coordinator)
         before = coordinator.folded.lineage
         refuse_if_writer_alive(coordinator, "tidegate adopt", force=force)

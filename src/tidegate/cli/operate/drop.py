@@ -10,9 +10,10 @@ import typer
 
 from tidegate.base.urls import redact
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, endpoints
-from tidegate.cli.core.options import Force, Json, Namespace, Stores, Wal, driver_for, examples
+from tidegate.cli.core.options import Force, Json, Namespace, Stores, Wal, examples
 from tidegate.cli.core.output import print_json
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.opening.open import WRITER_ALIVE_S, refuse_if_writer_alive
 from tidegate.committers.operations.alias import refuse_aliased
 from tidegate.committers.operations.drop import drop_namespace
@@ -53,7 +54,7 @@ def drop(  # noqa: PLR0913 - its options
     goes = [("store", at.url) for at in where.stores] + [("log", wal)] * (not only_stores)
     if not yes:
         _ask(namespace, goes)
-    with driver_for(where) as coordinator:
+    with coordinator_for(where) as coordinator:
         if only_stores:
             _refuse_listed(coordinator, force=force)
         else:

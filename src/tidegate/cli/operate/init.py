@@ -8,8 +8,9 @@ import typer
 
 from tidegate.base.urls import redact
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, endpoints
-from tidegate.cli.core.options import AllowUnsafe, Json, Namespace, Stores, Wal, driver_for, examples
+from tidegate.cli.core.options import AllowUnsafe, Json, Namespace, Stores, Wal, examples
 from tidegate.cli.core.output import print_json
+from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.opening.open import ensure_made, refuse_other_uuid
 from tidegate.options import Options
 from tidegate.sinks.records import Identity
@@ -41,7 +42,7 @@ def init(
     """
     options = Options(key_groups=key_groups, allow_unsafe=allow_unsafe)
     where = endpoints(store, wal, namespace, wal_config, store_config)
-    with driver_for(where, options) as coordinator:
+    with coordinator_for(where, options) as coordinator:
         prepared = [what for each in (coordinator.store, *coordinator.others) for what in each.prepare()]
         fresh = coordinator.store.identity() is None
         state = ensure_made(coordinator)

@@ -21,9 +21,7 @@ from tidegate.cli.core.options import (
     Stores,
     Wal,
     confirm,
-    driver_for,
     examples,
-    followers_in,
     gate_to,
     made_here,
 )
@@ -33,6 +31,7 @@ from tidegate.cli.core.parquet import write_tables
 from tidegate.cli.core.stores import fail_if_behind, print_standings, stores_as_json
 from tidegate.cli.core.versions import At, snapshot_at
 from tidegate.cli.operate.quarantine_rows import ids_of, schema_of, typed
+from tidegate.committers.local_coordinator import coordinator_for, followers_in
 from tidegate.committers.opening.open import refuse_if_writer_alive
 from tidegate.committers.opening.store_list import refuse_other_stores
 from tidegate.committers.operations.quarantine_drop import release
@@ -161,7 +160,7 @@ def drop(  # noqa: PLR0913 - its options
     """
     ids = ids_of(file)
     where = endpoints(store, wal, namespace, wal_config, store_config)
-    with driver_for(where, Options(allow_unsafe=allow_unsafe)) as coordinator:
+    with coordinator_for(where, Options(allow_unsafe=allow_unsafe)) as coordinator:
         made_here(coordinator)
         refuse_other_stores(coordinator, coordinator.folded)
         refuse_if_writer_alive(coordinator, "tidegate quarantine drop", force=force)

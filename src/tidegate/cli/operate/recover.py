@@ -15,15 +15,14 @@ from tidegate.cli.core.options import (
     Namespace,
     Stores,
     Wal,
-    driver_for,
     examples,
-    followers_in,
     made_here,
 )
 from tidegate.cli.core.output import print_json
 from tidegate.cli.core.stores import fail_if_behind, print_standings, stores_as_json
 from tidegate.committers.apply.processes import LocalApply
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.local_coordinator import coordinator_for, followers_in
 from tidegate.committers.operations.finish import finish_decided
 from tidegate.options import Options
 
@@ -63,7 +62,7 @@ def recover(  # noqa: PLR0913 - its options
     before it, or bring its rows in by a load. Stop all drivers first, old ones too.
     """
     where = endpoints(store, wal, namespace, wal_config, store_config)
-    with driver_for(where, Options(allow_unsafe=allow_unsafe), jobs) as coordinator:
+    with coordinator_for(where, Options(allow_unsafe=allow_unsafe), jobs) as coordinator:
         made_here(coordinator)
         coordinator.discard_lost = discard_lost
         others = followers_in(coordinator, jobs)

@@ -20,15 +20,14 @@ from tidegate.cli.core.options import (
     Namespace,
     Stores,
     Wal,
-    driver_for,
     end_of,
     examples,
-    followers_in,
     made_here,
 )
 from tidegate.cli.core.output import print_json
 from tidegate.cli.core.stores import fail_if_behind, print_standings, repaired, stores_as_json
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.local_coordinator import coordinator_for, followers_in
 from tidegate.committers.opening.open import refuse_if_writer_alive, take_over, writer_is_alive
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.operations.repair_source import ExportSource, StoreSource
@@ -118,7 +117,7 @@ def repair(  # noqa: PLR0913, PLR0917 - its options
 
     def once(*, only_if_changed: bool = False) -> None:
         with contextlib.ExitStack() as closing:
-            coordinator = closing.enter_context(driver_for(where, Options(allow_unsafe=allow_unsafe)))
+            coordinator = closing.enter_context(coordinator_for(where, Options(allow_unsafe=allow_unsafe)))
             made_here(coordinator)
             if only_if_changed and (not _changed(coordinator) or writer_is_alive(coordinator)):
                 return

@@ -17,13 +17,12 @@ from tidegate.cli.core.options import (
     Stores,
     Wal,
     confirm,
-    driver_for,
     examples,
-    followers_in,
     made_here,
 )
 from tidegate.cli.core.output import print_json
 from tidegate.cli.core.stores import fail_if_behind, print_standings, stores_as_json
+from tidegate.committers.local_coordinator import coordinator_for, followers_in
 from tidegate.committers.opening.open import refuse_if_writer_alive
 from tidegate.committers.opening.store_list import refuse_other_stores
 from tidegate.committers.operations.restore import Restored
@@ -69,7 +68,7 @@ def restore(  # noqa: PLR0913 - its options
     while a writer is running.
     """
     where = endpoints(store, wal, namespace, wal_config, store_config)
-    with driver_for(where, Options(allow_unsafe=allow_unsafe), jobs) as coordinator:
+    with coordinator_for(where, Options(allow_unsafe=allow_unsafe), jobs) as coordinator:
         made_here(coordinator)
         refuse_other_stores(coordinator, coordinator.folded)
         refuse_if_writer_alive(coordinator, "tidegate restore", force=force)

@@ -9,22 +9,12 @@ from typing import Annotated
 import typer
 
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, endpoints, stores_given
-from tidegate.cli.core.options import (
-    AllowUnsafe,
-    Force,
-    Json,
-    Namespace,
-    Stores,
-    Wal,
-    driver_for,
-    examples,
-    followers_in,
-    made_here,
-)
+from tidegate.cli.core.options import AllowUnsafe, Force, Json, Namespace, Stores, Wal, examples, made_here
 from tidegate.cli.core.output import print_json, print_table
 from tidegate.cli.core.parameters import ValidatedCommand
 from tidegate.cli.core.stores import fail_if_behind, print_standings, stores_as_json
 from tidegate.committers.background.membership import add_store, remove_store
+from tidegate.committers.local_coordinator import coordinator_for, followers_in
 from tidegate.committers.opening.open import refuse_if_writer_alive
 from tidegate.errors import ConfigError
 from tidegate.options import Options, StoreRef, parse_store
@@ -79,7 +69,7 @@ def add(  # noqa: PLR0913 - its options
     *ats, at = stores_given([*there, new], store_config)
     where = endpoints(ats, wal, namespace, wal_config)
     with (
-        driver_for(where, Options(allow_unsafe=allow_unsafe)) as coordinator,
+        coordinator_for(where, Options(allow_unsafe=allow_unsafe)) as coordinator,
         contextlib.closing(open_store(at.url, namespace, at.options)) as kept,
     ):
         made_here(coordinator)
@@ -128,7 +118,7 @@ def remove(  # noqa: PLR0913 - its options
             " namespace itself: `tidegate drop`"
         )
     where = endpoints(remaining, wal, namespace, wal_config)
-    with driver_for(where, Options(allow_unsafe=allow_unsafe)) as coordinator:
+    with coordinator_for(where, Options(allow_unsafe=allow_unsafe)) as coordinator:
         made_here(coordinator)
         refuse_if_writer_alive(coordinator, "tidegate store remove", force=force)
         removed = remove_store(coordinator, name)
@@ -157,7 +147,7 @@ def list_(
     """List the stores of a namespace: those of the log's list and those given. Writes nothing."""
     ats = stores_given(store, store_config)
     _, rows = look_at_stores(ats, namespace)
-    with driver_for(endpoints(ats, wal, namespace, wal_config)) as coordinator:
+    with coordinator_for(endpoints(ats, wal, namespace, wal_config)) as coordinator:
         made_here(coordinator)
         rows = with_log(rows, coordinator.folded)
     if json:

@@ -22,9 +22,7 @@ from tidegate.cli.core.options import (
     Stores,
     Wal,
     confirm,
-    driver_for,
     examples,
-    followers_in,
     gate_to,
 )
 from tidegate.cli.core.output import print_json
@@ -32,6 +30,7 @@ from tidegate.cli.core.stores import fail_if_behind, print_standings, stores_as_
 from tidegate.cli.core.versions import At, version_at
 from tidegate.cli.read.diff import Tables
 from tidegate.committers.apply.processes import jobs_here
+from tidegate.committers.local_coordinator import coordinator_for, followers_in
 from tidegate.committers.opening.open import refuse_if_writer_alive
 from tidegate.committers.transfer.export import export as export_version
 from tidegate.committers.transfer.export_format import Manifest
@@ -126,7 +125,7 @@ def import_(  # noqa: PLR0913, PLR0917 - its options
     where = endpoints(store, wal, namespace, wal_config, store_config)
     jobs = min(jobs or jobs_here(), key_groups or manifest.key_groups)  # a process needs a key group
     options = Options(allow_unsafe=allow_unsafe, key_groups=key_groups)
-    with driver_for(where, options, jobs) as coordinator:
+    with coordinator_for(where, options, jobs) as coordinator:
         state = coordinator.catch_up_log()
         if state is None and coordinator.store.identity() is None and key_groups is None:
             coordinator.options = dataclasses.replace(coordinator.options, key_groups=manifest.key_groups)

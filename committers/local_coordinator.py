@@ -1,0 +1,48 @@
+"""A coordinator without Spark, for commands: it applies large versions in processes of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+from tidegate.committers.apply.processes import jobs_here, local_apply
+from tidegate.committers.background.follower import Follower, follower_for
+from tidegate.committers.coordinator import Coordinator
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.open_store import open_store
+from tidegate.wal.open_log import open_log
+
+
+@contextlib.contextmanager
+def coordinator_for(
+    where: Endpoints, options: Options | None = None, jobs: int | None = 1
+) -> Iterator[Coordinator]:
+    """Give a coordinator that is not open yet; log and stores are closed in the end.
+
+    It applies large versions in ``jobs`` processes; None: as many as fit this machine.
+    """
+    options, jobs = options or Options(), jobs or jobs_here()
+    apply_large = local_apply(where.only(), jobs, options.apply_deadline_s)
+    with contextlib.ExitStack() as closing:
+        if apply_large is not None:
+            options = dataclasses.replace(options, parallelism=max(jobs, options.tasks or 1))
+            closing.callback(apply_large.close)
+        log = open_log(where.wal, where.namespace, where.wal_options)
+        closing.callback(log.close)
+        kept = []
+        for at in where.stores:
+            kept.append(open_store(at.url, where.namespace, at.options))
+            closing.callback(kept[-1].close)
+        coordinator = Coordinator(where, log, kept[0], options, apply_on_executors=apply_large)
+        coordinator.others = tuple(kept[1:])
+        yield coordinator
+
+
+def followers_in(coordinator: Coordinator, jobs: int | None = 1) -> list[Follower]:
+    """Make a follower for each of the coordinator's other stores; large versions as ``coordinator_for``."""
+    where, deadline_s = coordinator.endpoints, coordinator.options.apply_deadline_s
+    return [
+        follower_for(coordinator, at, store, local_apply(where.only(at), jobs or jobs_here(), deadline_s))
+        for at, store in zip(where.also, coordinator.others, strict=True)
+    ]
