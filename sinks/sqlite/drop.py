@@ -46,7 +46,7 @@ def drop_folder(folder: Path, where: str, timeout_s: float, refuse: Callable[[],
 def _remove(aside: Path, timeout_s: float) -> None:
     if not aside.exists():
         return
-    with contextlib.suppress(sqlite3.Error):  # damaged files are dropped too
+    with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):  # damaged files are dropped too
         _tell_who_has_it_open(aside / META_FILE, timeout_s)
     shutil.rmtree(aside)
 

@@ -360,6 +360,11 @@ class Files:
             raise CorruptError(
                 f"{self.where}: {path} is damaged: {error}; put it back from a copy"
             ) from error
+        except UnicodeDecodeError as error:  # SQLite quotes a damaged schema, whose bytes are no text
+            raise CorruptError(
+                f"{self.where}: {path} is damaged: its schema is not readable ({error}); put it back from a"
+                " copy"
+            ) from error
 
 
 def _after_fork() -> None:

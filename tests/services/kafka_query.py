@@ -18,7 +18,7 @@ from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.verify import verify
-from tidegate.committers.states import State
+from tidegate.committers.states import State, Watch
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
@@ -52,6 +52,16 @@ class SteppedBarrier(ArrowBarrier):
         for nth, rows in enumerate(super().batches(task)):
             self.on_piece(nth)
             yield rows
+
+
+class StateWatch(Watch):
+    """A watch that hands each state to the query's ``on_state``."""
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+
+    def entered(self, state: State) -> None:
+        self._query.on_state(state)
 
 
 class Query:
@@ -95,10 +105,7 @@ class Query:
         )
         log = self.log(**{"timeout_s": max(deadline_s / 2, AWAY_S)} | client)
         endpoints = Endpoints(self.namespace, self.wal, self.store_url, self._client)
-        return Coordinator(endpoints, log, self.store(), options, watch=self._watch)
-
-    def _watch(self, state: State) -> None:
-        self.on_state(state)
+        return Coordinator(endpoints, log, self.store(), options, watch=StateWatch(self))
 
     def impatient(self, driver: Coordinator) -> None:
         """From now on the driver gives up soon. What must succeed has all the time until then."""

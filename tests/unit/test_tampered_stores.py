@@ -54,6 +54,18 @@ def store(tmp_path):
     return change
 
 
+@pytest.mark.parametrize("file", ["meta.sqlite", "shard-00.sqlite"])
+def test_a_schema_whose_bytes_are_no_text_is_told_with_its_file(store, tmp_path, file):
+    """SQLite quotes the statement that it cannot read, and Python cannot decode what it says."""
+    url = store(file, "PRAGMA user_version = 0")
+    path = tmp_path / "store" / "flights" / file
+    content = path.read_bytes()
+    at = content.index(b"CREATE TABLE ") + len(b"CREATE T")
+    path.write_bytes(content[:at] + b"\xe5" + content[at + 1 :])
+    with pytest.raises(CorruptError, match=f"{file} is damaged: its schema is not readable"):
+        scan(url)
+
+
 def scan(url, table="airports"):
     with tidegate.connect(url, "flights") as gate, gate.snapshot() as snapshot:
         return dict(snapshot.table(table).scan())

@@ -560,7 +560,7 @@ reads.leftovers = function(keys, args)
 end
 
 -- uuid, epoch, server ids, processes: the servers that were compared with the log, from now on. A process is
--- "<server id>:<run id>:<bytes from a primary>": while the last two stay, it never lost anything (redis_origins.py).
+-- "<server id>:<run id>:<bytes from a primary>": while the last two stay, it never lost anything (client/origins.py).
 writes.list_servers = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
