@@ -8,7 +8,7 @@ RULES: list[Rule] = [
     (
         "redis-tenants-load-functions",
         "who may load functions decides what every user of the server runs: tenants may not",
-        "docs/operations.md",
+        "docs/redis.md",
         "+unlink +xadd +memory|usage\n  +fcall +fcall_ro\n",
         "+unlink +xadd +memory|usage\n  +fcall +fcall_ro +function|load\n",
         "tests/services/test_redis_rights.py",

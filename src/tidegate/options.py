@@ -47,7 +47,7 @@ DELETED_TTL = "7 days"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Settings of a sink or a command. The table in docs/operations.md is made from this class.
+    """Settings of a sink or a command. The tables in docs/configuration.md are made from this class.
 
     ``key_groups`` None means: 128 when the namespace is made, afterwards what it was made
     with. ``parallelism`` None means Spark's default parallelism, "executors" as many tasks as the

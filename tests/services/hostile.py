@@ -3,7 +3,7 @@
     tools/run python tests/services/hostile.py        # prints the tables of that page
 
 Each ``hostile_*.py`` has the attacks of one kind of server as a table, ``test_hostile_tenants_*.py`` runs
-them with exactly the rights of docs/operations.md.
+them with exactly the rights of docs/redis.md and docs/cassandra.md.
 """
 
 from __future__ import annotations

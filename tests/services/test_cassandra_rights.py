@@ -1,4 +1,4 @@
-"""Rights in Cassandra: the lists of docs/operations.md are enough; with one less a role is told which.
+"""Rights in Cassandra: the lists of docs/cassandra.md are enough; with one less a role is told which.
 
 The roles are granted what the page itself says. What they can do to other namespaces of their keyspace is in
 SECURITY.md, and is shown here, too.
@@ -29,7 +29,7 @@ from tidegate.wal.record import BatchOrigin, TableAt
 
 pytestmark = [pytest.mark.xdist_group("cassandra-rights"), pytest.mark.slow]  # a node of their own
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "cassandra.md"
 PASSWORD = "Pa55-of-all"
 AT_ONCE = {"permissions_validity": "0ms", "roles_validity": "0ms"}
 """A right counts at once when it is granted or taken away."""

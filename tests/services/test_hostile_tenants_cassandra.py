@@ -12,7 +12,7 @@ from cassandra_query import query_on
 from cassandra_server import CassandraServer
 
 pytestmark = [pytest.mark.xdist_group("cassandra-rights"), pytest.mark.slow]  # a node of their own
-PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "cassandra.md").read_text()
 PASSWORD = "Pa55-of-all"
 OWN, VICTIM = "tidegate", "tidegate_b"
 ROLES = {

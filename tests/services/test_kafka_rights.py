@@ -1,4 +1,4 @@
-"""Rights in Kafka: the lists of docs/operations.md are enough, with one less a user is told which is missing.
+"""Rights in Kafka: the lists of docs/kafka.md are enough, with one less a user is told which is missing.
 
 The users are made from the page itself, so that what it says is what is tried.
 """
@@ -30,7 +30,7 @@ from tidegate.testing.process.driver import MARKER
 
 pytestmark = [pytest.mark.xdist_group("kafka-rights"), pytest.mark.slow]  # a broker of their own
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "kafka.md"
 PASSWORD = "Pa55-of-all"
 AUTHORIZED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

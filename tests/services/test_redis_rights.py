@@ -1,4 +1,4 @@
-"""Rights in Redis: the lists of docs/operations.md are enough, hold nothing else, and keep out the rest.
+"""Rights in Redis: the lists of docs/redis.md are enough, hold nothing else, and keep out the rest.
 
 The users are made from the page itself, so that what it says is what is tried.
 """
@@ -31,7 +31,7 @@ from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.process.driver import MARKER, MARKER_KEYS
 from tidegate.wal.record import BatchOrigin
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "redis.md"
 PASSWORD = "Pa55-of-all"
 ALWAYS = {"auth", "hello"}
 """What a client says before it has any right."""
@@ -50,7 +50,7 @@ def rules_of(user: str, namespace: str) -> str:
 
 EVAL = ("+evalsha", "+evalsha_ro", "+script|load")
 """What the page lists instead of functions, for servers whose users trust each other."""
-UPKEEP = re.findall(r"`drop` also\nneed `([^`]*)`", PAGE.read_text())[0].split()
+UPKEEP = re.findall(r"`drop` also need `([^`]*)`", PAGE.read_text())[0].split()
 
 
 @pytest.fixture(scope="module")

@@ -489,7 +489,7 @@ def test_everything_that_is_told_has_a_metric_and_somebody_who_tells_it():
 
 
 def test_the_page_has_every_metric_with_its_labels():
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "monitoring.md").read_text()
     rows = re.findall(r"^\| `(tidegate_\w+)` \| (\w+) \| ([^|]*) \|", page, re.MULTILINE)
     there = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
     assert there == {metric.name: (metric.kind, metric.labels) for metric in metrics.ALL}

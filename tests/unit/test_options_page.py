@@ -1,4 +1,4 @@
-"""The table of options in docs/operations.md has every option with its default."""
+"""The tables of options in docs/configuration.md have every option with its default."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.options import Options
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.wal.file.log import FileLog
 
-WHOLE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+WHOLE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 PAGE = WHOLE.partition("## URLs")[0]
 UNITS = {"": 1, "KiB": 1024, "MiB": 1024**2}
 MEANT_BY_NONE = {

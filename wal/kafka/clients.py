@@ -343,7 +343,7 @@ class Clients:
         grants = self.settings.grant(right, topic) if right and topic else "`kafka-acls --add`"
         return (
             f"this user lacks the right {right or 'for it'} on {f'topic {topic}' if topic else 'its topics'}:"
-            f" {grants} grants it; docs/operations.md has the rights of a writer and a reader"
+            f" {grants} grants it; docs/kafka.md has the rights of a writer and a reader"
         )
 
 

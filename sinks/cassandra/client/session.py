@@ -82,7 +82,7 @@ NO_ANSWER = (
 """
 SIZES = "SELECT partitions_count, mean_partition_size FROM system.size_estimates WHERE keyspace_name = %s"
 GRANT = (
-    "grant it (docs/operations.md lists the rights of each role), or, for a reader that may not write, set"
+    "grant it (docs/cassandra.md lists the rights of each role), or, for a reader that may not write, set"
     " store_options={'leases': False}"
 )
 NOT_LEFT_THERE = ("unconfigured table", "does not exist", "Keyspace")

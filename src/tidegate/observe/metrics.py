@@ -79,7 +79,7 @@ ALL = (
     *LEVELS.values(),
     *(READ, READ_FAILED, SEEN),
 )
-"""Every metric there is. docs/operations.md has a table of them, which a test compares with this."""
+"""Every metric there is. docs/monitoring.md has a table of them, which a test compares with this."""
 
 BUCKETS = {
     PHASE: (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300),

@@ -105,7 +105,7 @@ def export(
     tidegate scan _quarantine --parquet FILE gives all there is of them. Writes nothing but the file.
 
     To have the rows again: mend them, write them once more (sink.load with a token of its own), then
-    tidegate quarantine drop FILE. See docs/operations.md, Refused rows.
+    tidegate quarantine drop FILE. See docs/writing.md, Refused rows.
     """
     left: Counter[str] = Counter()
     with gate_to(store, namespace, store_options(store_config)) as gate, snapshot_at(gate, at) as snapshot:
