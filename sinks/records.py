@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from tidegate.wal.record import KeyGroups, Origin, TableAt
+from tidegate.wal.record import Count, KeyGroups, Origin, TableAt
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -49,15 +49,15 @@ class CatalogEntry(msgspec.Struct, frozen=True):
     restored version are those of the last batch that it holds.
     """
 
-    version: int
+    version: Count
     digest: str
     attempt: str
     origin: Origin
-    decided_at_us: int
+    decided_at_us: Count
     tables: dict[str, TableAt]
     changes: dict[str, int]
     parallelism: dict[str, dict[str, int]] = {}
-    published_at_us: int = 0
+    published_at_us: Count = 0
     source_offsets: str = ""
 
 

@@ -186,6 +186,16 @@ def test_verify_looks_for_no_version_above_the_logs_last_one(store, tmp_path, co
     assert any("pointer" in finding.where for finding in found)
 
 
+@pytest.mark.parametrize("field", ["decided_at_us", "version"])
+def test_a_number_of_the_catalog_that_no_release_writes_is_told_with_its_file(store, field):
+    """A time beyond any calendar was an OverflowError."""
+    url = store(
+        "meta.sqlite", f"UPDATE catalog SET entry = json_set(entry, '$.{field}', 9999999999999999999)"
+    )
+    with tidegate.connect(url, "flights") as gate, pytest.raises(CorruptError, match=r"meta\.sqlite"):
+        gate.history()
+
+
 def test_a_version_that_is_no_number_is_found_by_verify(store, tmp_path):
     """Readers ask for versions up to theirs, and SQLite sorts texts behind all numbers: the row is absent."""
     store("shard-00.sqlite", f"UPDATE {AIRPORTS} SET version = 'abc' WHERE version = 3")
