@@ -2,7 +2,7 @@
 
 An alias belongs to a place (a folder, a Redis, a keyspace), not to a namespace: it is one small record
 that names a namespace of the same place, and changes in one atomic write. Readers look at it as each of
-their calls begins (``src/tidegate/reader/alias_gate.py``); a writer never goes by one. Why so: decision 0052.
+their calls begins (``src/tidegate/reader/alias_gate.py``); a writer never goes by one. Why so: decision 0042.
 
 Every method may raise StoreUnavailableError: no answer in time. From ``get`` and ``all`` it proves nothing
 but that; ``set`` and ``drop`` may have taken effect, and may simply be repeated. What of them arrives late,

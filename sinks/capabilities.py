@@ -20,7 +20,7 @@ class SupportsReadWithPointer(Store):
     A reader at the newest version asks which one that is, and then for rows: two round trips. A version never
     changes, so rows may be asked for at the version that was newest at the last look, together with the
     pointer. Where the pointer still shows that version, they are the newest rows at the moment it was read
-    (docs/decisions/0056). As written here it takes two round trips: for stores that lack the power.
+    (docs/decisions/0042). As written here it takes two round trips: for stores that lack the power.
     """
 
     def get_with_pointer(

@@ -40,8 +40,10 @@ class SessionsExtension(Extension):
 
 
 def on_config(config: Any) -> Any:
-    """Called by MkDocs first: every decision gets its line, in their order."""
-    decisions = sorted(Path(config.docs_dir, "decisions").glob("*.md"))
+    """Called by MkDocs first: every decision gets its line, in their order, after their index."""
+    decisions = sorted(
+        Path(config.docs_dir, "decisions").glob("*.md"), key=lambda path: (path.name != "index.md", path.name)
+    )
     section = next(entry["How it works"] for entry in config.nav if "How it works" in entry)
     section.append({"Decisions": [f"decisions/{path.name}" for path in decisions]})
     config.markdown_extensions.append(SessionsExtension())

@@ -1,7 +1,7 @@
 """Rebuild: put back what a store lost below the horizon, as far as the log reaches.
 
 Repair compares every version from the horizon on anyway (``repair.py``). Below it the log may have been
-trimmed: a key group whose versions it no longer holds stays as it is, and is reported. docs/decisions/0067.
+trimmed: a key group whose versions it no longer holds stays as it is, and is reported. docs/decisions/0029.
 """
 
 from __future__ import annotations

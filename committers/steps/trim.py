@@ -3,7 +3,7 @@
 Two halves. On the driver's own thread, right after a publish, a Summary is appended every
 ``summary_every`` versions. In the background a ``Trimmer`` cuts the decision log in front of a
 Summary and drops blobs of the change-log. Why no zombie can trim what is needed:
-docs/decisions/0008-trimming-is-safe-against-zombies.md.
+docs/decisions/0007-make-late-records-and-late-trims-harmless.md.
 """
 
 from __future__ import annotations

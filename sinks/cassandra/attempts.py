@@ -7,7 +7,7 @@ which stays until the version is retired.
 
 Rows are plain writes: nothing on a server stops one that is late. They keep their attempt's time, which is
 below that of whatever is decided after a discard, so no key that the next attempt writes is ever theirs. What
-was there when they were discarded stays deleted. docs/decisions/0070 says what remains.
+was there when they were discarded stays deleted. docs/decisions/0028 says what remains.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A log may lose its last acknowledged records: a power cut of its brokers, an unclean election, a copy that
 is put back. Then a version that was decided, and maybe applied, is decided again, as another attempt. Rows
 are known by their version's number alone, so a store notes each version's attempt before its first row,
-and refuses another one. docs/decisions/0070.
+and refuses another one. docs/decisions/0028.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Attempts(abc.ABC):
         """Remove every row and note from the lowest of these versions on, and refuse these attempts for good.
 
         Only versions above the visible one, of attempts that no log has. What such an attempt still writes
-        late is never read, nor sealed; docs/decisions/0070 says how for each store, and what remains.
+        late is never read, nor sealed; docs/decisions/0028 says how for each store, and what remains.
         Durable: on return. Repeatable. Raises: FencedError, a higher epoch is claimed, and nothing was
         removed.
         """

@@ -4,7 +4,7 @@ A job's tasks get their preferred locations from its last RDD that has some. ``S
 (element, locations) pairs has them, and is there for Python, too. For the tasks behind a shuffle, whose
 places Spark would choose by the sizes of the map outputs, such an RDD with one partition per executor is
 crossed with the shuffled one, and of that product each task's own partition runs: the one of the
-executor it is assigned to. No row is touched by that (docs/decisions/0018).
+executor it is assigned to. No row is touched by that (docs/decisions/0002).
 """
 
 from __future__ import annotations

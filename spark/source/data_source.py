@@ -97,14 +97,14 @@ class TidegateSource(DataSource):
         return FeedReader(self.pinned, self.checked, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001 - Spark's signature
-        """Refused: see docs/decisions/0039."""
+        """Refused: see docs/decisions/0038."""
         raise ConfigError(
             "df.write.format('tidegate') cannot write: use VersionedSink(...).load({table: df}, token=...,"
             " key=...), which makes one version, once per token"
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001, N802 - Spark's
-        """Refused: see docs/decisions/0039."""
+        """Refused: see docs/decisions/0038."""
         raise ConfigError(
             "df.writeStream.format('tidegate') cannot keep what a version promises: Spark runs its commit in"
             " a process without memory, tells it neither the checkpoint nor the offsets, and aborts after a"

@@ -1,4 +1,4 @@
-"""A read of the newest version takes one round trip: it looks while it reads (decision 0056)."""
+"""A read of the newest version takes one round trip: it looks while it reads (decision 0042)."""
 
 import asyncio
 import threading

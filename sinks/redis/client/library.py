@@ -2,7 +2,7 @@
 
 A user that may load functions may change what every user of the server runs, so on a server that several
 share only its administrator has that right, and runs `tidegate redis-functions`. A client that lacks the
-functions tries to load them, then EVAL, and else names that command. docs/decisions/0072.
+functions tries to load them, then EVAL, and else names that command. docs/decisions/0066.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ id stays, and so does the number of bytes that it ever received from a primary. 
 replica, so its data is what it wrote itself, and nothing that it acknowledged is lost.
 
 A key group that moved was compared at another server, its origin. While the origin is listed and still a
-primary under that id it never lost anything, so the key group was whole when it left. docs/decisions/0068.
+primary under that id it never lost anything, so the key group was whole when it left. docs/decisions/0013.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@
 -- A d: hash that is not listed is never looked at, nor one of another uuid: what a namespace that was
 -- dropped sent late.
 -- ARGV[1] is the uuid, ARGV[2] the id of the server that the caller means; behind a comma the id of the one where
--- the key group was compared, if it moved here and the caller has found that it is whole (docs/decisions/0068).
+-- the key group was compared, if it moved here and the caller has found that it is whole (docs/decisions/0013).
 
 local REBUILDING = '!'
 

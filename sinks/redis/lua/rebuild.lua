@@ -1,4 +1,4 @@
--- What a key group lost, and how it is put back. docs/decisions/0067.
+-- What a key group lost, and how it is put back. docs/decisions/0029.
 -- A repair that finds a loss marks the header: u becomes <uuid>!<token>,<token>..., a token for each repair. Readers and
 -- merges are refused from then on. Nothing is deleted. The header keeps what is lost until it is back:
 --   lost                 versions from this one on may be missing; 0: the header itself was lost, and all with it

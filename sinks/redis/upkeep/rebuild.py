@@ -1,7 +1,7 @@
 """Repair on Redis: marks on key groups that lost something, and new bases for them.
 
 Nothing is deleted before what replaces it is whole. Repairs may overlap and die: each has a token of its own
-in the marks that it sets, and a header keeps what is lost until it is back. docs/decisions/0067.
+in the marks that it sets, and a header keeps what is lost until it is back. docs/decisions/0029.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The first decoder of a class fills in what msgspec knows of it, and keeps that at the class before it is
 whole, for classes that hold themselves. A thread that makes another decoder meanwhile goes on with the half
-of it, and the process dies of SIGSEGV: docs/decisions/0062-decoders-are-made-one-at-a-time.md. So nobody
+of it, and the process dies of SIGSEGV: docs/decisions/0003-store-bounded-versioned-forms.md. So nobody
 else makes a decoder, but of a class that is its own, nor calls ``msgspec.json.decode(..., type=...)``.
 """
 

@@ -5,7 +5,7 @@ same function (signed there), so the JVM computes it for rows and any language f
 
 The task of a key group is Flink's split (FLINK-3755): ``group * parallelism // key_groups``,
 contiguous, sizes within one of each other. Heron's split, the other published one, stands
-beside it; docs/decisions says why the first is used.
+beside it; docs/decisions/0002 says why the first is used.
 """
 
 from __future__ import annotations

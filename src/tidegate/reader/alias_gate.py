@@ -3,7 +3,7 @@
 An alias is looked at where the visible version is: at every call, before it. What was taken stays what it
 is: a snapshot, a scan or a diff that has begun goes on in its own namespace, under its lease, whatever the
 alias names by then (I8). Versions are numbers of a namespace: what this gate has seen of each it
-remembers (I9), between two namespaces they say nothing. Why so: docs/decisions/0052.
+remembers (I9), between two namespaces they say nothing. Why so: docs/decisions/0042.
 """
 
 from __future__ import annotations
