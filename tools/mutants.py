@@ -138,7 +138,7 @@ def page(noticed: Mapping[str, str]) -> str:
         "The protocol broken on purpose, one rule at a time, and the test that noticed first. Made by",
         "`make mutants`, or a part by `tools/run python tools/mutants.py --only NAME,NAME`; the simulation",
         "and the model break further rules by themselves (`tests/simulation/test_seeded_mutations.py`,",
-        "`tests/model`), and [torture](reliability.md#torture) ten more.",
+        "`tests/model`), and [torture](reliability.md#torture) seventeen more.",
         "",
         f"{len(MUTANTS)} mutants, {len(MUTANTS) - len(left)} of them noticed.",
         *([f"Not run since they were written: {', '.join(left)}."] if left else []),
