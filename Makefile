@@ -4,7 +4,7 @@ SHELL := /bin/sh
 RUN := tools/run
 
 # Folders that are not there (yet) are left out.
-FAST := $(wildcard tests/unit tests/conformance tests/model tests/simulation tests/crash tests/torture tests/test_packaging.py tests/test_docs_site.py)
+FAST := $(wildcard tests/unit tests/conformance tests/model tests/simulation tests/crash tests/torture tests/repo)
 SERVICES := $(wildcard tests/services)
 SPARK := $(wildcard tests/spark)
 CODE := $(wildcard src wal committers sinks spark examples tests tools benchmarks)
@@ -43,7 +43,7 @@ demo: setup ## Run the demo on real departures (WAL=kafka STORE=redis or cassand
 	$(RUN) $(ON_SERVERS) tidegate demo $(DEMO_WAL) $(DEMO_STORE)
 
 check: setup lint types ## Check style, types and the unit tests, without servers or Spark: a few minutes
-	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" tests/unit $(PYTEST_ARGS)
+	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" tests/unit tests/repo --ignore tests/repo/test_packaging.py $(PYTEST_ARGS)
 
 test: setup ## Run the tests: plain ones in parallel, those with servers, then Spark's with one JVM
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" $(FAST) $(PYTEST_ARGS) $(OR_NONE)

@@ -12,7 +12,7 @@ RULES: list[Rule] = [
         "committers/pipeline.py",
         "        in_flight_version = self._line[0]\n        try:",
         "        in_flight_version = self._line[-1]\n        try:",
-        "tests/unit/test_pipeline.py",
+        "tests/unit/committers/test_pipeline.py",
     ),
     (
         "pipeline-stale-state",
@@ -20,7 +20,7 @@ RULES: list[Rule] = [
         "committers/pipeline.py",
         "        if barrier.reads_state:\n",
         "        if False:\n",
-        "tests/unit/test_pipeline.py",
+        "tests/unit/committers/test_pipeline.py",
     ),
     (
         "pipeline-error-forgotten",
@@ -28,7 +28,7 @@ RULES: list[Rule] = [
         "committers/pipeline.py",
         "            self.failed = error\n",
         "            self._line.popleft()\n            self._visible += 1\n",
-        "tests/unit/test_pipeline.py",
+        "tests/unit/committers/test_pipeline.py",
     ),
     (
         "pipeline-without-room",
@@ -36,7 +36,7 @@ RULES: list[Rule] = [
         "committers/pipeline.py",
         "lambda: self.in_flight < most",
         "lambda: True",
-        "tests/unit/test_pipeline.py",
+        "tests/unit/committers/test_pipeline.py",
     ),
     (
         "pipeline-fences-itself",
@@ -44,7 +44,7 @@ RULES: list[Rule] = [
         "committers/pipeline.py",
         "                if self._coordinator.epoch == mine.epoch:\n",
         "                if True:\n",
-        "tests/unit/test_pipeline.py",
+        "tests/unit/committers/test_pipeline.py",
     ),
     (
         "what-a-fenced-driver-decided-stays",
@@ -52,7 +52,7 @@ RULES: list[Rule] = [
         "committers/commit.py",
         "        coordinator.last_decided == mine.fact.version == base + 1\n",
         "        True\n",
-        "tests/unit/test_commit_races.py",
+        "tests/unit/committers/test_commit_races.py",
     ),
     (
         "pipeline-leaves-what-a-fenced-driver-decided",
@@ -60,7 +60,7 @@ RULES: list[Rule] = [
         "committers/pipeline.py",
         "        for each in decided_since(self._coordinator, base, in_flight_version):\n",
         "        for each in [in_flight_version]:\n",
-        "tests/unit/test_commit_races.py",
+        "tests/unit/committers/test_commit_races.py",
     ),
     (
         "pipeline-takes-a-repair-for-corruption",
@@ -68,7 +68,7 @@ RULES: list[Rule] = [
         "committers/steps/publish.py",
         "                        coordinator.catch_up_log()  # a repair",
         "                        pass  # a repair",
-        "tests/unit/test_pipeline.py",
+        "tests/unit/committers/test_pipeline.py",
     ),
     (
         "pipeline-schemas-of-the-store-alone",
@@ -76,6 +76,6 @@ RULES: list[Rule] = [
         "committers/pipeline.py",
         "            self._schemas.update(in_flight_version.manifest.schemas)\n",
         "            pass\n",
-        "tests/unit/test_pipeline.py",
+        "tests/unit/committers/test_pipeline.py",
     ),
 ]

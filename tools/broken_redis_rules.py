@@ -139,7 +139,7 @@ RULES: list[Rule] = [
         "sinks/rules/key_sets.py",
         " or any(piece.deletes for piece in pieces)",
         "",
-        "tests/unit/test_key_sets.py",
+        "tests/unit/sinks/test_key_sets.py",
     ),
     (
         "key-set-of-keys-that-came-twice",
@@ -147,7 +147,7 @@ RULES: list[Rule] = [
         "sinks/rules/key_sets.py",
         " or ascending is False",
         "",
-        "tests/unit/test_key_sets.py",
+        "tests/unit/sinks/test_key_sets.py",
     ),
     (
         "late-alias",

@@ -22,7 +22,7 @@ RULES: list[Rule] = [
         "wal/file/log.py",
         "            os.fsync(fd)\n            sync_folder(path.parent)\n",
         "            pass\n",
-        "tests/unit/test_file_log.py",
+        "tests/unit/wal/file/test_log.py",
     ),
     (
         "ignore-epoch-in-fold",
@@ -30,7 +30,7 @@ RULES: list[Rule] = [
         "wal/fold.py",
         "case _ if record.epoch != state.epoch or record.writer != state.writer:",
         "case _ if False:",
-        "tests/unit/test_fold.py",
+        "tests/unit/wal/test_fold.py",
     ),
     (
         "ignore-epoch-in-store",
@@ -62,7 +62,7 @@ RULES: list[Rule] = [
         "wal/fold.py",
         "fact.origin.fingerprint != origin.fingerprint",
         "False",
-        "tests/unit/test_fold.py",
+        "tests/unit/wal/test_fold.py",
     ),
     (
         "every-batch-is-new",
@@ -70,7 +70,7 @@ RULES: list[Rule] = [
         "wal/fold.py",
         "if state.last_batch is not None and (generation, batch_id) <= state.last_batch:",
         "if False:",
-        "tests/unit/test_fold.py",
+        "tests/unit/wal/test_fold.py",
     ),
     (
         "own-record-instead-of-winner",
@@ -86,7 +86,7 @@ RULES: list[Rule] = [
         "committers/states.py",
         "        Event.DEADLINE: State.FENCING,\n",
         "        Event.DEADLINE: State.UNDECIDED,\n",
-        "tests/unit/test_states.py tests/simulation",
+        "tests/unit/committers/test_states.py tests/simulation",
     ),
     (
         "skip-the-read-back",
@@ -94,7 +94,7 @@ RULES: list[Rule] = [
         "committers/states.py",
         "    State.SEALED: {Event.FLIPPED: State.VISIBLE, Event.NOT_FLIPPED: State.READING_BACK},\n",
         "    State.SEALED: {Event.FLIPPED: State.VISIBLE, Event.NOT_FLIPPED: State.VISIBLE},\n",
-        "tests/unit/test_states.py tests/simulation",
+        "tests/unit/committers/test_states.py tests/simulation",
     ),
     (
         "state-before-own-open",
@@ -102,7 +102,7 @@ RULES: list[Rule] = [
         "committers/opening/open.py",
         "        if _owned(coordinator, appended):\n            break\n",
         "        coordinator.epoch = coordinator.tried_epoch\n        break\n",
-        f"{SIMULATION} tests/unit/test_commit_races.py",
+        f"{SIMULATION} tests/unit/committers/test_commit_races.py",
     ),
     (
         "no-claim",
@@ -129,7 +129,7 @@ RULES: list[Rule] = [
             "        here, following = rows.slice(0, end), rows.slice(1)\n        here = here.slice(0)\n"
             "        following = following if end % 7 else here\n"
         ),
-        "tests/unit/test_changelog.py",
+        "tests/unit/wal/staging/test_changelog.py",
     ),
     (
         "trust-any-frame",
@@ -137,7 +137,7 @@ RULES: list[Rule] = [
         "wal/frame.py",
         "    if stamp.hex() != expected.checksum or checksum(memoryview(content)[HEADER_AT:]) != stamp:\n",
         "    if False:\n",
-        "tests/unit/test_frame.py",
+        "tests/unit/wal/test_frame.py",
     ),
     (
         "any-hole-is-torn",
@@ -145,7 +145,7 @@ RULES: list[Rule] = [
         "wal/file/format.py",
         "(following == end and _lacks_a_sector(frame[8:], at + 8))",
         "_lacks_a_sector(frame[8:], at + 8)",
-        "tests/unit/test_file_format.py",
+        "tests/unit/wal/file/test_format.py",
     ),
     (
         "seal-without-counting",
@@ -161,7 +161,7 @@ RULES: list[Rule] = [
         "src/tidegate/reader/gate.py",
         "if ahead.pointer is not None and rules.is_of(entry, self._seen_now(before, ahead.pointer)):",
         "if ahead.pointer is not None:",
-        "tests/unit/test_client.py",
+        "tests/unit/reader/test_gate.py",
     ),
     (
         "read-without-floor",
@@ -169,7 +169,7 @@ RULES: list[Rule] = [
         "sinks/sqlite/rows.py",
         "            if group in groups:\n",
         "            if False:\n",
-        "tests/unit/test_sqlite_store.py",
+        "tests/unit/sinks/sqlite/test_store.py",
     ),
     (
         "manifest-is-believed",
@@ -177,7 +177,7 @@ RULES: list[Rule] = [
         "wal/manifest.py",
         '    if why := _impossible(manifest):\n        msg = f"{where}: ',
         '    if why := "":\n        msg = f"{where}: ',
-        "tests/unit/test_manifest.py",
+        "tests/unit/wal/test_manifest.py",
     ),
     (
         "manifest-of-any-version",
@@ -185,7 +185,7 @@ RULES: list[Rule] = [
         "committers/apply/apply.py",
         "        if (manifest.version, manifest.attempt) != (fact.version, fact.attempt):\n",
         "        if False:\n",
-        "tests/unit/test_manifest.py",
+        "tests/unit/wal/test_manifest.py",
     ),
     (
         "missing-ack",
@@ -193,7 +193,7 @@ RULES: list[Rule] = [
         "committers/steps/acks.py",
         "    if tasks != list(range(parallelism)):\n",
         "    if False:\n",
-        "tests/unit/test_acks.py",
+        "tests/unit/committers/test_acks.py",
     ),
     (
         "runs-are-not-compared",
@@ -201,7 +201,7 @@ RULES: list[Rule] = [
         "committers/steps/acks.py",
         "        if ack.runs != acks[0].runs:\n",
         "        if False:\n",
-        "tests/unit/test_acks.py",
+        "tests/unit/committers/test_acks.py",
     ),
     (
         "refuse-after-append",
@@ -276,7 +276,7 @@ RULES: list[Rule] = [
         "committers/steps/retire.py",
         "min(pointer.visible, last) - kept + 1",
         "pointer.visible - kept + 1",
-        "tests/unit/test_retire.py",
+        "tests/unit/committers/background/test_retire.py",
     ),
     (
         "fill-at-version-1",
@@ -284,7 +284,7 @@ RULES: list[Rule] = [
         "sinks/rules/reads.py",
         "FILLED_FROM = 2\n",
         "FILLED_FROM = 1\n",
-        "tests/unit/test_many_stores.py",
+        "tests/unit/committers/background/test_many_stores.py",
     ),
     (
         "cassandra-flip-of-any-epoch",
@@ -380,7 +380,7 @@ RULES: list[Rule] = [
         "committers/coordinator.py",
         "        if appended.position < self.view.position:\n",
         "        if False:\n",
-        "tests/unit/test_lost_records.py",
+        "tests/unit/committers/test_lost_records.py",
     ),
     (
         "decided-before-what-was-discarded",
@@ -396,7 +396,7 @@ RULES: list[Rule] = [
         "committers/steps/epoch.py",
         "coordinator.tried_epoch = max(coordinator.tried_epoch, state.epoch, claimed) + 1",
         "coordinator.tried_epoch = max(coordinator.tried_epoch, state.epoch) + 1",
-        "tests/unit/test_lost_records.py",
+        "tests/unit/committers/test_lost_records.py",
     ),
     (
         "a-claimed-epoch-is-shared",
@@ -404,7 +404,7 @@ RULES: list[Rule] = [
         "committers/opening/open.py",
         "    refuse_if_shared(coordinator, pointer)\n",
         "",
-        "tests/unit/test_lost_records.py",
+        "tests/unit/committers/test_lost_records.py",
     ),
     (
         "an-older-driver-begins",
@@ -420,7 +420,7 @@ RULES: list[Rule] = [
         "spark/source/change_feed.py",
         "        self._refuse_other_history(upto)\n",
         "",
-        "tests/unit/test_change_feed.py",
+        "tests/unit/spark/source/test_change_feed.py",
     ),
     (
         "cassandra-notes-of-any-attempt",

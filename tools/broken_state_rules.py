@@ -5,7 +5,7 @@ from __future__ import annotations
 Rule = tuple[str, str, str, str, str, str]
 """Its name, what it breaks, the file, the text there, the text instead, the tests that should notice."""
 
-STATE_CACHE = "tests/unit/test_state_cache.py"
+STATE_CACHE = "tests/unit/sinks/cache/test_cache.py"
 
 RULES: list[Rule] = [
     (
@@ -14,7 +14,7 @@ RULES: list[Rule] = [
         "sinks/rules/layout.py",
         "    return stored.value if at_us < stored.expiry_us else None\n",
         '    return stored.value if __import__("time").time_ns() // 1000 < stored.expiry_us else None\n',
-        "tests/unit/test_ttl.py",
+        "tests/unit/wal/staging/test_expiry.py",
     ),
     (
         "expire-a-row-alone",
@@ -30,7 +30,7 @@ RULES: list[Rule] = [
         "committers/barrier.py",
         "max(now, state.decided_at_us + 1, coordinator.begun_us + 1, attempted_us)",
         "max(now, state.decided_at_us + 1, coordinator.begun_us + 1)",
-        "tests/unit/test_ttl.py",
+        "tests/unit/wal/staging/test_expiry.py",
     ),
     (
         "redis-expire-without-floor",
@@ -94,7 +94,7 @@ RULES: list[Rule] = [
         "sinks/cache/runs.py",
         "first, last = max(piece.first, run.low), min(piece.last, run.end - 1)",
         "first, last = piece.first, piece.last",
-        "tests/unit/test_state_runs.py",
+        "tests/unit/sinks/cache/test_runs.py",
     ),
     (
         "state-cache-by-hash-alone",
@@ -102,7 +102,7 @@ RULES: list[Rule] = [
         "sinks/cache/lookup.py",
         "        same = equal.to_numpy(zero_copy_only=False)\n",
         "        same = np.ones(len(equal), bool)\n",
-        "tests/unit/test_state_runs.py",
+        "tests/unit/sinks/cache/test_runs.py",
     ),
     (
         "state-cache-damaged",
@@ -110,7 +110,7 @@ RULES: list[Rule] = [
         "sinks/cache/pieces.py",
         "            if xxhash.xxh3_64_hexdigest(view) != ref.checksum:\n",
         "            if False:\n",
-        "tests/unit/test_state_runs.py",
+        "tests/unit/sinks/cache/test_runs.py",
     ),
     (
         "state-cache-under-anothers-name",
@@ -126,7 +126,7 @@ RULES: list[Rule] = [
         "spark/state/read.py",
         "rows.slice(at, self._rows), 0",
         "rows.slice(at), 0",
-        "tests/unit/test_staging_memory.py",
+        "tests/unit/spark/test_staging_memory.py",
     ),
     (
         "local-share-begins-too-early",
@@ -134,7 +134,7 @@ RULES: list[Rule] = [
         "spark/state/redistribution.py",
         "    first = index * size + min(index, larger)\n",
         "    first = index * size\n",
-        "tests/unit/test_redistribution.py",
+        "tests/unit/spark/state/test_redistribution.py",
     ),
     (
         "local-lost-instances-stay",
@@ -142,7 +142,7 @@ RULES: list[Rule] = [
         "spark/state/local_state.py",
         "    for old in range(index, before, after):\n",
         "    for old in range(index, min(index + 1, before), after):\n",
-        "tests/unit/test_local_state.py",
+        "tests/unit/spark/state/test_local_state.py",
     ),
     (
         "local-split-is-believed",
@@ -150,7 +150,7 @@ RULES: list[Rule] = [
         "spark/state/local_state.py",
         "    if list(shares) != list(again):\n",
         "    if not shares:\n",
-        "tests/unit/test_local_state.py",
+        "tests/unit/spark/state/test_local_state.py",
     ),
     (
         "local-missing-is-empty",
@@ -158,7 +158,7 @@ RULES: list[Rule] = [
         "spark/state/local_state.py",
         "        if first is None and work.starts[1] >= 0:",
         "        if first is None and work.starts[1] < -1:",
-        "tests/unit/test_local_state.py",
+        "tests/unit/spark/state/test_local_state.py",
     ),
     (
         "local-no-marks",
@@ -166,7 +166,7 @@ RULES: list[Rule] = [
         "spark/state/local_state.py",
         '    yield made.marks(f"local state {work.name}/{index}", work.parallelism, work.spec.key_groups)\n',
         "",
-        "tests/unit/test_local_state.py",
+        "tests/unit/spark/state/test_local_state.py",
     ),
     (
         "driver-uses-a-part",
@@ -182,7 +182,7 @@ RULES: list[Rule] = [
         "wal/staging/last_per_key.py",
         "        if rows[name].null_count:\n",
         "        if False:\n",
-        "tests/unit/test_settle.py",
+        "tests/unit/wal/staging/test_last_per_key.py",
     ),
     (
         "any-change-of-a-key-wins",
@@ -190,7 +190,7 @@ RULES: list[Rule] = [
         "wal/staging/last_per_key.py",
         "    if not len(alike):\n",
         "    if len(alike):\n",
-        "tests/unit/test_settle.py",
+        "tests/unit/wal/staging/test_last_per_key.py",
     ),
     (
         "a-place-ends-with-its-batch",
@@ -198,6 +198,6 @@ RULES: list[Rule] = [
         "wal/staging/last_per_key.py",
         "        start = int(np.searchsorted(places, places[-1]))\n",
         "        start = len(places) - 1\n",
-        "tests/unit/test_settle.py",
+        "tests/unit/wal/staging/test_last_per_key.py",
     ),
 ]

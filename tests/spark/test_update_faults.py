@@ -43,7 +43,7 @@ FAULTS = {
     ),
     "never returns": (forever, FunctionError, "forever did not return within function_deadline_s, 5 s"),
 }
-"""Through Spark; what else a function may do wrong is in tests/unit/test_keyed_update.py."""
+"""Through Spark; what else a function may do wrong is in tests/unit/spark/state/test_update.py."""
 
 
 @pytest.fixture

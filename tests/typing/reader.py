@@ -1,4 +1,4 @@
-"""The public API as a reader's code, for the type checker; ``tests/unit/test_public_types.py`` runs it.
+"""The public API as a reader's code, for the type checker; ``tests/repo/test_public_types.py`` runs it.
 
 A wrong use carries the error it must give: with none, mypy calls the comment unused.
 """

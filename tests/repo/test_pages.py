@@ -1,6 +1,6 @@
 """The examples on README.md and the pages of docs/: they compile, and name what there is.
 
-A block behind ``<!-- runs in tests/unit/test_pages.py -->`` is run here, on SQLite. Others run elsewhere:
+A block behind ``<!-- runs in tests/repo/test_pages.py -->`` is run here, on SQLite. Others run elsewhere:
 README's first in tests/spark/test_readme.py, docs/state.md's in tests/spark/test_state_page.py.
 """
 
@@ -29,7 +29,7 @@ from tidegate.torture.history.files import Recorder
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-RUNS = "<!-- runs in tests/unit/test_pages.py -->"
+RUNS = "<!-- runs in tests/repo/test_pages.py -->"
 
 
 def blocks():

@@ -39,7 +39,7 @@ from tidegate.testing.faulty import Call, FaultyLog, FaultyStore
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import StateReads
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_S = 60.0
 PHASES = ["stage", "manifest", "decide", "apply", "publish"]
 

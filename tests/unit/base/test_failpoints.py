@@ -14,7 +14,7 @@ import pytest
 from tidegate.base import failpoints
 from tidegate.base.failpoints import NAMES, FailpointError, arm, hit
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)

@@ -251,6 +251,13 @@ def test_no_file_imports_a_literal_folder():
         assert not roots & {*FOLDERS, "src"}, shown(path)
 
 
+def test_unit_tests_are_in_folders_named_after_the_code():
+    homes = [ROOT / "src" / "tidegate", ROOT]
+    for folder in (path for path in (ROOT / "tests" / "unit").rglob("*") if any(path.glob("test_*.py"))):
+        inside = folder.relative_to(ROOT / "tests" / "unit")
+        assert any((home / inside).is_dir() for home in homes), f"{inside}: there is no code of that name"
+
+
 def test_pyproject_lists_every_folder_that_holds_python_files():
     subprocess.run([sys.executable, "tools/packages.py", "--check"], cwd=ROOT, check=True)
 

@@ -22,7 +22,7 @@ from tidegate.options import Options
 from tidegate.testing.example import BATCHES, LINEAGE, Example, write_flights
 from tidegate.wal.record import Decided, decode_record
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NEW = "0e9d3f5c-9f2e-4f3f-8a63-7a0f7a2c9a10"
 
 

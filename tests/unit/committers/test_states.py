@@ -20,7 +20,7 @@ from tidegate.committers.states import (
 from tidegate.sinks.records import Pointer
 from tidegate.wal.record import Folded, LoadOrigin, VersionFact
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_every_state_has_its_events_and_its_action() -> None:

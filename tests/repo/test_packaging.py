@@ -16,7 +16,7 @@ import pytest
 # One worker builds and the others do not build again.
 pytestmark = pytest.mark.xdist_group("packaging")
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ["src", "wal", "committers", "sinks", "spark", "examples", "deploy", "docs"]
 FILES = [
     "pyproject.toml",

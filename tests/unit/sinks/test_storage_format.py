@@ -11,7 +11,7 @@ import pytest
 from tidegate.base.names import escape
 from tidegate.keys.groups import encode_key, key_group
 
-PAGE = (Path(__file__).parents[2] / "docs" / "storage-format.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "storage-format.md").read_text()
 
 
 @pytest.mark.parametrize("name", ["flights", "Daily.Top-10", "a_b", "a.b", "A.b"])

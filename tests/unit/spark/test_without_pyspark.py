@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SPARK = Path(__file__).resolve().parents[2] / "spark"
+SPARK = Path(__file__).resolve().parents[3] / "spark"
 SAID = "No pyspark is imported here"
 WITHOUT = sorted(
     {

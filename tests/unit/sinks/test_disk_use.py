@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tidegate.options import Options
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "bench_disk_flat.py"
+SCRIPT = Path(__file__).parents[3] / "benchmarks" / "bench_disk_flat.py"
 
 
 def test_disk_use_is_bounded(tmp_path, monkeypatch):
