@@ -1,4 +1,4 @@
-"""Catching up with a decision log, also when it was cut behind the place where the reader stood."""
+"""Catch-up with a decision log, including one that was trimmed past the reader's position."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tidegate.wal.log import Log
 
 
 def catch_up(view: View, log: Log) -> View:
-    """The view after every record that is there by now, however long the reader slept.
+    """Return the view after every record that the log has now, however old ``view`` is.
 
-    It reads on where the view ended. When the records there were trimmed meanwhile, the log
-    starts with a Summary of all of them and is folded anew from it; void records that were
-    trimmed are then no longer counted.
+    Reading resumes where the view ended. When the records there have been trimmed, the log starts
+    with a Summary of all of them, and is folded from that Summary from scratch. Void records that
+    were trimmed are then no longer counted.
 
-    WalGapError: the log ends before the view does, or is another one. Otherwise as
+    Raises: WalGapError when the log ends before the view does, or is another log. Otherwise as
     ``Log.decisions`` and ``fold_all``.
     """
     try:
@@ -29,7 +29,7 @@ def catch_up(view: View, log: Log) -> View:
 
 
 def _goes_on(fresh: View, view: View) -> bool:
-    """Whether ``fresh`` is a later view of the same log: nothing in it ever goes back."""
+    """Return whether ``fresh`` is a later view of the same log: no field of a view ever decreases."""
     now, then = fresh.state, view.state
     return (
         now is not None

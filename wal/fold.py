@@ -1,9 +1,9 @@
 """The one pure function from the decision log to its state.
 
-Every reader of the log uses it: a log only iterates records. ``why_void`` is the column
-"valid iff" of docs/protocol.md, ``_effect`` its column "effect". A void record is counted and
-changes nothing, nor does a Summary. Validity depends only on the records before: what is read
-as valid once is valid for every reader, for ever.
+Every reader of the log uses it: a log only iterates records. ``why_void`` is the column "valid if
+and only if" of docs/protocol.md, ``_effect`` its column "effect". A void record is counted and
+changes nothing. A Summary changes nothing either. Validity depends only on the records before: a
+record that one reader finds valid is valid for every reader, permanently.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from tidegate.wal.record import (
 )
 
 RECENT_MAX = 1_000
-"""Facts (and so fingerprints) are kept of so many versions."""
+"""The number of latest versions whose facts (and so fingerprints) are kept."""
 SUMMARIES_MAX = 1_000
-"""A view remembers the places of so many Summaries."""
+"""The number of latest Summaries whose positions a view keeps."""
 
 
 class Entry(NamedTuple):
-    """One record as a log iterates it: its position, the next one's, its bytes."""
+    """One record as a log iterates it: its position, the next record's position, its bytes."""
 
     position: int
     next_position: int
@@ -51,10 +51,10 @@ class Entry(NamedTuple):
 
 
 class SummaryPlace(NamedTuple):
-    """Where a valid Summary stands, and what is decided before it: a log may be cut there.
+    """The position of a valid Summary and what is decided before it: a log may be cut there.
 
-    ``version`` is the last one decided before it, ``decided_at_us`` that version's time, and
-    ``digest`` the digest of the fold, which a Summary does not move.
+    ``version`` is the last version decided before it, ``decided_at_us`` that version's time, and
+    ``digest`` the digest of the fold, which a Summary does not change.
     """
 
     position: int
@@ -64,9 +64,10 @@ class SummaryPlace(NamedTuple):
 
 
 class View(NamedTuple):
-    """A reader's place in the decision log: the state folded so far, and where to read on.
+    """A reader's progress in the decision log: the state folded so far, and the position to resume at.
 
-    ``summaries`` are the valid Summaries met on the way, oldest first, at most the last 1,000.
+    ``summaries`` are the valid Summaries among the records read, oldest first, at most the last
+    1,000.
     """
 
     state: Folded | None = None
@@ -77,10 +78,10 @@ class View(NamedTuple):
 
 
 def fold_all(view: View, entries: Iterable[Entry], where: str = "decision log") -> View:
-    """The view after these entries.
+    """Return the view after these entries.
 
-    CorruptError or ConfigError: a record cannot be read. CorruptError also when the first
-    record of all cannot start a log: what stands before the rest is not known (I10).
+    Raises: CorruptError or ConfigError when a record cannot be read. CorruptError also when the
+    very first record cannot start a log: the records before it are unknown (I10).
     """
     for entry in entries:
         record = decode_record(entry.content, f"{where}, position {entry.position}")
@@ -107,11 +108,11 @@ def fold_all(view: View, entries: Iterable[Entry], where: str = "decision log") 
 
 
 def fold(state: Folded | None, record: AnyRecord, content: bytes | None = None) -> Folded | None:
-    """The state after one more record; the same state when the record is void.
+    """Return the state after one more record, or the same state when the record is void.
 
-    A Summary says only what the state says, so it changes nothing, the digest included: lost,
-    late or twice, it can make no other record void, and a log that starts with it gives the
-    same state as the whole one.
+    A Summary only repeats the state, so it changes nothing, the digest included. Lost, late or
+    duplicated, it makes no other record void, and a log that starts with it folds to the same state
+    as the whole log.
     """
     if why_void(state, record) is not None:
         return state
@@ -122,7 +123,7 @@ def fold(state: Folded | None, record: AnyRecord, content: bytes | None = None) 
 
 
 def why_void(state: Folded | None, record: AnyRecord) -> str | None:
-    """Why the record is void after ``state``, or None when it is valid."""
+    """Return why the record is void after ``state``, or None when it is valid."""
     if state is None:
         return _why_not_first(record)
     if record.namespace != state.namespace:
@@ -149,7 +150,7 @@ def why_void(state: Folded | None, record: AnyRecord) -> str | None:
 
 
 def _why_not_first(record: AnyRecord) -> str | None:
-    """A log starts with Genesis or, when it was cut, with a Summary that is one state's in itself."""
+    """A log starts with Genesis or, after a cut, with a Summary of a consistent state."""
     if isinstance(record, Genesis):
         return None
     if not isinstance(record, Summary):
@@ -252,7 +253,7 @@ def _decide(state: Folded, record: Decided, digest: str) -> Folded:
 
 
 def once_key(origin: Origin) -> str:
-    """How an origin that may be decided only once stands in the state."""
+    """Return the entry of ``once`` for an origin that may be decided only once."""
     match origin:
         case LoadOrigin(token=token):
             return f"load:{token}"
@@ -263,17 +264,17 @@ def once_key(origin: Origin) -> str:
             raise ValueError(msg)
 
 
-# -- questions to the state -------------------------------------------------------------------
+# -- queries ----------------------------------------------------------------------------------
 
 
 def fact_of(state: Folded, version: int) -> VersionFact | None:
-    """The fact of a version, if it is among the recent ones."""
+    """Return the fact of a version, if it is among the recent ones."""
     index = version - (state.recent[0].version if state.recent else 1)
     return state.recent[index] if 0 <= index < len(state.recent) else None
 
 
 def decided_for(state: Folded, origin: Origin) -> VersionFact | None:
-    """Which attempt the fold gives for this origin (append rule 3), if any."""
+    """Return the attempt that the fold gives for this origin (append rule 3), if any."""
     for fact in reversed(state.recent):
         if same_barrier(fact.origin, origin):
             return fact
@@ -281,7 +282,7 @@ def decided_for(state: Folded, origin: Origin) -> VersionFact | None:
 
 
 def same_barrier(one: Origin, other: Origin) -> bool:
-    """Whether two origins are the same barrier; fingerprints may differ (see ``replay_of``)."""
+    """Return whether two origins are the same barrier. Fingerprints may differ (see ``replay_of``)."""
     if isinstance(one, BatchOrigin) and isinstance(other, BatchOrigin):
         return (one.lineage, one.generation, one.batch_id) == (
             other.lineage,
@@ -292,11 +293,11 @@ def same_barrier(one: Origin, other: Origin) -> bool:
 
 
 def replay_of(state: Folded, origin: BatchOrigin) -> VersionFact | None:
-    """The version that this batch already made, or None when the batch is new.
+    """Return the version that this batch already made, or None when the batch is new.
 
-    LineageError: the batch is not new, and it is not the one that was decided either: other
-    source offsets (a checkpoint restored from an older copy was replanned), or from before
-    the facts that are kept.
+    Raises: LineageError when the batch is neither new nor the one that was decided. Either its
+    source offsets differ (a checkpoint restored from an older copy was planned again), or it is
+    older than the facts that are kept.
     """
     if state.last_batch is None or origin.generation > state.last_batch[0]:
         return _still_held(state, origin)
@@ -326,9 +327,10 @@ def replay_of(state: Folded, origin: BatchOrigin) -> VersionFact | None:
 
 
 def _still_held(state: Folded, origin: BatchOrigin) -> VersionFact | None:
-    """The first batch after a Rewound: the version that holds it, when the restored state still does (I2).
+    """Return, for the first batch after a Rewound, the version that made it, if the restored state
+    has it (I2).
 
-    LineageError: the state holds it, but not from these source offsets, or from before the facts.
+    Raises: LineageError when the state has it from other source offsets, or from before the facts.
     """
     kept = last_batch_within(state, state.last_version, origin.lineage)
     if kept is None or origin.batch_id > kept.batch_id:
@@ -358,9 +360,10 @@ def _still_held(state: Folded, origin: BatchOrigin) -> VersionFact | None:
 
 
 def last_batch_within(state: Folded, version: int, lineage: str | None = None) -> BatchOrigin | None:
-    """The last batch (of a lineage) whose changes a version holds: restored versions hold what theirs held.
+    """Return the last batch (of a lineage) whose changes a version holds.
 
-    None: there is none among the facts that are kept.
+    A restored version holds the changes of the version that it restores. None: no such batch is
+    among the facts that are kept.
     """
     at = version
     while (fact := fact_of(state, at)) is not None:

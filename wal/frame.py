@@ -8,9 +8,9 @@ A frame's bytes (published in docs/storage-format.md)::
     n bytes  header, MessagePack: FrameHeader
     n bytes  one Arrow IPC stream with one record batch: key binary, value binary
 
-Rows are sorted by key group, then table, then key bytes; a key stands in it once. ``value``
-is the stored value with its flags byte (``sinks/rules/layout.py``), so that an apply copies it as
-it is. The header's index names the runs of rows per key group and table.
+Rows are sorted by key group, then table, then key bytes, and each key occurs once. ``value`` is the
+stored value with its flags byte (``sinks/rules/layout.py``): an apply copies it unchanged. The
+header's index lists the runs of rows per key group and table.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ HEADER_AT = len(MAGIC) + CHECKSUM_BYTES
 BODY_AT = HEADER_AT + 4
 HEADER_BYTES_MAX = 16 * 1024 * 1024
 HEADER_SLOT, COMPRESSION_SLOT = 2, 3
-"""The header of Arrow's Message, and the compression of its RecordBatch (Message.fbs)."""
+"""Slots in Arrow's flatbuffers (Message.fbs): the header of a Message, the compression of a RecordBatch."""
 
 
 class FrameHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a frame says of itself. Lists are per run, in row order; tables index ``names``."""
+    """A frame's own description. The lists have one entry per run, in row order; tables index ``names``."""
 
     namespace: str
     attempt: str
@@ -57,7 +57,7 @@ class Run(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """What a store applies at once: runs of one frame; ``ordinal`` is the frame's in its version."""
+    """The unit of an apply: runs of one frame. ``ordinal`` is the frame's number in its version."""
 
     ordinal: int
     runs: list[Run]
@@ -68,7 +68,7 @@ _decoder = msgpack_decoder(FrameHeader)
 
 
 def encode_frame(header: FrameHeader, keys: Any, values: Any) -> bytes:
-    """The frame's bytes. ``keys`` and ``values``: Arrow binary arrays of equal length, no nulls."""
+    """Encode a frame. ``keys`` and ``values``: Arrow binary arrays of equal length, no nulls."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA) as writer:
         writer.write_batch(pa.record_batch([keys, values], schema=SCHEMA))
@@ -78,16 +78,16 @@ def encode_frame(header: FrameHeader, keys: Any, values: Any) -> bytes:
 
 
 def frame_ref(address: str, content: bytes, header: FrameHeader) -> FrameRef:
-    """The receipt for a frame that is durable at ``address``."""
+    """Return the reference to a frame that is durable at ``address``."""
     stamp = content[len(MAGIC) : HEADER_AT].hex()
     return FrameRef(address, len(content), stamp, header.groups, header.tables, header.rows)
 
 
 def decode_frame(content: bytes, expected: FrameRef, attempt: str, where: str) -> list[Run]:
-    """The runs of a frame, checked against what the manifest says of it.
+    """Decode a frame's runs and check them against the manifest's entry ``expected``.
 
-    CorruptError: length, checksum, attempt or index differ, or the Arrow data is not sound;
-    the message names ``where``. Declared sizes are checked before anything is allocated.
+    Raises: CorruptError when length, checksum, attempt or index differ, or the Arrow data is not
+    sound; the message names ``where``. Declared sizes are checked before anything is allocated.
     """
 
     def refuse(why: str) -> CorruptError:
@@ -123,7 +123,7 @@ def decode_frame(content: bytes, expected: FrameRef, attempt: str, where: str) -
 
 
 def _is_index(header: FrameHeader) -> bool:
-    """Whether the header's lists describe runs at all: equally long, no run empty, tables with a name."""
+    """Return whether the header's lists describe runs: equally long, no run empty, every table named."""
     return (
         len(header.groups) == len(header.tables) == len(header.rows)
         and all(rows > 0 for rows in header.rows)
@@ -132,7 +132,7 @@ def _is_index(header: FrameHeader) -> bool:
 
 
 def _compressed(body: Any) -> bool:
-    """Whether a record batch of the stream is compressed, by its metadata alone (a flatbuffer)."""
+    """Return whether a record batch of the stream is compressed, by its metadata alone (a flatbuffer)."""
     messages = pa.ipc.MessageReader.open_stream(body)
     return any(
         _has_compression(message.metadata.to_pybytes())
@@ -147,7 +147,7 @@ def _has_compression(metadata: bytes) -> bool:
         return found
 
     def field(table: int, slot: int) -> int:
-        """Where a field of a table is; 0: the table has none."""
+        """Return the offset of a table's field, or 0 when the table does not have it."""
         fields = table - number("<i", table)
         at = 4 + 2 * slot
         offset = number("<H", fields + at) if at < number("<H", fields) else 0

@@ -1,7 +1,8 @@
 """The manifest: all acks of the winning attempt, everything an apply needs to know; its bytes.
 
-``TGM1``, 8 bytes XXH3-64 of what follows, big-endian, then MessagePack (published in docs/storage-format.md).
-A Decided record names it by its address and digest. Plain data: reading it never runs code, whoever wrote it.
+``TGM1``, 8 bytes XXH3-64 of what follows, big-endian, then MessagePack (published in
+docs/storage-format.md). A Decided record names it by its address and digest. It is plain data:
+reading it never runs code, even if an attacker wrote it.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from tidegate.wal.record import (
 
 MANIFEST_MAGIC = b"TGM1"
 ROW_BYTES_MIN = 8
-"""A row takes more than that in a frame: Arrow keeps two offsets of 4 bytes for it."""
+"""Each row takes more bytes than this in a frame: Arrow keeps two offsets of 4 bytes for it."""
 
 
 class RowRange(msgspec.Struct, frozen=True):
-    """Where changes of one table in one key group lie: rows ``first`` to ``end`` - 1 of one frame.
+    """The rows of one table in one key group: rows ``first`` to ``end`` - 1 of one frame.
 
     ``topology``, ``component`` and ``instance`` (its task's number) name the task that staged them.
     """
@@ -48,7 +49,7 @@ class RowRange(msgspec.Struct, frozen=True):
 
 
 class Component(msgspec.Struct, frozen=True):
-    """One parallel step of the topology: its parallelism, and the frames of each instance, 0 to that - 1."""
+    """One parallel step of the topology: its parallelism, and the frames of each instance from 0 on."""
 
     parallelism: Count
     instances: dict[str, tuple[FrameRef, ...]]
@@ -57,8 +58,8 @@ class Component(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """All acks of the winning attempt: everything an apply needs to know.
 
-    ``topology -> component -> instance -> frames``; ``tables`` are in index order,
-    ``schemas`` by schema id.
+    ``topology -> component -> instance -> frames``; ``tables`` are in index order, ``schemas`` by
+    schema id.
     """
 
     namespace: str
@@ -72,13 +73,14 @@ class Manifest(msgspec.Struct, frozen=True):
     source_offsets: str
 
     def frames(self) -> list[FrameRef]:
-        """All frames; a frame's place in this list is its ordinal within the version."""
+        """Return all frames. A frame's index in this list is its ordinal within the version."""
         return [frame for *_, frame in self.placed()]
 
     def row_ranges(self) -> dict[int, list[RowRange]]:
-        """For each key group that the version touches, which rows of which frames hold its changes.
+        """Return, per key group that the version touches, the ranges of rows that hold its changes.
 
-        In the order of ``frames`` and of their rows, which is that of the changes.
+        The ranges are in the order of ``frames`` and of their rows, which is the order of the
+        changes.
         """
         ranges: dict[int, list[RowRange]] = {}
         for topology, component, instance, frame in self.placed():
@@ -90,7 +92,7 @@ class Manifest(msgspec.Struct, frozen=True):
         return ranges
 
     def placed(self) -> Iterator[tuple[str, str, int, FrameRef]]:
-        """(topology, component, instance, frame) of every frame, in the order of ``frames``."""
+        """Yield (topology, component, instance, frame) of every frame, in the order of ``frames``."""
         for topology, components in sorted(self.topology.items()):
             for name, component in sorted(components.items()):
                 for instance, frames in sorted((int(i), f) for i, f in component.instances.items()):
@@ -98,7 +100,7 @@ class Manifest(msgspec.Struct, frozen=True):
                         yield topology, name, instance, frame
 
     def changes(self) -> dict[str, int]:
-        """Changes per table."""
+        """Count the changes per table."""
         changes = dict.fromkeys(self.tables, 0)
         for frame in self.frames():
             for table, rows in zip(frame.tables, frame.rows, strict=True):
@@ -106,7 +108,7 @@ class Manifest(msgspec.Struct, frozen=True):
         return changes
 
     def counts(self) -> dict[int, dict[str, int]]:
-        """Changes per key group and table: what each seal must find."""
+        """Count the changes per key group and table: what each seal must find."""
         counts: dict[int, dict[str, int]] = {}
         for frame in self.frames():
             for group, table, rows in zip(frame.groups, frame.tables, frame.rows, strict=True):
@@ -121,9 +123,9 @@ _decoder = msgpack_decoder(Manifest)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The manifest's bytes, as they are staged.
+    """Return the manifest's bytes, as they are staged.
 
-    TidegateError: it is one that nobody could apply. Nothing is decided from it.
+    Raises: TidegateError when the manifest could not be applied. Nothing is decided from it.
     """
     if why := _impossible(manifest):
         msg = f"the manifest of version {manifest.version} cannot be right: {why}; nothing was decided"
@@ -133,15 +135,16 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def manifest_digest(content: bytes) -> str:
-    """BLAKE2b-128 of the manifest's bytes, hex: what Decided names it by."""
+    """Return BLAKE2b-128 of the manifest's bytes, hex: the digest by which Decided names it."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def decode_manifest(content: bytes, digest: str, where: str) -> Manifest:
-    """The manifest in the bytes; ``where`` names their place for messages.
+    """Decode a manifest; ``where`` names the bytes' location in messages.
 
-    CorruptError: they are not the ones that ``digest`` names, or say what no writer puts there: what is
-    returned can be listed, planned and applied. ConfigError: a newer release wrote it.
+    A manifest that is returned can be listed, planned and applied. Raises: CorruptError, the bytes
+    are not those that ``digest`` names, or their content is one that no writer produces;
+    ConfigError, a newer release wrote it.
     """
     if manifest_digest(content) != digest:
         msg = f"{where}: these {len(content)} bytes are not the manifest {digest} that was decided"
@@ -166,7 +169,7 @@ def decode_manifest(content: bytes, digest: str, where: str) -> Manifest:
 
 
 def _impossible(manifest: Manifest) -> str:
-    """Why no writer makes such a manifest, or ''; every question to it, and every apply, needs that."""
+    """Return why no writer makes such a manifest, or ''. Queries and applies rely on this check."""
     if len(set(manifest.tables)) < len(manifest.tables):
         return "it names a table twice"
     for name in manifest.tables:
@@ -196,7 +199,7 @@ def _impossible(manifest: Manifest) -> str:
 
 
 def _impossible_frame(frame: FrameRef, tables: int, key_groups: int) -> str:
-    """Why a frame cannot be as its entry says, or ''."""
+    """Return why a frame cannot be as its entry describes, or ''."""
     if not len(frame.groups) == len(frame.tables) == len(frame.rows):
         return (
             f"has {len(frame.groups)} key groups, {len(frame.tables)} tables and {len(frame.rows)} counts"

@@ -1,8 +1,8 @@
 """The reference log: one process, bytes in memory. Start reading here.
 
-Everything ``wal/log.py`` promises, in the least code: the decision log is a list, the
-change-log a dict of lists, one lock makes both atomic. A position counts records from the
-first one ever; an address is ``<segment>:<index>``. "Durable" means: for as long as the process lives.
+It implements the whole of ``wal/log.py`` in the least code. The decision log is a list, the
+change-log a dict of lists, and one lock makes both atomic. A position counts records from the first
+one ever; an address is ``<segment>:<index>``. "Durable" means: as long as the process lives.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SEGMENT = re.compile(r"[a-z0-9-]+")
 
 
 class _Content:
-    """What one log holds; every instance of the same name shares it."""
+    """The content of one log, shared by every instance of the same name."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.created = False
         self.first = 0
-        """The position of ``records[0]``: so many were trimmed."""
+        """The position of ``records[0]``, which is the number of trimmed records."""
         self.records: list[bytes] = []
         self.segments: dict[str, list[bytes]] = {}
         self.staged_at_us: dict[str, int] = {}
@@ -60,7 +60,7 @@ class MemoryLog(Log):
     def decisions(self, position: int = 0) -> Iterator[Entry]:
         with self._content.lock:
             first, records = self._content.first, self._content.records
-            end = first + len(records)  # the end as it was found; this list only ever grows
+            end = first + len(records)  # the end at the time of the call; this list only ever grows
         if not position:
             position = first
         if not first <= position <= end:
@@ -100,7 +100,7 @@ class MemoryLog(Log):
                 msg = f"{self.where}: there is no record at position {position} to cut in front of"
                 raise WalGapError(msg)
             if count > 0:
-                # A new list: whoever iterates the old one goes on with the log as it was.
+                # A new list: an iteration of the old one continues with the log as it was.
                 self._content.records = self._content.records[count:]
                 self._content.first = position
 
@@ -124,13 +124,13 @@ class MemoryLog(Log):
     def drop(self) -> bool:
         with self._content.lock:
             there = self._content.created
-            # New lists: whoever iterates the old ones goes on with the log as it was.
+            # New lists: an iteration of the old ones continues with the log as it was.
             self._content.created, self._content.first = False, 0
             self._content.records, self._content.segments, self._content.staged_at_us = [], {}, {}
         return there
 
     def close(self) -> None:
-        """Nothing to release: the content belongs to the process."""
+        """Release nothing: the content belongs to the process."""
 
     def _parse(self, address: str) -> tuple[str, int]:
         match = ADDRESS.fullmatch(address)
@@ -146,6 +146,6 @@ class MemoryLog(Log):
 
 
 def forget(name: str) -> None:
-    """Drop every log of this name; instances that are still held keep what they see."""
+    """Drop every log of this name; existing instances keep their content."""
     for key in [key for key in list(_contents) if key[0] == name]:
         _contents.pop(key, None)

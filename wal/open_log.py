@@ -1,4 +1,4 @@
-"""From a URL to a log. Each backend is imported only when it is asked for."""
+"""Logs by URL. Each backend is imported only when it is requested."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SCHEMES = {"memory": "memory://name", "file": "file:///path", "kafka": "kafka://
 
 
 def open_log(url: str, namespace: str, options: Mapping[str, Any] | None = None) -> Log:
-    """The log at this URL for this namespace. Touches nothing yet: see ``Log.create``.
+    """Return the log at this URL for this namespace. Touches nothing yet: see ``Log.create``.
 
-    ConfigError: the URL, the namespace or an option does not fit.
+    Raises: ConfigError when the URL, the namespace or an option does not fit.
     """
     scheme = url.partition("://")[0] if "://" in url else ""
     given = dict(options or {})
@@ -82,10 +82,10 @@ _shared: dict[tuple[object, ...], Log] = {}
 
 
 def shared_log(url: str, namespace: str, uuid: str, options: Mapping[str, Any] | None = None) -> Log:
-    """This process's one log for these arguments; for tasks, whose process may live on (T13).
+    """Return this process's one log for these arguments; for tasks, whose process may live on (T13).
 
-    Keyed by the process id, so that nothing made before a fork is used after it, and by the
-    namespace's ``uuid``, so that nothing made for one that was dropped is. Never closed.
+    Cached by process id, so that no log made before a fork is used after it, and by the namespace's
+    ``uuid``, so that no log of a dropped namespace is used for its successor. Never closed.
     """
     wanted = tuple(sorted((name, repr(value)) for name, value in (options or {}).items()))
     key = (os.getpid(), url, namespace, uuid, wanted)

@@ -6,8 +6,9 @@ A record's bytes (published in docs/storage-format.md)::
     8 bytes  XXH3-64 of the body, big-endian
     n bytes  body: one JSON object; its field "kind" names the record
 
-Plain data: reading it never runs code, whoever wrote it. Fields whose type says so are bounded: what is out
-of its bounds cannot be read, so nobody behind has to ask (``wal/manifest.py`` has the manifests).
+Records are plain data: reading one never runs code, even if an attacker wrote it. The types of the
+fields bound their values: a value out of bounds cannot be decoded, so no later code has to check
+(``wal/manifest.py`` has the manifests).
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ FORMAT = 1
 DECIDED_BYTES_MAX = 64 * 1024
 """A Decided record is always one record of at most this size."""
 OFFSETS_BYTES_MAX = 16 * 1024
-"""Source offsets longer than this stand in the manifest only; the fingerprint stands for them."""
+"""Longer source offsets are only in the manifest; the fingerprint represents them in the record."""
 
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-"""What msgspec raises on hostile bytes: nested too deeply and not UTF-8 are not DecodeErrors (T49)."""
+"""The errors of msgspec on hostile bytes: too deep nesting and bad UTF-8 are not DecodeErrors (T49)."""
 
 CHECKSUM_BYTES = 8
 MEND = "restore the log from a copy, or import an export into a new namespace"
-"""What to do about a record or manifest that cannot be right, though its checksum fits."""
+"""The remedy for a record or manifest that cannot be right, though its checksum fits."""
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """A count, number or time (microseconds, to the year 2255): up to what JSON and Lua hold exactly."""
 KeyGroups: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=KEY_GROUPS_MAX)]
 TableName: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME.pattern}\Z")]
-"""Names become those of SQL tables, topics and keys: no other character ever comes out of a log (T49)."""
+"""Names become those of SQL tables, topics and keys: a log never yields any other character (T49)."""
 
 
-# -- where a version comes from ---------------------------------------------------------------
+# -- origins of versions ----------------------------------------------------------------------
 
 
 class BatchOrigin(msgspec.Struct, frozen=True, tag="batch", tag_field="from"):
@@ -68,7 +69,7 @@ class ImportOrigin(msgspec.Struct, frozen=True, tag="import", tag_field="from"):
 
 
 class RestoreOrigin(msgspec.Struct, frozen=True, tag="restore", tag_field="from"):
-    """An older version's content, brought back as a new version."""
+    """An older version's content, restored as a new version."""
 
     version: Count
 
@@ -80,7 +81,7 @@ Origin: TypeAlias = BatchOrigin | LoadOrigin | ImportOrigin | RestoreOrigin
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
-    """What every record carries.
+    """The fields of every record.
 
     ``prev_digest`` is the digest of the fold that the writer saw ('' for none).
     """
@@ -92,7 +93,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid
 
 
 class Genesis(Record, frozen=True, kw_only=True, tag="genesis"):
-    """The namespace starts: ``namespace`` is its uuid."""
+    """The start of a namespace, whose uuid is ``namespace``."""
 
     key_groups: KeyGroups
     name: str
@@ -100,7 +101,9 @@ class Genesis(Record, frozen=True, kw_only=True, tag="genesis"):
 
 
 class Open(Record, frozen=True, kw_only=True, tag="open"):
-    """A driver takes the namespace over at ``epoch``. ``lineage`` is the current one; None: none is set."""
+    """A driver's takeover of the namespace at ``epoch``. ``lineage`` is the current one, or None if
+    none is set.
+    """
 
     lineage: str | None
 
@@ -108,8 +111,8 @@ class Open(Record, frozen=True, kw_only=True, tag="open"):
 class TableAt(msgspec.Struct, frozen=True):
     """A table at a version: its schema, and the version at which it was last emptied (0: never).
 
-    ``expires`` is there and true from the first version on that gave the table's rows an expiry:
-    rows that have one may be left when the table has no time to live any more.
+    ``expires`` is set, and true, from the first version on that gave the table's rows an expiry:
+    rows with an expiry may remain after the table has lost its time to live.
     """
 
     schema_id: str
@@ -133,32 +136,32 @@ class Decided(Record, frozen=True, kw_only=True, tag="decided"):
 
 
 class Adopted(Record, frozen=True, kw_only=True, tag="adopted"):
-    """A new checkpoint takes over, on a person's word."""
+    """A takeover by a new checkpoint, at an operator's request."""
 
     lineage: str
 
 
 class Rewound(Record, frozen=True, kw_only=True, tag="rewound"):
-    """After a restore: the undone batches of this lineage may be replayed."""
+    """The permission, after a restore, to replay the undone batches of this lineage."""
 
     lineage: str
     generation: Count
 
 
 class StoreAdded(Record, frozen=True, kw_only=True, tag="store_added"):
-    """One more store follows this log."""
+    """The addition of a store that follows this log."""
 
     store: str
 
 
 class StoreRemoved(Record, frozen=True, kw_only=True, tag="store_removed"):
-    """A store no longer follows this log."""
+    """The removal of a store that followed this log."""
 
     store: str
 
 
 class VersionFact(msgspec.Struct, frozen=True):
-    """What the fold keeps of one decided version.
+    """The fold's entry for one decided version.
 
     ``digest`` is the digest of the fold just after its Decided; the store's pointer carries it.
     """
@@ -174,9 +177,9 @@ class VersionFact(msgspec.Struct, frozen=True):
 
 
 class Folded(msgspec.Struct, frozen=True):
-    """The state of the decision log: what ``wal/fold.py`` computes and a Summary holds.
+    """The state of the decision log: ``wal/fold.py`` computes it and a Summary holds it.
 
-    ``recent`` holds the facts of the last 1,000 versions, oldest first. ``batches`` holds, per
+    ``recent`` holds the facts of the last 1,000 versions, oldest first. ``batches`` holds, for each
     lineage that ever was the current one, (generation, batch_id) of its last decided batch.
     """
 
@@ -203,7 +206,7 @@ class Folded(msgspec.Struct, frozen=True):
 
 
 class Summary(Record, frozen=True, kw_only=True, tag="summary"):
-    """The folded state at its own place, so that opening costs what is recent."""
+    """The folded state at its own position, so that opening costs only the recent records."""
 
     state: Folded
 
@@ -226,14 +229,14 @@ KINDS = frozenset(
 
 
 def checksum(content: bytes | memoryview) -> bytes:
-    """XXH3-64 of the content, 8 bytes, big-endian."""
+    """Return XXH3-64 of the content, 8 bytes, big-endian."""
     return xxhash.xxh3_64_digest(content)
 
 
 def encode_record(record: AnyRecord) -> bytes:
-    """The record's bytes; the same record always gives the same bytes.
+    """Encode a record; the same record always gives the same bytes.
 
-    ConfigError: a Decided is larger than one log message may be (too many tables).
+    Raises: ConfigError when a Decided is larger than one log message may be (too many tables).
     """
     body = _json.encode(record)
     size = 1 + CHECKSUM_BYTES + len(body)
@@ -247,9 +250,9 @@ def encode_record(record: AnyRecord) -> bytes:
 
 
 def decode_record(content: bytes, where: str) -> AnyRecord:
-    """The record in the bytes; ``where`` names their place for messages.
+    """Decode a record; ``where`` names the bytes' location in messages.
 
-    CorruptError: the checksum or the body does not fit. ConfigError: a format or a kind of
+    Raises: CorruptError, the checksum or the body does not fit; ConfigError, a format or a kind of
     record that this release does not know (never ignored: a newer release wrote it).
     """
     if len(content) <= 1 + CHECKSUM_BYTES:
@@ -274,7 +277,7 @@ def decode_record(content: bytes, where: str) -> AnyRecord:
 
 
 def digest_after(digest: str, content: bytes) -> str:
-    """The digest of the fold after one more valid record: BLAKE2b-128 over both, hex."""
+    """Return the digest of the fold after one more valid record: BLAKE2b-128 over both, hex."""
     return hashlib.blake2b(digest.encode() + content, digest_size=16).hexdigest()
 
 
@@ -289,10 +292,10 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class TableSchema(msgspec.Struct, frozen=True):
-    """How a table's keys and values are encoded.
+    """The encoding of a table's keys and values.
 
-    ``value_format`` is ``json`` (an object of ``value`` columns) or ``bytes`` (one column as
-    it is).
+    ``value_format`` is ``json`` (an object of ``value`` columns) or ``bytes`` (one column,
+    unchanged).
     """
 
     key: tuple[Column, ...]
@@ -310,9 +313,9 @@ class TableSchema(msgspec.Struct, frozen=True):
 
 
 class FrameRef(msgspec.Struct, frozen=True, array_like=True):
-    """One durable frame: where it is, what it weighs, which runs it holds.
+    """One durable frame: its address, its size, the runs it holds.
 
-    ``groups[i], tables[i], rows[i]`` describe run i: so many changes of one table (an index
+    ``groups[i], tables[i], rows[i]`` describe run i: the number of changes of one table (an index
     into the manifest's tables) in one key group, in row order.
     """
 
@@ -329,16 +332,18 @@ class FrameRef(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a task refused a row: the error's class name and its message."""
+    """A task's refusal of a row: the error's class name and its message."""
 
     error: str
     message: str
 
 
 class StateReads(msgspec.Struct, frozen=True, array_like=True):
-    """How a task read its state: keys whose value its host's cache had, keys of which it knew that there
-    is none, keys that the store was asked for; the bytes it holds now, the seconds that reading took, and the
-    bytes that its host's cache has on disks.
+    """How a task read its state.
+
+    ``hits``: keys whose value was in its host's cache. ``absent``: keys that the cache knew not to
+    exist. ``misses``: keys that were read from the store. ``cache_bytes``: memory the cache takes
+    now. ``seconds``: time spent reading. ``disk_bytes``: what its host's cache has on disks.
     """
 
     hits: Count = 0
@@ -352,10 +357,10 @@ class StateReads(msgspec.Struct, frozen=True, array_like=True):
 class Ack(msgspec.Struct, frozen=True):
     """A task's receipt: everything it names is durable in the log.
 
-    With a ``refusal`` the task met a bad row; its frames are orphans. ``host`` is the location at
-    which it ran, ``executor`` who ran it, empty where that has no name. ``runs`` are the digests of
-    what tasks of an earlier stage made, by task, where rows came from one. ``given`` are the rows, and
-    their bytes, that the task was given.
+    With a ``refusal`` the task met a bad row, and its frames are orphans. ``host`` is the location
+    at which it ran, ``executor`` the executor, empty where it has no name. ``runs`` are digests of
+    the output of an earlier stage's tasks, by task, where rows came from one. ``given`` are the
+    number of the task's input rows, and their bytes.
     """
 
     attempt: str
@@ -376,12 +381,12 @@ _ack_decoder = msgpack_decoder(Ack)
 
 
 def encode_ack(ack: Ack) -> bytes:
-    """The ack's bytes, MessagePack: how it travels from a task to the driver."""
+    """Encode an ack as MessagePack, the form in which it travels from a task to the driver."""
     return _msgpack.encode(ack)
 
 
 def decode_ack(content: bytes) -> Ack:
-    """The inverse of ``encode_ack``. CorruptError: these bytes are no ack."""
+    """Decode an ack, inverting ``encode_ack``. Raises: CorruptError, these bytes are no ack."""
     try:
         return _ack_decoder.decode(content)
     except UNREADABLE as error:

@@ -1,4 +1,4 @@
-"""The first byte of a stored value, and of a value on its way through a batch: every flag, in one table.
+"""The first byte of a stored value, and of a value inside a batch: every flag, in one table.
 
 Stored, as published in docs/storage-format.md::
 
@@ -10,7 +10,8 @@ Stored, as published in docs/storage-format.md::
     x     EXPIRING_SEQUENCED    8 bytes expiry, 1 byte length, sequence, the value
     d     DELETE_SEQUENCED      1 byte length, sequence
 
-Transient flags never leave a batch: staging removes such rows, sets them aside, or refuses the batch.
+Transient flags never leave a batch: staging removes such rows, quarantines them, or refuses the
+batch.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ NOT_TEXT = b"~"
 NO_TIME = b"@"
 """From Spark: the value has a date or a time that Python cannot represent."""
 UNUSABLE = b"!"
-"""From Spark, in place of a value: a sequence or an operation is null, or the batch's own sum overflows."""
+"""From Spark, instead of a value: a sequence or an operation is null, or the batch's own sum overflows."""
 REFUSED = b"?"
-"""From a task, in place of a value: the user's function raised, and what it raised follows."""
+"""From a task, instead of a value: the user's function raised, and its error follows."""
 TRANSIENT = frozenset((NOT_TEXT, NO_TIME, UNUSABLE, REFUSED))
 
 VALUE_END = 2**31 - 1

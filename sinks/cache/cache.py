@@ -1,21 +1,22 @@
-"""The cache of state on a host: what its tasks read from the store and what they wrote, by version.
+"""The cache of state on a host: rows that its tasks read from the store or wrote, by version.
 
 The executors of a host share, per version and run of a task::
 
     <version>-<token>.index    a file: which pieces that run held for its key groups, oldest first, per table
-    <version>-<run>-<n>        pieces: rows, in memory or on a disk; see state_pieces.py, state_run.py
+    <version>-<run>-<n>        pieces: rows, in memory or on a disk; see pieces.py, runs.py
     <version>-<run>.read       a file: pieces with what a first stage read, for the task that keeps
 
-Both are written once and never changed. A task
+Files and pieces are written once and never changed. A task
 
-1. **opens**: of the indexes whose link holds at its base version (``sinks/cache/links.py``: the only rule) it
-   takes what they say of its own key groups; after a rescale several may serve it, or none;
-2. **reads**: keys that are in no piece are asked of the store, and kept;
-3. **keeps**: when its frames are durable in the log, it writes one more index, under its own link: what
-   it had, what it read, what it wrote. Whether that link ever holds, the decision log says.
+1. **opens**: from the indexes whose link holds at its base version (``sinks/cache/links.py``: the
+   only rule) it takes the entries of its own key groups; after a rescale several may serve it, or
+   none;
+2. **reads**: keys that are in no piece are read from the store, and kept;
+3. **keeps**: when its frames are durable in the log, it writes one more index, under its own link,
+   of what it had, read and wrote. The decision log determines whether that link ever holds.
 
-Then it deletes what no version needs. Nothing here is needed: whatever goes wrong in the folder, the
-task goes on without a cache, and says so once.
+Then it deletes what no version needs. Nothing here is needed: if anything fails in the folder, the
+task continues without a cache, and warns once.
 """
 
 from __future__ import annotations
@@ -50,42 +51,42 @@ logger = logging.getLogger("tidegate")
 
 FOLDER = "state"
 READ = ".read"
-"""How the names of files end by which a first stage hands over what it read."""
+"""The suffix of the files by which a first stage hands over what it read."""
 MAGIC = b"TGS2"
 CHECKSUM_BYTES = 8
 RUNS_MAX = 12
-"""So many runs of a table at most; they are all merged before there are more."""
+"""The most runs of a table; above that all are merged."""
 MEMORY_BYTES = 8 * 1024 * 1024
-"""So much of what is new stays in memory before it is written."""
+"""The most new bytes in memory before they are written."""
 PIECE_BYTES_MIN = 128 * 1024
 PIECES = 32
-"""The room has space for about so many pieces: what is given up, is given up piece by piece."""
+"""A task's room holds about this number of pieces: eviction is by piece."""
 
 TROUBLE = (OSError, CorruptError, pa.ArrowException)
-"""What a folder that is full, read-only, gone or damaged may raise."""
+"""The errors of a folder that is full, read-only, gone or damaged."""
 
 Ask = Callable[[Any], Any]
-"""Stored values, from the store, of the keys of these rows: null where there is none."""
+"""Returns stored values, from the store, of the keys of these rows: null where there is none."""
 
 
 class TableRuns(msgspec.Struct, frozen=True):
-    """What is held of one table, the oldest run first; ``start`` is the table's start, as it was then."""
+    """The cached runs of one table, the oldest first; ``start`` is the table's start at that time."""
 
     start: int
     runs: tuple[Run, ...]
 
 
 class Index(msgspec.Struct, frozen=True):
-    """What one run of a task held, of its key groups, at its version."""
+    """What one run of a task held at its version, of its key groups."""
 
     tables: dict[str, TableRuns]
 
 
 @dataclasses.dataclass
 class _Fresh:
-    """What this task got to know of a table: rows in memory, and runs written when they were many.
+    """New knowledge of this task about a table: rows in memory, and runs flushed when they were many.
 
-    ``crowded``: the oldest runs were given up again, since these alone are more than there is room for.
+    ``crowded``: the oldest of these runs were evicted, since the new ones alone exceed the room.
     """
 
     rows: list[Any] = dataclasses.field(default_factory=list)
@@ -98,7 +99,8 @@ class _Fresh:
 class _Table:
     """One table in this task: its start, the runs that hold at the base version, and what is new.
 
-    What was read holds at the base version, what was written after it: so the order is runs, read, written.
+    Rows that were read hold at the base version, rows that were written after it: so the order is
+    runs, read, written.
     """
 
     start: int
@@ -117,10 +119,11 @@ _decoder = msgpack_decoder(Index)
 
 @dataclasses.dataclass(frozen=True)
 class CacheSpec:
-    """What a task must know to use the cache. Plain data, travels to tasks.
+    """A task's parameters for the cache. Plain data that travels to tasks.
 
-    ``links`` are those that hold at ``base_version``, ``starts`` the tables' starts there. ``bytes_max``
-    is what all tasks of a host may keep together; with 0 the folder is not looked at.
+    ``links`` are those that hold at ``base_version``, ``starts`` the tables' starts there.
+    ``bytes_max`` is the most that all tasks of a host may keep together; with 0 the folder is not
+    used.
     """
 
     base_version: int
@@ -133,9 +136,9 @@ class CacheSpec:
 class StateCache:
     """One task's view of its host's cache, at its base version. For one thread.
 
-    No method raises for anything that is wrong with the folder. ``run`` names this run of the task:
-    no other has the same. ``reads`` are all tables that it may read: what it writes to one is kept
-    from the first row on, or what it read before would be taken for the last.
+    No method raises for the state of the folder. ``run`` is a unique name of this run of the task.
+    ``reads`` are all tables that it may read: its writes to them are kept from the first row on,
+    because otherwise an earlier read would be taken for the last value.
     """
 
     def __init__(
@@ -163,13 +166,13 @@ class StateCache:
 
     @property
     def counts(self) -> StateReads:
-        """What was read so far, and how many bytes are held."""
+        """The reads so far, and the bytes that are held."""
         held = sum(table.bytes for table in self._tables.values())
         return StateReads(self._hits, self._absent, self._misses, held, self._seconds)
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of the namespace's pieces that are on this host's disks."""
+        """Bytes of the namespace's pieces on this host's disks."""
         with contextlib.suppress(*TROUBLE):
             return 0 if self._folder is None else self._pieces.disk_bytes()
         return 0
@@ -201,7 +204,7 @@ class StateCache:
         return _Table(self._spec.starts.get(name, 0))
 
     def _room_beside(self, there: Sequence[Link]) -> int:
-        """This task's share of the host's bytes: by key groups, of all that were cached here last."""
+        """Return this task's share of the host's bytes, by its share of the key groups last cached here."""
         here = {group for link in there for group in link.groups} | set(self._groups)
         share = len(self._groups) / (len(here) if there else self._spec.key_groups)
         return int(self._spec.bytes_max * share)
@@ -209,10 +212,10 @@ class StateCache:
     # -- reading --------------------------------------------------------------------------------
 
     def read(self, name: str, rows: Any, ask: Ask) -> Any:
-        """Stored values at the base version of the keys of these rows, aligned with them.
+        """Return stored values at the base version of the keys of these rows, aligned with them.
 
-        Keys that are not held are asked of the store, all at once, and kept. ``ask``'s errors pass through.
-        Before the first version there is no state, and nobody is asked.
+        Keys that are not cached are read from the store, all at once, and kept. ``ask``'s errors
+        pass through. Before the first version there is no state, and the store is not read.
         """
         began = time.perf_counter()
         if not self._spec.base_version:
@@ -244,13 +247,13 @@ class StateCache:
                 answers.look_in(runs[place], self._piece)
             except TROUBLE as error:
                 self._tell(error)
-                # What a run that is gone said last of its keys, an older one does not know.
+                # Below a lost run, an older run may have outdated values of its keys.
                 del runs[: place + 1]
                 break
         return answers.values()
 
     def _places(self, rows: Any) -> Hashes:
-        """Their places. The keys that are read are those written next: they are hashed once."""
+        """Return the rows' places. Keys that are read are written next, so they are hashed once."""
         if self._placed is None or not _same_keys(self._placed[0], rows):
             places = places_of(rows["g"].to_numpy(), rows["k"].cast(pa.large_binary()))
             self._placed = rows, places
@@ -265,12 +268,14 @@ class StateCache:
     # -- keeping --------------------------------------------------------------------------------
 
     def wrote(self, name: str, rows: Any) -> None:
-        """These changes of the table go into this task's frames: columns ``g``, ``k``, ``v``."""
+        """Note changes that are cut into this task's frames: columns ``g``, ``k``, ``v``."""
         if name in self._tables:
             self._note(self._tables[name].written, rows, rows["v"])
 
     def keep(self, link: Link) -> None:
-        """All frames are durable in the log, and ``link`` is theirs: this is what holds if it does."""
+        """Write the index of ``link``, once all its frames are durable in the log. It is valid if
+        the link holds.
+        """
         if self._folder is None or not self._tables:
             return
         with self._guarded():
@@ -281,13 +286,14 @@ class StateCache:
             tables = {name: TableRuns(t.start, tuple(t.runs)) for name, t in self._tables.items()}
             _write_index(self._path(_index_name(link)), Index(tables), self._run)
             self._sweep(link)
-            self._opened.clear()  # what is spilled from here on leaves memory at once
+            self._opened.clear()  # so that spilled pieces leave memory at once
             self._pieces.balance(self._requests, self._spec.base_version + 1)
 
     def hand_over(self) -> None:
-        """Leave what this run read of the store to the run that keeps, of the same barrier and key groups.
+        """Leave this run's reads of the store to the run that keeps, of the same barrier and key groups.
 
-        It holds at the base version, which is decided, whoever read it and whatever becomes of this run.
+        They hold at the base version, which is decided, whichever run read them and whatever
+        happens to this one.
         """
         if self._folder is None:
             return
@@ -301,12 +307,12 @@ class StateCache:
             self._opened.clear()
 
     def take_over(self, runs: str) -> None:
-        """Take what runs whose names begin so have handed over on this host."""
+        """Take what runs with this prefix have handed over on this host."""
         before = f"{self._spec.base_version + 1}-{runs}"
         with self._guarded():
             for name in sorted(self._names()):
                 if name.startswith(before) and name.endswith(READ):
-                    with contextlib.suppress(*TROUBLE):  # it is read of the store again
+                    with contextlib.suppress(*TROUBLE):  # it is read from the store again
                         for table, held in _read_index(self._path(name)).tables.items():
                             if table in self._tables and held.start == self._tables[table].start:
                                 self._tables[table].read.runs += held.runs
@@ -317,21 +323,21 @@ class StateCache:
         rows = rows_of(self._places(of), of["k"], values)
         fresh.rows.append(rows)
         fresh.bytes += rows.nbytes
-        if fresh.bytes >= MEMORY_BYTES:  # so memory is bounded (I11), and the disk too
+        if fresh.bytes >= MEMORY_BYTES:  # bounds memory (I11), and the disk too
             with self._guarded():
                 self._flush(fresh)
                 if sum(run.bytes for run in fresh.runs) > self._room:
                     fresh.runs, fresh.crowded = self._evicted(fresh.runs, self._room), True
 
     def _flush(self, fresh: _Fresh, *older: Any) -> None:
-        """Write the rows as a new run, with ``older`` ones beneath them."""
+        """Write the rows as a new run, with ``older`` ones below them."""
         rows, fresh.rows, fresh.bytes = [*older, *fresh.rows], [], 0
         if rows:
             pieces = cut(newest(rows), self._piece_bytes)
             fresh.runs.append(self._run_of([self._write(piece) for piece in pieces]))
 
     def _settle(self, table: _Table) -> None:
-        """All that is new becomes runs above those that held at the base version."""
+        """Turn everything new into runs above those that held at the base version."""
         read, written = table.read, table.written
         if not read.runs and not written.runs:
             self._flush(written, *read.rows)
@@ -356,7 +362,7 @@ class StateCache:
             self._discard(merged)
 
     def _fit(self) -> None:
-        """Keep to this task's share of the bytes; each table gives up by its size."""
+        """Evict down to this task's share of the bytes; each table in proportion to its size."""
         held = sum(table.bytes for table in self._tables.values())
         if held > self._room:
             for table in self._tables.values():
@@ -374,7 +380,7 @@ class StateCache:
 
     @property
     def _mine(self) -> str:
-        """How the names of the pieces begin that this run of the task writes."""
+        """The prefix of the names of the pieces that this run of the task writes."""
         return f"{self._spec.base_version + 1}-{self._run}-"
 
     @property
@@ -384,7 +390,7 @@ class StateCache:
     # -- the folder -----------------------------------------------------------------------------
 
     def _discard(self, runs: Iterable[Run], held: frozenset[str] = frozenset()) -> None:
-        """Delete the pieces of these runs that this run of the task wrote itself, but those still held."""
+        """Delete the pieces of these runs that this run of the task wrote itself, except those still held."""
         for name in {piece.name for run in runs for piece in run.pieces} - held:
             if name.startswith(self._mine):
                 self._drop(name)
@@ -392,8 +398,8 @@ class StateCache:
     def _sweep(self, mine: Link) -> None:
         """Delete indexes that can hold at no version any more, and pieces that no index names.
 
-        The base version is decided: of what was kept for it or before, its own links alone are needed.
-        Later versions' stay, whoever works on them.
+        The base version is decided: of the files for it or earlier versions only its own links are
+        needed. Files of later versions stay, for the tasks that work on them.
         """
         base = self._spec.base_version
         needed = {_index_name(link) for link in (*self._spec.links, mine)}
@@ -403,10 +409,10 @@ class StateCache:
                 if name not in needed and _version_of(name) <= base:
                     self._path(name).unlink(missing_ok=True)
                     continue
-                with contextlib.suppress(*TROUBLE):  # who is to use it will tell
+                with contextlib.suppress(*TROUBLE):  # the task that uses it will warn
                     index = _read_index(self._path(name))
                     pieces |= {p.name for t in index.tables.values() for r in t.runs for p in r.pieces}
-            elif _version_of(name) <= base:  # an index that was not finished
+            elif _version_of(name) <= base:  # an unfinished index
                 self._path(name).unlink(missing_ok=True)
         for name in self._pieces.names():
             if name not in pieces and _version_of(name) <= base:
@@ -429,7 +435,7 @@ class StateCache:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Whatever goes wrong in the folder: from now on this task has no cache."""
+        """Continue without a cache in this task if anything fails in the folder."""
         try:
             yield
         except TROUBLE as error:
@@ -453,13 +459,13 @@ def _index_name(link: Link) -> str:
 
 
 def _version_of(name: str) -> int:
-    """The version that a file was made for; 0 for a name that is none of ours."""
+    """Return the version of a file; 0 for a foreign name."""
     number = name.partition("-")[0]
     return int(number) if number.isdecimal() else 0
 
 
 def _write_index(path: Path, index: Index, run: str) -> None:
-    """Write it beside, then rename: it is there whole or not at all, whoever is killed."""
+    """Write a temporary file, then rename it: the index is whole or absent, whichever process is killed."""
     body = _encoder.encode(index)
     fresh = path.with_name(f"{_version_of(path.name)}-{run}.new")
     fresh.write_bytes(MAGIC + _checksum(path, body) + body)
@@ -467,7 +473,7 @@ def _write_index(path: Path, index: Index, run: str) -> None:
 
 
 def _read_index(path: Path) -> Index:
-    """OSError: it cannot be read. CorruptError: it is not what was written under this name."""
+    """Read an index. Raises: OSError, it cannot be read; CorruptError, its content is not of this name."""
     content = path.read_bytes()
     start = len(MAGIC) + CHECKSUM_BYTES
     body = content[start:]
@@ -480,5 +486,5 @@ def _read_index(path: Path) -> Index:
 
 
 def _checksum(path: Path, body: bytes) -> bytes:
-    """Of the name too: under another's name, a file that is whole says what held elsewhere, or before."""
+    """Checksum name and content: under another name, a whole file would describe another range or version."""
     return xxhash.xxh3_64_digest(path.name.encode() + b"\n" + body)

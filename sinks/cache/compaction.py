@@ -1,4 +1,4 @@
-"""Runs of a cache of state become fewer: many into one, and as many as there is room for."""
+"""Compaction of the runs of a cache of state: merge many into one, evict down to the room."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tidegate.sinks.cache.lookup import Places
 from tidegate.sinks.cache.runs import OpenPiece, Run, places_in
 
 NEARLY = 0.8
-"""Runs of versions of one size are never quite of one size."""
+"""Runs of versions of equal size are never exactly equal."""
 
 
 def newest(batches: Sequence[Any]) -> Any:
-    """The rows of these batches, the oldest first, as one sorted by place with the last row of each key."""
+    """Merge these batches, the oldest first, into one sorted by place with the last row of each key."""
     rows = pa.concat_batches(batches)
     rows = rows.take(pa.array(np.argsort(places_in(rows), kind="stable")))
     alike = _alike(rows)
@@ -28,7 +28,7 @@ def newest(batches: Sequence[Any]) -> Any:
         return rows
     same = pc.equal(rows["k"].take(pa.array(alike)), rows["k"].take(pa.array(alike + 1)))
     rows = _without(rows, alike[same.to_numpy(zero_copy_only=False)])
-    # Left are different keys of one place, among which rows of one key need not be neighbours.
+    # Different keys of one place remain, among which rows of one key need not be adjacent.
     alike = _alike(rows)
     last: dict[bytes, int] = {}
     older = []
@@ -41,7 +41,7 @@ def newest(batches: Sequence[Any]) -> Any:
 
 
 def _alike(rows: Any) -> Places:
-    """The numbers of rows whose place is the next row's too."""
+    """Return the indices of rows whose place equals the next row's."""
     places = places_in(rows)
     return np.flatnonzero(places[1:] == places[:-1])
 
@@ -55,9 +55,9 @@ def _without(rows: Any, numbers: Places) -> Any:
 
 
 def merge(runs: Sequence[Run], open_piece: OpenPiece, piece_bytes: int) -> Iterator[Any]:
-    """The runs, the oldest first, as the pieces of one, of about ``piece_bytes`` each.
+    """Merge the runs, the oldest first, into the pieces of one, of about ``piece_bytes`` each.
 
-    In memory is one piece, and what goes into it. Rows for which their run does not hold are left out.
+    Memory holds one piece and its inputs. Rows for which their run does not hold are left out.
     """
     slices = max(1, math.ceil(sum(run.bytes for run in runs) / piece_bytes))
     low, end = min(run.low for run in runs), max(run.end for run in runs)
@@ -69,7 +69,7 @@ def merge(runs: Sequence[Run], open_piece: OpenPiece, piece_bytes: int) -> Itera
 
 
 def cut(rows: Any, piece_bytes: int) -> Iterator[Any]:
-    """Rows in pieces of about ``piece_bytes``."""
+    """Cut rows into pieces of about ``piece_bytes``."""
     pieces = max(1, math.ceil(rows.nbytes / piece_bytes))
     bounds = [len(rows) * number // pieces for number in range(pieces + 1)]
     for start, end in itertools.pairwise(bounds):
@@ -78,10 +78,10 @@ def cut(rows: Any, piece_bytes: int) -> Iterator[Any]:
 
 
 def _slice(run: Run, first: int, until: int, open_piece: OpenPiece) -> Iterator[Any]:
-    """The run's rows with places in [first, until), as far as it holds for them."""
+    """Yield the run's rows with places in [first, until), as far as it holds for them."""
     first, last = max(first, run.low), min(until, run.end) - 1
     if first > last:
-        return  # it holds for none of them, whatever its pieces have of others' key groups
+        return  # it holds for none of them, even if its pieces have rows of other key groups
     for piece in run.pieces:
         if piece.first <= last and piece.last >= first:
             rows = open_piece(piece)
@@ -92,10 +92,10 @@ def _slice(run: Run, first: int, until: int, open_piece: OpenPiece) -> Iterator[
 
 
 def merge_from(sizes: Sequence[int], runs_max: int) -> int:
-    """From which run on, the oldest first, all are to be merged into one; ``len(sizes)``: none.
+    """Return the first run, the oldest first, from which all are to be merged; ``len(sizes)``: none.
 
-    A run is merged when those newer than it have grown to about its size: so sizes about double from run
-    to run, and what a version costs follows its changes (I11).
+    A run is merged when the newer ones have grown to about its size. So sizes about double from run
+    to run, and the cost of a version follows its changes (I11).
     """
     first, newer = len(sizes) - 1, sum(sizes[-1:])
     while first > 0 and newer >= NEARLY * sizes[first - 1]:
@@ -106,9 +106,10 @@ def merge_from(sizes: Sequence[int], runs_max: int) -> int:
 
 
 def evict(runs: Sequence[Run], room: int) -> list[Run]:
-    """The runs, the oldest first, without as many of the oldest pieces as it takes to fit into ``room``.
+    """Remove the oldest pieces of the runs, the oldest first, until they fit into ``room``.
 
-    Only from the oldest run: without a newer one an older value of its keys would be taken for the last.
+    Only from the oldest run: without a newer run, an older value of its keys would be taken for the
+    last.
     """
     left = list(runs)
     while left and sum(run.bytes for run in left) > room:

@@ -1,15 +1,16 @@
-"""Which cache of state holds at which version: the one rule. Pure.
+"""The one rule of which cache of state holds at which version. Pure.
 
-**What a run of a task kept for a range of key groups holds at version V if and only if the frames of
-version V in that range are exactly the frames which that run wrote.** Then, by induction, it holds what
-the store holds there: the run read at the version before, from the store or from a cache that held
-there, and no one else changed a key of the range.
+**The cache of a task's run for a range of key groups holds at version V if and only if the frames
+of version V in that range are exactly the frames which that run wrote.** Then, by induction, it
+equals the store there: the run read at the version before, from the store or from a cache that held
+there, and nothing else changed a key of the range.
 
-So every run that writes frames has a link, which names it: a digest over the namespace, the attempt, the
-version, the range, and address and checksum of each frame. The driver makes the same links from the
-manifest that was decided, and tells them to the tasks of the next barrier; a task takes what was kept
-under one of them, and nothing else. Another attempt's, a zombie's, an older epoch's, a version that was
-made in any other way: they have no link, and the cache is empty. No clock, no epoch, no host is asked.
+So every run that writes frames has a link, which names it: a digest over the namespace, the
+attempt, the version, the range, and address and checksum of each frame. The driver computes the
+same links from the manifest that was decided, and passes them to the tasks of the next barrier. A
+task takes what was kept under one of them, and nothing else. Other attempts, zombies, older epochs,
+and versions made in any other way have no link, and their cache is not used. No clock, epoch or
+host matters.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ class Link(msgspec.Struct, frozen=True, array_like=True):
 
 
 def link_of(namespace: str, attempt: str, version: int, groups: range, frames: Iterable[FrameRef]) -> Link:
-    """The link of the run that wrote these frames for these key groups; frames elsewhere do not count."""
+    """Return the link of the run that wrote these frames for these key groups; other frames do not count."""
     written = sorted((frame.address, frame.checksum) for frame in frames if _touches(frame, groups))
     content = _encoder.encode((namespace, attempt, version, groups.start, groups.stop, written))
     return Link(version, groups.start, groups.stop, hashlib.blake2b(content, digest_size=16).hexdigest())
 
 
 def links_at(manifest: Manifest, before: tuple[Link, ...] = ()) -> tuple[Link, ...]:
-    """The links that hold at the manifest's version; ``before`` are those that held at the one before it.
+    """Return the links that hold at the manifest's version; ``before`` are those of the version before.
 
-    A version without any frame changed nothing: what held before it holds still.
+    A version without frames changed nothing: the earlier links still hold.
     """
     frames = manifest.frames()
     ranges = {
@@ -68,6 +69,6 @@ def links_at(manifest: Manifest, before: tuple[Link, ...] = ()) -> tuple[Link, .
 
 
 def _touches(frame: FrameRef, groups: range) -> bool:
-    """Whether the frame has rows in these key groups; its own are in ascending order."""
+    """Return whether the frame has rows in these key groups; its own are in ascending order."""
     at = bisect_left(frame.groups, groups.start)
     return at < len(frame.groups) and frame.groups[at] < groups.stop

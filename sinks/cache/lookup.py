@@ -1,7 +1,7 @@
-"""Find many keys at once among sorted numbers: arrays in, arrays out, no Python per key. Pure.
+"""Bulk lookup of keys among sorted hashes: arrays in, arrays out, no Python per key. Pure.
 
-A key's number only says where it would stand; that it is the key is told by comparing its bytes. Keys of
-one number stand side by side and are looked at one after the other.
+A key's number only determines its position; a comparison of the bytes determines whether it is the
+key. Keys of one number are adjacent and compared one after the other.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _FINAL = np.uint64(0xD6E8FEB86659FD93)
 _SHIFT = np.uint64(32)
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(WORD)] + [2**64 - 1], np.uint64)
-"""By how many bytes of a word belong to the key."""
+"""Masks by the number of bytes of a word that belong to the key."""
 
 
 def hashes_of(keys: Any) -> Hashes:
-    """64 bits for each key of an Arrow large_binary array without nulls. Only this cache uses them.
+    """Return 64 bits for each key of an Arrow large_binary array without nulls. Only this cache uses them.
 
-    Word by word over all keys that have so many words. Bytes behind a key's end are masked away.
+    It works word by word over all keys that are long enough. Bytes after a key's end are masked
+    away.
     """
     count = len(keys)
     if not count:
@@ -38,7 +39,7 @@ def hashes_of(keys: Any) -> Hashes:
     padded = np.zeros(last - first + WORD, np.uint8)
     if last > first:
         padded[: last - first] = np.frombuffer(data_buffer, np.uint8)[first:last]
-    words: Any = np.ndarray((last - first + 1,), "<u8", padded.data, strides=(1,))  # one at every byte
+    words: Any = np.ndarray((last - first + 1,), "<u8", padded.data, strides=(1,))  # one word at every byte
     lengths = np.diff(offsets)
     hashes: Hashes = lengths.astype(np.uint64) * _MULTIPLIER
     at, whole = offsets[:-1] - first, int(lengths.min()) // WORD
@@ -62,9 +63,9 @@ def hashes_of(keys: Any) -> Hashes:
 
 
 def find(held: Hashes, held_keys: Any, numbers: Hashes, keys: Any, at: Places) -> Places:
-    """For each number where its key is among the held ones, sorted by number; -1 where it is not there.
+    """Return, for each number, the position of its key among the held ones, sorted by number; -1: missing.
 
-    ``at`` says which of ``keys`` each number's key is.
+    ``at`` has the index of each number's key in ``keys``.
     """
     found = np.full(len(numbers), -1, np.int64)
     rows = np.arange(len(numbers))

@@ -1,8 +1,9 @@
 """The pieces of a host's cache of state, in a spillable buffer: in memory while there is room, else on disks.
 
-A piece is a unit of the buffer with one segment: an Arrow IPC file with one record batch. It is written
-once, mapped into memory when it is read, spilled and loaded by the buffer's rules, and dropped when no
-index names it. All processes of the host share the pieces; a killed one takes nothing with it.
+A piece is a unit of the buffer with one segment: an Arrow IPC file with one record batch. It is
+written once, mapped into memory when it is read, spilled and loaded by the buffer's rules, and
+dropped when no index names it. All processes of the host share the pieces; the death of a process
+loses none.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from tidegate.sinks.cache.buffer.pressure import Thresholds
 from tidegate.sinks.cache.runs import ROWS, PieceRef, places_in
 
 DISK_SHARE = 4
-"""So many times the cache's bytes may be on disks: two versions' pieces, and those of attempts that came to
-nothing."""
+"""Disks may hold this multiple of the cache's bytes: two versions' pieces, and those of attempts
+without a decision.
+"""
 VERIFIED_MAX = 4_096
 
 Stamp = tuple[int, int, int] | None
@@ -38,7 +40,7 @@ Stamp = tuple[int, int, int] | None
 class Pieces:
     """The pieces of one namespace on this host. For one thread at a time.
 
-    Its buffer is opened with the first use: without a cache there is none.
+    The buffer is opened on first use: without a cache there is none.
     """
 
     def __init__(self, opened: Callable[[], Buffer]) -> None:
@@ -50,9 +52,9 @@ class Pieces:
         return self._opened()
 
     def write(self, name: str, rows: Any, version: int, groups: range) -> PieceRef:
-        """Write sorted rows of these key groups as a new piece; its checksum tells whether it is as written.
+        """Write sorted rows of these key groups as a new piece; the result has its checksum.
 
-        OSError: neither memory nor a disk has room for it; nothing was written.
+        Raises: OSError, neither memory nor a disk has room for it; nothing was written.
         """
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, ROWS) as writer:
@@ -65,10 +67,11 @@ class Pieces:
         return PieceRef(name, first, last, content.size, xxhash.xxh3_64_hexdigest(content))
 
     def open(self, ref: PieceRef) -> Any:
-        """The rows of a piece, mapped into memory, after they were compared with their checksum.
+        """Return the rows of a piece, mapped into memory, after a check of their checksum.
 
-        Compared once per process as long as the file's size and time of change stay; its cost would else
-        grow with the cache. CorruptError: the piece is gone, or it is another than the one written.
+        It is checked once per process while the file's size and change time stay the same;
+        otherwise the cost would grow with the cache. Raises: CorruptError, the piece is gone, or
+        not the one that was written.
         """
         seen = self._buffer.look(ref.name)
         if seen is None or len(seen.views) != 1:
@@ -86,29 +89,32 @@ class Pieces:
         return pa.ipc.open_file(view).get_batch(0)
 
     def _stamp(self, name: str, segment: Segment) -> Stamp:
-        """Tells a file that was written over; None: it was spilled or loaded at this moment."""
+        """Return a stamp that detects an overwritten file; None: it is being spilled or loaded at
+        this moment.
+        """
         files = self._buffer.paths(segment.tier)[segment.path]
         try:
             found = files.path(name, segment.file).stat()
         except OSError:
             return None
-        return found.st_ino, found.st_size, found.st_ctime_ns  # which nobody can set back
+        return found.st_ino, found.st_size, found.st_ctime_ns  # ctime cannot be set back
 
     def drop(self, name: str) -> None:
-        """Forget a piece. One that is spilled or loaded at this moment stays, for the next sweep."""
+        """Drop a piece. One that is being spilled or loaded at this moment stays, for the next sweep."""
         self._buffer.drop(name)
 
     def names(self) -> list[str]:
         return self._buffer.units()
 
     def disk_bytes(self) -> int:
-        """What is on disks, of all processes of the host."""
+        """Return the bytes on disks, of all processes of the host."""
         return self._buffer.used_bytes("disk")
 
     def balance(self, requests: Mapping[str, int], version: int) -> None:
-        """A task is done, which asked so often for these pieces: spill, or load, if it is time to.
+        """Record the requests of a finished task for these pieces, and spill or load if needed.
 
-        While all are in memory and there is room, nothing has to be chosen: then nothing is noted.
+        While all pieces are in memory and there is room, no choice is needed, and nothing is
+        recorded.
         """
         memory, disk = self._buffer.used_bytes("memory"), self._buffer.used_bytes("disk")
         if not disk and memory <= Thresholds().load_below * self._buffer.limit("memory"):
@@ -127,10 +133,10 @@ _pieces_lock = threading.Lock()
 def host_pieces(
     local_dir: tuple[str, ...] | None, namespace: str, uuid: str, memory_bytes: int, cache_bytes: int
 ) -> Pieces:
-    """This process's handle on a namespace's pieces on this host; the same object each time.
+    """Return this process's handle on a namespace's pieces on this host; the same object each time.
 
-    ``memory_bytes`` of them may be in memory, the others are on the disks of ``local_dir``. Where that was
-    deleted and made again it is another one: nobody shares what was there before.
+    ``memory_bytes`` of them may be in memory, the others are on the disks of ``local_dir``. If that
+    was deleted and created again it counts as another one: its earlier content is not shared.
     """
     host = host_at(Path(check_local_dir(local_dir)[0]))
     named = local_dir, host, uuid, memory_bytes, cache_bytes

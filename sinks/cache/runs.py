@@ -1,9 +1,10 @@
-"""What a cache of state keeps, and in which bytes: runs of sorted rows in immutable pieces.
+"""The format of a cache of state: runs of sorted rows in immutable pieces.
 
-A row is a key's place, the key and its stored value with flags; a key that has no value is kept as a
-delete marker, which answers just as well. The **place** is a number that says where a key stands: its key
-group, then its hash. A **run** holds a key at most once, sorted by place and cut into **pieces**, which
-``pieces.py`` writes and opens. Runs of a table have an order: what a newer one says of a key is what counts.
+A row is a key's place, the key and its stored value with flags. A key without a value is cached as
+a delete marker, which is an answer as well. The **place** is a sort position: the key group, then
+the key's hash. A **run** contains a key at most once, sorted by place and cut into **pieces**,
+which ``pieces.py`` writes and opens. The runs of a table are ordered: the newest run with a key
+determines its value.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def bytes(self) -> int:
-        """About what the rows that count take up: by the part of each piece's places."""
+        """The approximate size of the rows that count, by the part of each piece's places."""
         return math.ceil(sum(piece.bytes * self._part(piece) for piece in self.pieces))
 
     @property
@@ -64,7 +65,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
         return place_of(self.end_group)
 
     def within(self, groups: range) -> Run:
-        """The run as far as it holds for these groups; it may have no piece left."""
+        """Restrict the run to these groups; it may have no piece left."""
         first, end = max(self.first_group, groups.start), min(self.end_group, groups.stop)
         low, until = place_of(first), place_of(end)
         pieces = tuple(piece for piece in self.pieces if piece.first < until and piece.last >= low)
@@ -79,36 +80,36 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
 
 
 def place_of(group: int) -> int:
-    """Where a key group begins."""
+    """Return the first place of a key group."""
     return group << HASH_BITS
 
 
 def places_of(groups: npt.NDArray[np.int32], keys: Any) -> Hashes:
-    """The place of each key."""
+    """Return the place of each key."""
     places: Hashes = hashes_of(keys) >> np.uint64(64 - HASH_BITS)
     places |= groups.astype(np.uint64) << np.uint64(HASH_BITS)
     return places
 
 
 def rows_of(places: Hashes, keys: Any, values: Any) -> Any:
-    """A record batch of ``ROWS``; neither keys nor values may be null."""
+    """Build a record batch of ``ROWS``; neither keys nor values may be null."""
     columns = [pa.array(places), keys.cast(pa.large_binary()), values.cast(pa.large_binary())]
     return pa.record_batch(columns, schema=ROWS)
 
 
 def places_in(rows: Any) -> Hashes:
-    """The column of places, without a copy."""
+    """Return the column of places, without a copy."""
     places: Hashes = rows["p"].to_numpy()
     return places
 
 
-# -- looking up ---------------------------------------------------------------------------------------
+# -- lookup -------------------------------------------------------------------------------------------
 
 OpenPiece = Callable[[PieceRef], Any]
 
 
 class Answers:
-    """Keys of one batch, sorted by place, and what was found of them so far."""
+    """Keys of one batch, sorted by place, and the answers found so far."""
 
     def __init__(self, places: Hashes, keys: Any) -> None:
         self._order = np.argsort(places)
@@ -120,11 +121,11 @@ class Answers:
 
     @property
     def open(self) -> Places:
-        """The rows that have no answer yet."""
+        """The rows without an answer."""
         return np.flatnonzero(self._at < 0)
 
     def look_in(self, run: Run, open_piece: OpenPiece) -> None:
-        """Answer what the run can. Errors of ``open_piece`` pass through; what was answered stands."""
+        """Answer what the run can. Errors of ``open_piece`` pass through; earlier answers remain."""
         rows = self.open
         places = self.places[rows]
         for piece in run.pieces:
@@ -143,7 +144,7 @@ class Answers:
             self._count += len(self._found[-1])
 
     def values(self) -> Any:
-        """Stored values in the order of the keys as they were given; null where none was found."""
+        """Return stored values in the given order of the keys; null where none was found."""
         at = np.empty_like(self._at)
         at[self._order] = self._at
         found = pa.concat_arrays(self._found) if self._found else pa.nulls(0, pa.large_binary())

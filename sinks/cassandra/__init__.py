@@ -1,1 +1,3 @@
-"""The store on Cassandra. What the rows mean is here; sessions and statements are in `client`."""
+"""The store on Cassandra. This package defines the meaning of the rows; `client` has sessions and
+statements.
+"""

@@ -1,8 +1,8 @@
-"""Aliases in Cassandra: rows of ``tidegate_namespaces`` with state ``alias``, written by conditional writes.
+"""Aliases in Cassandra: rows of ``tidegate_namespaces`` with state ``alias``, changed by conditional writes.
 
-A namespace and an alias of one name are one row, so that they shut each other out: an alias is never made
-over a namespace, nor a namespace over an alias, whoever is faster. The column ``space`` is an alias's
-revision: each change is made if it is still what was read before.
+A namespace and an alias of one name are one row, so they exclude each other: an alias never
+replaces a namespace, nor a namespace an alias, whichever is first. The column ``space`` is an
+alias's revision: a change is made only if the revision is still the one that was read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALIAS = "alias"
 
 
 class Named(NamedTuple):
-    """A row of ``tidegate_namespaces``; of an alias, ``space`` is its revision."""
+    """A row of ``tidegate_namespaces``; for an alias, ``space`` is its revision."""
 
     space: uuid.UUID
     identity: str
@@ -63,7 +63,7 @@ class CassandraAliases(Aliases):
                 self._decide("set_alias", content, revision, alias, found.space)
             else:
                 raise name_is_taken(self.where, alias)
-            # Asked again after a lost answer, a write is refused by what it wrote itself the first time.
+            # A write repeated after a lost reply is refused because of its own first effect.
             stands = self._row(alias)
             return True if stands is not None and stands.space == revision else None
 
@@ -81,14 +81,14 @@ class CassandraAliases(Aliases):
         return changed(self.where, alias, once)
 
     def _row(self, alias: str) -> Named | None:
-        """What stands under the name, a namespace or an alias; None: nothing."""
+        """Return the row under the name, a namespace or an alias; None: no row."""
         session = self._space.session
         if not session.has_tables():
             return None
-        # SERIAL: whichever data centre it was set in, what was acknowledged is seen.
+        # SERIAL: acknowledged changes are seen, whichever data centre they were made in.
         found = session.rows("find", alias, level=ConsistencyLevel.SERIAL)
         return Named(*found[0]) if found else None
 
     def _decide(self, name: str, *values: object) -> None:
-        """A conditional write, whose outcome is read back."""
+        """Send a conditional write, whose outcome is read back."""
         self._space.session.decide((name, *values), level=ConsistencyLevel.QUORUM, again=True)

@@ -1,13 +1,13 @@
 """The noted attempts of a Cassandra store: notes of a version that belong to no key group.
 
-Each attempt that begins a version adds a note of its own, then reads all of them and the pointer. Of two
-that begin at once, each has written before it reads, at consistencies that overlap: at least one of them sees
-the other, and refuses. So no version waits for a conditional write. A discarded attempt has a second note,
-which stays until the version is retired.
+Each attempt that begins a version adds its own note, then reads all of them and the pointer. Of two
+that begin at once, each has written before it reads, at consistencies that overlap: at least one of
+them sees the other, and refuses. So no version waits for a conditional write. A discarded attempt
+has a second note, which stays until the version is retired.
 
-Rows are plain writes: nothing on a server stops one that is late. They keep their attempt's time, which is
-below that of whatever is decided after a discard, so no key that the next attempt writes is ever theirs. What
-was there when they were discarded stays deleted. docs/decisions/0028 says what remains.
+Rows are plain writes: no server stops a late one. They have their attempt's time, which is below
+that of anything decided after a discard, so no key that the next attempt writes is ever theirs.
+Rows that existed at the discard stay deleted. docs/decisions/0028 describes what remains.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tidegate.wal.record import TableSchema
 NO_GROUP = -1
 """The key group of notes that belong to none."""
 DISCARD = "!"
-"""Before the attempt in the note that it was discarded."""
+"""The prefix of the attempt in the note of its discard."""
 
 
 class NotedAttempts:
-    """Begins and discards versions of a space."""
+    """The begins and discards of a space's versions."""
 
     def __init__(self, space: CassandraNamespace, rows: Rows) -> None:
         self._space, self._rows = space, rows
 
     def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
-        """As ``Attempts.begin``. The schemas travel beside the note."""
+        """As ``Attempts.begin``. The schemas are sent together with the note."""
         space, session = self._space, self._space.session
         new = stamp.version > self._look(stamp, epoch)
         kept = [(space.made.space, one.schema_id, encode(one).decode()) for one in schemas]
@@ -45,12 +45,12 @@ class NotedAttempts:
         for _ in session.each(iter(writes)):
             pass
         if new:
-            self._look(stamp, epoch)  # an older driver that looked before our claim shows now, or sees us
+            self._look(stamp, epoch)  # an older driver that read before our claim is noted now, or sees ours
             self._rows.begun = stamp
         return new
 
     def _look(self, stamp: Stamp, epoch: int) -> int:
-        """The visible version. WalGapError, FencedError: the attempt may not write, by what is there."""
+        """Return the visible version. Raises: WalGapError, FencedError, the attempt may not write."""
         space, session = self._space, self._space.session
         here, level = space.made.space, space.read_at
         reads = (
@@ -68,8 +68,9 @@ class NotedAttempts:
         return int(visible)
 
     def refuse_other(self, stamp: Stamp) -> None:
-        """WalGapError: another attempt of the version was begun, or this one was discarded. An instance that
-        began it has looked.
+        """Raise WalGapError if another attempt of the version was begun, or this one was discarded.
+
+        An instance that began the attempt has already checked.
         """
         if stamp.attempt and stamp != self._rows.begun:
             notes = self._space.rows("notes", stamp.version, NO_GROUP, NO_GROUP)
@@ -83,7 +84,7 @@ class NotedAttempts:
                 raise other_attempt(self._space.where, stamp, name)
 
     def begun(self) -> list[Stamp]:
-        """As ``Attempts.begun``. Of a discarded attempt that has noted something since: as if it were not."""
+        """As ``Attempts.begun``. A discarded attempt with later notes counts as not discarded."""
         found, version = list[Stamp](), self._space.look().pointer.visible + 1
         while notes := self._space.rows("all_notes", version):
             begun = {name: at_us for group, name, _, at_us in notes if group == NO_GROUP}
@@ -97,7 +98,7 @@ class NotedAttempts:
         return found
 
     def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
-        """As ``Attempts.discard``: refused first, then rows go, then what was noted of them."""
+        """As ``Attempts.discard``: refuse first, then drop rows, then their notes."""
         pointer = self._space.look().pointer
         if pointer.epoch > epoch:
             raise fenced(self._space.where, lost[0], pointer.epoch, epoch, pointer.writer)

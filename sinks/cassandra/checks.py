@@ -1,8 +1,8 @@
-"""What a store's promises rest on in Cassandra, and whether keyspace, tables and nodes are set up so.
+"""Checks that keyspace, tables and nodes in Cassandra are set up as the guarantees require.
 
-At open what the nodes say of the schema is read, in three small requests. `tidegate doctor` asks each
-node of this data centre for more (``node_checks.py``). Managed services bar some of it: what is
-not told is a warning that says so.
+On open, three small requests read the nodes' view of the schema. `tidegate doctor` sends each node
+of this data centre more (``node_checks.py``). Managed services bar some of it: a check without its
+data is a warning with that reason.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class Node(NamedTuple):
 
 
 class Keyspace(NamedTuple):
-    """How a keyspace is kept: copies per data centre, "" for any. ``simple``: regardless of data centres."""
+    """A keyspace's replication: copies per data centre, "" for any. ``simple``: regardless of data
+    centres.
+    """
 
     name: str
     copies: Mapping[str, int]
@@ -56,7 +58,7 @@ class Keyspace(NamedTuple):
 
 
 def set_up(space: CassandraNamespace, value_bytes_max: int, *, thorough: bool) -> list[Check]:
-    """A line for each thing looked at. Writes nothing."""
+    """Return one result per check. Writes nothing."""
     session = space.session
     hosts = session.cluster.metadata.all_hosts()
     nodes = [Node(str(h.address), str(h.datacenter), h.is_up, str(h.release_version or "")) for h in hosts]
@@ -75,7 +77,7 @@ def set_up(space: CassandraNamespace, value_bytes_max: int, *, thorough: bool) -
 
 
 def _made(space: CassandraNamespace) -> Made | None:
-    """The namespace; None: there is none, or too few nodes are up, which another line says."""
+    """Return the namespace; None: there is none, or too few nodes are up, which another check reports."""
     try:
         return space.find()
     except StoreUnavailableError:
@@ -109,13 +111,13 @@ def _tables(space: CassandraNamespace) -> Iterator[Check]:
 
 
 def is_scylla(keyspaces: Mapping[str, Any]) -> bool:
-    """By tables of its own beside Cassandra's."""
+    """Detect ScyllaDB by its tables beside Cassandra's."""
     system = keyspaces.get("system")
     return system is not None and any(table.startswith("scylla_") for table in system.tables)
 
 
 def keyspace_of(row: Mapping[str, Any]) -> Keyspace:
-    """From its row in system_schema.keyspaces."""
+    """Decode a keyspace from its row in system_schema.keyspaces."""
     told = dict(row["replication"])
     kind = told.pop("class", "").rpartition(".")[2]
     copies = {("" if dc == "replication_factor" else dc): str(number) for dc, number in told.items()}
@@ -133,7 +135,7 @@ def keyspace_of(row: Mapping[str, Any]) -> Keyspace:
 
 
 def version(nodes: list[Node], *, scylla: bool) -> Check:
-    """Whether all nodes run what tidegate knows."""
+    """Check that all nodes run a version that tidegate knows."""
     told = sorted({node.version for node in nodes})
     shown = f"{'ScyllaDB, as ' if scylla else ''}Cassandra {' and '.join(told)}"
     if scylla:
@@ -155,7 +157,7 @@ def version(nodes: list[Node], *, scylla: bool) -> Check:
 
 
 def replication(keyspace: Keyspace, nodes: list[Node], level: str, dc: str) -> Check:
-    """Whether there are copies where they are written, and more than one."""
+    """Check that there are copies in the written data centre, and more than one."""
     name, dcs = keyspace.name, sorted({node.dc for node in nodes})
     shown = ", ".join(f"{dc or 'in all'}: {n}" for dc, n in sorted(keyspace.copies.items())) or "none"
     alter = f"ALTER KEYSPACE {name} WITH replication = {{'class': 'NetworkTopologyStrategy', '{dc}': 3}}"
@@ -186,7 +188,7 @@ def _nodes(number: int) -> str:
 
 
 def durable(keyspace: Keyspace) -> Check:
-    """Whether writes go through the commit log."""
+    """Check that writes go through the commit log."""
     if keyspace.durable:
         return Check("durable writes", "pass", "on", KEPT)
     mend = f"ALTER KEYSPACE {keyspace.name} WITH durable_writes = true"
@@ -195,7 +197,7 @@ def durable(keyspace: Keyspace) -> Check:
 
 
 def quorum(keyspace: Keyspace, nodes: list[Node], level: str, dc: str) -> Check:
-    """Whether so many nodes may be down as are. A warning: they may come back."""
+    """Check that no more nodes are down than may be. A warning: they may come back."""
     looked = sorted({node.dc for node in nodes}) if level != CONSISTENCY and not keyspace.simple else [dc]
     counted = f"{_nodes(len(nodes))}, {sum(node.up is not False for node in nodes)} up"
     for each in looked:
@@ -218,7 +220,7 @@ def quorum(keyspace: Keyspace, nodes: list[Node], level: str, dc: str) -> Check:
 
 
 def consistency(keyspace: Keyspace, level: str, dc: str) -> Check:
-    """Who can read it."""
+    """Report which data centres can read the namespace."""
     others = sorted(each for each, copies in keyspace.copies.items() if copies and each not in ("", dc))
     if level == CONSISTENCY and others:
         refused = f"readers in {', '.join(others)} are refused; EACH_QUORUM lets them read at LOCAL_QUORUM"
@@ -230,7 +232,7 @@ def consistency(keyspace: Keyspace, level: str, dc: str) -> Check:
 
 
 def gc_grace(found: Mapping[str, Mapping[str, Any]]) -> Check:
-    """How long tombstones stay: nothing older may be written again after they went."""
+    """Check how long tombstones stay: nothing older may be written again after they are gone."""
     told = found.get("tidegate_rows", {}).get("gc_grace_seconds")
     if told is None:
         return Check("gc_grace", "warn", "cannot be told", KEPT)
@@ -244,7 +246,7 @@ def gc_grace(found: Mapping[str, Mapping[str, Any]]) -> Check:
 
 
 def time_to_live(found: Mapping[str, Mapping[str, Any]]) -> Check:
-    """Nothing of ours may expire."""
+    """Check that none of tidegate's rows can expire."""
     wrong = sorted(name for name, row in found.items() if row.get("default_time_to_live"))
     if wrong:
         gone = f"{', '.join(wrong)}: rows vanish by age; ALTER TABLE ... WITH default_time_to_live = 0"
@@ -253,7 +255,7 @@ def time_to_live(found: Mapping[str, Mapping[str, Any]]) -> Check:
 
 
 def compaction(found: Mapping[str, Mapping[str, Any]]) -> Check:
-    """Strategies by time take write timestamps for the time of writing, and may drop whole files by them."""
+    """Check for strategies by time, which use write timestamps as ages, and may drop whole files by them."""
     classes = {
         name: str((row.get("compaction") or {}).get("class", "")).rpartition(".")[2]
         for name, row in found.items()
@@ -269,7 +271,7 @@ def compaction(found: Mapping[str, Mapping[str, Any]]) -> Check:
 
 
 def read_repair(found: Mapping[str, Mapping[str, Any]]) -> Check:
-    """A flip that one quorum showed must be shown by the next, acknowledged or not."""
+    """Check that a flip seen by one quorum is seen by the next, acknowledged or not."""
     told = found.get("tidegate_pointers", {}).get("read_repair")
     if told is None or told.upper() == "BLOCKING":
         return Check("read repair", "pass", "blocking" if told else "as the server does it", ONE_WRITER)

@@ -1,10 +1,10 @@
 """Leases in Cassandra, where no step covers two partitions: their rows, and a mark on the pointer.
 
-A lease is written first. Then one conditional write on the pointer says that the horizon has not
-passed it, and changes ``leases_at``. Whoever moves the horizon reads ``leases_at``, then the
-leases, and moves it only if ``leases_at`` is still the same. So of a lease and an announce that
-race, the later one on the pointer sees the other: the announce is done again with the lease, or
-the lease is refused.
+A lease is written first. Then one conditional write on the pointer checks that the horizon has not
+passed it, and changes ``leases_at``. A move of the horizon reads ``leases_at``, then the leases,
+and takes effect only if ``leases_at`` is still the same. So of a lease and an announce that race,
+the later one on the pointer sees the other: the announce is repeated with the lease, or the lease
+is refused.
 
 Times are the coordinators' clocks, in milliseconds.
 """
@@ -39,11 +39,11 @@ logger = logging.getLogger("tidegate")
 REMOVED_AT_ONCE = 500
 """The most rows of others that one ``announce`` removes: each is a request."""
 WAIT_S = 0.05
-"""The longest pause before a conditional write that lost against another is tried again."""
+"""The longest pause before a conditional write that lost against another is repeated."""
 
 
 class Held(NamedTuple):
-    """A lease as it is kept."""
+    """A stored lease."""
 
     lease_id: str
     version: int
@@ -51,7 +51,7 @@ class Held(NamedTuple):
     expires_ms: int
 
     def kept(self) -> KeptLease:
-        """As the rules of all stores take it."""
+        """Convert to the form of the rules of all stores."""
         return KeptLease(self.lease_id, self.version, self.taken_ms * 1_000, self.expires_ms * 1_000)
 
 
@@ -80,14 +80,14 @@ def lease(space: CassandraNamespace, lease: Lease, ttl_s: float) -> None:
 
 
 def release(space: CassandraNamespace, lease_id: str) -> None:
-    """Give a lease back."""
+    """Release a lease."""
     for held in _held(space, space.look().now_ms):
         if held.lease_id == lease_id:
             _drop(space, held)
 
 
 def leases(space: CassandraNamespace) -> list[LeaseInfo]:
-    """Those that have not run out."""
+    """Return the leases that have not run out."""
     now_ms = space.look().now_ms
     newest: dict[str, Held] = {}
     for held in sorted(_held(space, now_ms), key=lambda held: held.expires_ms):
@@ -111,7 +111,7 @@ def announce(
             try:
                 moved, unknown = space.decide(step)[0], False
             except StoreUnavailableError:
-                moved, unknown = False, True  # looking again settles it
+                moved, unknown = False, True  # the next read settles it
             if not moved:
                 if time.monotonic() > deadline:
                     raise StoreUnavailableError(
@@ -132,7 +132,7 @@ def announce(
 def _allowed(
     seen: Seen, held: list[Held], horizon: int, limits: Limits, published_us: Callable[[int], int | None]
 ) -> int:
-    """The horizon that the leases allow. None counts of more than ``lease`` lets in."""
+    """Return the horizon that the leases allow. Of more leases than ``lease`` admits none counts."""
     visible, now_us = seen.pointer.visible, seen.now_ms * 1_000
     leases = [] if len(held) > LEASES_MAX else [each.kept() for each in held]
     wanted = min(horizon, visible)
@@ -145,7 +145,7 @@ def _allowed(
 
 
 def _held(space: CassandraNamespace, now_ms: int) -> list[Held]:
-    """Those that have not run out; more than ``LEASES_MAX``: rows were written past ``lease``."""
+    """Return the leases that have not run out; more than ``LEASES_MAX``: rows came past ``lease``."""
     return _decoded(_rows(space, now_ms))
 
 
@@ -155,7 +155,7 @@ def _rows(space: CassandraNamespace, now_ms: int) -> list[tuple]:  # type: ignor
 
 
 def ran_out(space: CassandraNamespace) -> int:
-    """How many leases have run out and are still kept. For vacuum: it reads past all that were deleted."""
+    """Count expired leases that are still stored. For vacuum, since it reads past all deleted rows."""
     return len(space.rows("ran_out", _moment(space.look().now_ms), LEASES_MAX + 1))
 
 

@@ -1,4 +1,4 @@
-"""One namespace in a Cassandra keyspace: where it is, at which consistency, its pointer."""
+"""One namespace in a Cassandra keyspace: its rows, its consistency, its pointer."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ from tidegate.sinks.rules.reads import check_kept, check_visible, decode, droppe
 
 HERE, DROPPING = "here", "dropping"
 NEVER_AGAIN_US = 2**62
-"""The timestamp of a drop: a space is never used again, whoever still writes to it."""
+"""The timestamp of a drop: a space is never used again, whatever late writers write to it."""
 
 
 class Written(msgspec.Struct, frozen=True):
-    """How a namespace is written, for life: what readers have to overlap with."""
+    """How a namespace is written, for life: reads must overlap with it."""
 
     consistency: str
     dc: str
 
 
 class Made(NamedTuple):
-    """A namespace that was made. ``space`` is its key in every table, ``read_at`` and ``write_at`` are the
-    driver's numbers of consistencies.
+    """A namespace that exists.
+
+    ``space`` is its key in every table; ``read_at`` and ``write_at`` are the driver's numbers of
+    consistencies.
     """
 
     space: uuid.UUID
@@ -44,7 +46,7 @@ class Made(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The pointer as it was read, with what only the store's own statements need. ``now_ms``: its clock."""
+    """One read of the pointer, with fields for the store's own statements only. ``now_ms``: its clock."""
 
     pointer: Pointer
     leases_at: uuid.UUID
@@ -52,12 +54,12 @@ class Seen(NamedTuple):
 
 
 class CassandraNamespace:
-    """A namespace on the cluster that a URL names. Connects when it is first used.
+    """A namespace on the cluster of a URL. Connects on first use.
 
-    ``visible`` and ``horizon`` are the highest that were seen here; neither goes back. ``merged``: up to
-    this version all is whole, and nothing of it is written any more.
-    ``writing``: this instance has claimed an epoch, so that what became of its own conditional
-    writes must be settled before it reads the pointer.
+    ``visible`` and ``horizon`` are the highest seen here; neither decreases. ``merged``: up to this
+    version everything is whole, and none of it is written any more. ``writing``: this instance has
+    claimed an epoch, so the outcome of its own conditional writes must be settled before it reads
+    the pointer.
     """
 
     def __init__(self, url: str, namespace: str, options: dict[str, Any]) -> None:
@@ -77,7 +79,7 @@ class CassandraNamespace:
 
     @property
     def session(self) -> sessions.Session:
-        """This process's; a child of a fork connects anew (T13)."""
+        """The session of this process; a forked child connects again (T13)."""
         session = self._session
         if session is None or self._pid != os.getpid():
             with _taking:
@@ -97,7 +99,7 @@ class CassandraNamespace:
 
     @property
     def not_made(self) -> str:
-        """What to do where keyspace or tables are missing."""
+        """The remedy where keyspace or tables are missing."""
         return (
             f"keyspace {self.settings.keyspace} or a table in it is not there; make them with"
             " `tidegate init`, or set store_options={'create': True, 'replication': {'<data centre>': 3}}"
@@ -111,38 +113,41 @@ class CassandraNamespace:
     def write_at(self) -> int:
         return self.made.write_at
 
-    # -- asking --------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------
 
     def rows(self, name: str, *values: Any) -> list[sessions.Row]:
-        """What a statement on this space gives; its first value is the space."""
+        """Return the rows of a statement on this space; its first value is the space."""
         return self.session.rows(name, self.made.space, *values, level=self.read_at)
 
     def write(self, name: str, *values: Any) -> None:
-        """A plain write; its values are given in full."""
+        """Send a plain write; its values are passed in full."""
         self.session.write(name, *values, level=self.write_at)
 
     def decide(self, *steps: tuple[Any, ...], again: bool = False) -> sessions.Row:
-        """Conditional writes of one partition: whether they were applied, and else what stands there."""
+        """Send conditional writes of one partition; return whether they were applied, and else the
+        current row.
+        """
         return self.session.decide(*steps, level=self.write_at, again=again)
 
     # -- identity ------------------------------------------------------------------------------
 
     @property
     def made(self) -> Made:
-        """The namespace that this instance works on, found once. ConfigError: there is none, or it cannot
-        be read from here.
+        """The namespace that this instance works on, found once.
+
+        Raises: ConfigError, there is none, or it cannot be read from here.
         """
         if self._made is None:
             found = self._find()
             if found is None:
                 raise nothing_here(self.where)
-            if self._known not in (None, found.space):  # another one was made since its identity was read
+            if self._known not in (None, found.space):  # another one was created since its identity was read
                 raise dropped(self.where)
             self._made = self._readable(found)
         return self._made
 
     def find(self) -> Made | None:
-        """The namespace, whether it can be read from here or not; None: it is not made yet."""
+        """Return the namespace, whether it can be read from here or not; None: not created yet."""
         return self._made or self._find()
 
     def identity(self) -> Identity | None:
@@ -155,7 +160,7 @@ class CassandraNamespace:
     def _find(self, *, state: str = HERE) -> Made | None:
         if not self.session.has_tables():
             return None
-        # SERIAL: whatever a conditional write left half done is settled first.
+        # SERIAL: a half-done conditional write is settled first.
         found = self.session.rows("find", self.namespace, level=ConsistencyLevel.SERIAL)
         if not found or found[0][3] != state:
             return None
@@ -182,7 +187,7 @@ class CassandraNamespace:
         return found
 
     def prepare(self) -> list[str]:
-        """Make keyspace and tables; what was made."""
+        """Create keyspace and tables; return descriptions of them."""
         return schema.make(self.session)
 
     def create(self, identity: Identity) -> Identity:
@@ -196,15 +201,15 @@ class CassandraNamespace:
         self.session.decide(("new_pointer", space), level=level)
         content = encode(identity).decode(), encode(written).decode()
         entered = self.session.decide(("enter", self.namespace, space, *content), level=level)
-        if not entered[0]:  # another was faster
+        if not entered[0]:  # another was first
             self.session.write("drop_pointer", NEVER_AGAIN_US, space, level=level)
         self._made = self._known = None
         return self.made.identity
 
-    # -- ending --------------------------------------------------------------------------------
+    # -- removal -------------------------------------------------------------------------------
 
     def begin_drop(self) -> bool:
-        """Take the namespace out of sight, for ever; whether there was one. The first step of a drop."""
+        """Hide the namespace permanently, as the first step of a drop; return whether there was one."""
         found = self._find()
         if found is not None:
             if self._known not in (None, found.space):
@@ -216,14 +221,14 @@ class CassandraNamespace:
         return found is not None
 
     def finish_drop(self) -> bool:
-        """Delete what a drop has taken out of sight; whether there was anything. May be repeated."""
+        """Delete a hidden namespace; return whether there was one. Repeatable."""
         found = self._find(state=DROPPING)
         if found is None:
             return False
         level, session = found.write_at, self.session
         rows = session.rows("versions", found.space, level=level)
         versions = [version for (version,) in rows if version is not None]  # a pointer alone: one row, none
-        # One more may have been applied, and not published.
+        # One more version may have been applied and not published.
         for version in {*versions, max(versions, default=0) + 1}:
             session.write("drop_notes", NEVER_AGAIN_US, found.space, version, level=level)
         for (table,) in session.rows("tables", found.space, level=level):
@@ -241,11 +246,11 @@ class CassandraNamespace:
     # -- the pointer ---------------------------------------------------------------------------
 
     def look(self, *, settle: bool = False) -> Seen:
-        """The pointer, the newest that was acknowledged.
+        """Return the newest acknowledged pointer.
 
-        Plain reads of a quorum show a flip once it was acknowledged, and never take back one that
-        they showed. What a conditional write with an unknown outcome left behind only a SERIAL
-        read settles (``settle``), and only its writer has to know.
+        Plain reads at a quorum show a flip once it was acknowledged, and never retract one that
+        they showed. Only a SERIAL read (``settle``) settles a conditional write of unknown outcome,
+        and only its writer needs that.
         """
         space = self.made.space
         level = ConsistencyLevel.SERIAL if settle or self.writing else self.read_at
@@ -260,26 +265,26 @@ class CassandraNamespace:
         return Seen(pointer, leases_at, milliseconds(now))
 
     def check_before(self, version: int) -> None:
-        """Before the rows: what is not visible may be half applied."""
+        """Check before reading rows: an invisible version may be half applied."""
         if version > self.visible:
             check_visible(self.where, version, self.look().pointer.visible)
         check_kept(self.where, version, self.horizon)
 
     def check_after(self, version: int) -> None:
-        """After rows that were not there: the horizon moves before anything is deleted."""
+        """Check after missing rows: the horizon moves before anything is deleted."""
         pointer = self.look().pointer
         check_visible(self.where, version, pointer.visible)
         check_kept(self.where, version, pointer.horizon)
 
 
 def milliseconds(moment: Any) -> int:
-    """A CQL timestamp, which the driver gives as a naive datetime in UTC."""
+    """Convert a CQL timestamp, which the driver returns as a naive datetime in UTC."""
     return calendar.timegm(moment.timetuple()) * 1_000 + int(moment.microsecond) // 1_000
 
 
 _taking = threading.RLock()
-"""Who takes a session or gives it back. One for all: a connection is made at a time. What is collected
-meanwhile in the same thread may close a store.
+"""Held while a session is taken or released. It is global: one connection is made at a time.
+Reentrant, since a garbage collection in the same thread may close a store.
 """
 
 

@@ -1,4 +1,4 @@
-"""What only a thorough look at Cassandra's nodes tells: clocks, sizes, and settings that would refuse us."""
+"""Thorough checks of Cassandra's nodes: clocks, sizes, and settings that would refuse requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLOCK_WARN_S, CLOCK_FAIL_S = 0.5, 5.0
 MIB = 1024**2
 PARTITION_WARN_BYTES, PARTITION_WANTED_BYTES = 100 * MIB, 50 * MIB
 OVERHEAD_BYTES = 4 * 1024
-"""Of a batch of one row, beside its key and value."""
+"""The overhead of a batch of one row, beside its key and value."""
 TOMBSTONES_MIN = 100_000
 """Cassandra's default."""
 UNITS = {"B": 1, "KiB": 1024, "MiB": MIB, "GiB": 1024 * MIB}
@@ -47,7 +47,7 @@ class Clock(NamedTuple):
 
 
 def set_up(space: CassandraNamespace, made: Made | None, copies: int, value_bytes_max: int) -> list[Check]:
-    """A line for each thing looked at, of every node of this data centre. Writes nothing."""
+    """Return one result per check, for every node of this data centre. Writes nothing."""
     session = space.session
     agreed = session.agree()
     differs = "the nodes do not agree; look for one that is down with `nodetool describecluster`"
@@ -75,7 +75,7 @@ def _settings(space: CassandraNamespace, host: Any) -> Settings | None:
 
 
 def _of_each(told: Mapping[str, Settings | None], look: Callable[[Settings], Check]) -> Iterator[Check]:
-    """The check of every node: once where all are alike, else with the nodes' addresses."""
+    """Yield the check of every node: once if all are alike, else with the nodes' addresses."""
     alike: dict[Check, list[str]] = defaultdict(list)
     for address, settings in told.items():
         check = look(settings or {})
@@ -98,7 +98,7 @@ def _clock(space: CassandraNamespace, host: Any) -> Clock:
 
 
 def clocks(found: Sequence[Clock]) -> Check:
-    """How far the clocks are apart for sure: the nodes' from each other, and from this machine's."""
+    """Check the certain difference of the clocks: between nodes, and from this machine's."""
     if not found:
         return Check("clocks", "warn", "cannot be told: no node is up", LEASED)
     apart = max(clock.least_s for clock in found) - min(clock.most_s for clock in found)
@@ -116,7 +116,7 @@ def clocks(found: Sequence[Clock]) -> Check:
 
 
 def refusals(settings: Settings) -> Check:
-    """Settings by which a node would refuse requests of tidegate's."""
+    """Check for settings by which a node would refuse tidegate's requests."""
     wrong = list(_refused(settings))
     if wrong:
         return Check("guardrails", "fail", "; ".join(wrong), f"{APPLIED}; {READ}", may_be_allowed=False)
@@ -158,7 +158,7 @@ def _refused(settings: Settings) -> Iterator[str]:
 
 
 def sizes(settings: Settings, value_bytes_max: int) -> Check:
-    """Whether the largest value fits into a request, a mutation and a column."""
+    """Check that the largest value fits into a request, a mutation and a column."""
     wanted = value_bytes_max + KEY_BYTES_MAX + OVERHEAD_BYTES
     names = ("native_transport_max_frame_size", "max_mutation_size", "column_value_size_fail_threshold")
     found = {name: size for name in names if (size := in_bytes(settings.get(name, ""))) is not None}
@@ -174,7 +174,7 @@ def sizes(settings: Settings, value_bytes_max: int) -> Check:
 
 
 def commit_log(settings: Settings, copies: int) -> Check:
-    """Whether an acknowledged write is on a disk."""
+    """Check that an acknowledged write is on a disk."""
     sync = settings.get("commitlog_sync")
     if sync is None:
         return Check("commit log", "warn", "cannot be told", DURABLE)
@@ -188,13 +188,13 @@ def commit_log(settings: Settings, copies: int) -> Check:
 
 
 def number(settings: Settings, name: str) -> int | None:
-    """A whole number; None: not told."""
+    """Return a setting that is a whole number; None: not reported."""
     found = re.fullmatch(r"-?\d+", settings.get(name, ""))
     return int(found[0]) if found else None
 
 
 def in_bytes(text: str) -> int | None:
-    """A size as Cassandra writes it; None: none, or no limit."""
+    """Parse a size as Cassandra writes it; None: none, or no limit."""
     found = re.fullmatch(r"(\d+)(B|KiB|MiB|GiB)", text)
     return int(found[1]) * UNITS[found[2]] if found else None
 
@@ -203,7 +203,9 @@ def in_bytes(text: str) -> int | None:
 
 
 def _largest(space: CassandraNamespace) -> int | None:
-    """Bytes of the largest partition with rows, of any namespace of the keyspace; None: not told."""
+    """Return the bytes of the largest partition of rows, of any namespace of the keyspace; None:
+    not reported.
+    """
     found: list[int] = []
     session, keyspace = space.session, space.settings.keyspace
     for host in session.hosts():
@@ -218,7 +220,7 @@ def _largest(space: CassandraNamespace) -> int | None:
 
 
 def partitions(largest: int | None, groups: int | None) -> Check:
-    """A key group of a table is one partition; key groups are fixed for life."""
+    """Check the largest partition: a key group of a table is one, and key groups are fixed for life."""
     if largest is None:
         return Check("partitions", "pass", "none yet, or their sizes are not told", READ)
     shown = f"the largest takes {largest / MIB:,.0f} MiB"

@@ -1,12 +1,12 @@
-"""The rows of a Cassandra store: applied, counted, read, retired. The pointer stands elsewhere.
+"""The rows of a Cassandra store: applied, counted, read, retired. ``namespace.py`` has the pointer.
 
-A row's timestamp is its version's ``decided_at``, and so is that of the tombstones a version
-brings, so that whatever is written again, however late, is what was there before, or stays
-deleted. Every delete is bounded by a version: ``version < N`` of one key, where N is a row of that
-key at or below the horizon. So a row that is found is right whatever was deleted meanwhile: a
-delete that takes a newer row of the key away takes the older ones with it, in one tombstone.
-Only a key that is not found may have been retired, and then the horizon, which moves before
-anything is deleted, has passed the version (``CassandraNamespace.check_after``).
+A row's timestamp is its version's ``decided_at``, and so is that of the version's tombstones. So
+anything that is written again, however late, equals what was there before, or stays deleted. Every
+delete is bounded by a version: ``version < N`` of one key, where N is a row of that key at or below
+the horizon. So a row that is found is right whatever was deleted meanwhile: a delete that removes a
+newer row of the key removes the older ones with it, in one tombstone. Only a key that is not found
+may have been retired. Then the horizon, which moves before anything is deleted, has passed the
+version (``CassandraNamespace.check_after``).
 """
 
 from __future__ import annotations
@@ -45,26 +45,29 @@ from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.value_flags import DELETES
 
 KEY_MAX = 65_535
-"""Cassandra refuses to be asked for a longer one. None is written: keys of all stores are shorter."""
+"""Cassandra refuses requests for a longer key. None is written: keys of all stores are shorter."""
 KEYS_AT_ONCE = 100
-"""Keys in one request: each is a slice of its own for the server."""
+"""Keys in one request: each is a separate slice for the server."""
 TOGETHER, TOGETHER_BYTES = 10, 5 * 1024
-"""Partitions in one request, and their bytes: servers warn of more, and refuse ten times as many bytes
-(unlogged_batch_across_partitions_warn_threshold, batch_size_warn_threshold and _fail_threshold)."""
+"""Partitions in one request, and their bytes: servers warn of more, and refuse ten times as many
+bytes (unlogged_batch_across_partitions_warn_threshold, batch_size_warn_threshold and
+_fail_threshold).
+"""
 PACKED_ROWS = 16_384
-"""Rows that are packed at once; a larger run is packed alone. So many key groups take few calls of Arrow, in
-memory that the processor's cache holds.
+"""Rows that are packed at once; a larger run is packed alone. Many key groups thereby take few
+calls of Arrow, in memory that the processor's cache holds.
 """
 PAGE_FIRST, PAGE_ROWS = 32, 500
 PAGE_BYTES = 2 * 1024 * 1024
 SEAL = ""
-"""The note that a key group is sealed: of a table without a name, which no table is. Before the name of the
-table a note has its attempt and a ``/``, which no name has; those of older releases have neither.
+"""The note that a key group is sealed: it names an empty table, which no table is called. A note
+prefixes the table's name by its attempt and a ``/``, which no name contains; those of older
+releases have neither.
 """
 
 Request = tuple[Any, int]
 Part = tuple[tuple[bytes, ...], Packed]
-"""Statements of one partition, and which."""
+"""Statements of one partition, with its key."""
 
 
 class _Table(NamedTuple):
@@ -84,12 +87,14 @@ class Rows:
         self._listed: set[tuple[Any, str]] = set()
         self._expiry_rows = PAGE_FIRST
         self.begun: Stamp | None = None
-        """The version that this instance began last: it is above the visible one, so above all merged."""
+        """The version that this instance began last. It is above the visible one, so above all
+        merged ones.
+        """
 
     # -- writing -------------------------------------------------------------------------------
 
     def apply(self, stamp: Stamp, chunks: Sequence[Chunk]) -> None:
-        """Write the changes and, once they are acknowledged, how many there were."""
+        """Write the changes and, once they are acknowledged, their counts."""
         if stamp != self.begun and self.is_merged(stamp.version):
             return
         self.rewrite(stamp, [run for chunk in chunks for run in chunk.runs])
@@ -98,13 +103,15 @@ class Rows:
             counted: dict[tuple[int, str, int], int] = defaultdict(int)
             for run in chunk.runs:
                 counted[run.group, run.table, chunk.ordinal] += len(run.keys)
-            notes |= counted  # a chunk that comes again counts once
+            notes |= counted  # a repeated chunk counts once
         named = [(group, noted_as(stamp, table), at, rows) for (group, table, at), rows in notes.items()]
         self.note(stamp, named)
 
     def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
-        """Write rows, whatever the horizon is. One that was replaced since is hidden by a tombstone that is
-        newer, or by the row that replaced it.
+        """Write rows, whatever the horizon is.
+
+        A row that was replaced since is hidden by a newer tombstone, or by the row that replaced
+        it.
         """
         self._list_tables({run.table for run in runs})
         head, version = self._start_of("put_row", 6), bound(bigint(stamp.version))
@@ -112,7 +119,9 @@ class Rows:
         self._send(self._batches(stamp, _in_turns(puts)))
 
     def seal(self, stamp: Stamp, counts: Counts) -> list[str]:
-        """Seal what is whole; in words, what is not. WalGapError: notes of another attempt are there."""
+        """Seal what is whole; describe what is not. Raises: WalGapError, another attempt's notes
+        are there.
+        """
         if self.is_merged(stamp.version):
             return []
         sealed, found, others = self._notes(stamp, counts)
@@ -131,9 +140,10 @@ class Rows:
         ]
 
     def is_merged(self, version: int) -> bool:
-        """Whether the version is below the horizon, or not above what the store was filled with: whole long
-        ago, and replaced ones of its rows may be gone. What comes late is left out; were it sent all the
-        same, the tombstones are newer.
+        """Return whether the version is below the horizon, or not above the version of a fill.
+
+        It has been whole for long, and replaced rows of it may be gone. Late writes of it are left
+        out. If one were sent, the tombstones would be newer.
         """
         if version > self._space.merged:
             self._space.look()
@@ -162,7 +172,8 @@ class Rows:
     def _notes(
         self, stamp: Stamp, counts: Counts, *, older: bool = False
     ) -> tuple[set[int], dict[int, dict[str, int]], set[str]]:
-        """Which of the key groups are sealed, what they were brought, and which other attempts noted there.
+        """Read which key groups are sealed, their counts, and the other attempts with notes there.
+
         ``older``: a seal by a release that named no attempt counts.
         """
         sealed, found, others = set[int](), dict[int, dict[str, int]](), set[str]()
@@ -182,7 +193,7 @@ class Rows:
     # -- reading -------------------------------------------------------------------------------
 
     def get(self, table: str, key: bytes, version: int, start: int) -> bytes | None:
-        """The stored value of a key. One request if there is a row, delete markers included."""
+        """Return the stored value of a key. One request if there is a row, delete markers included."""
         group = key_group(key, self._space.made.identity.key_groups)
         found = self._space.rows("get", table, group, key, version, start) if len(key) <= KEY_MAX else []
         if not found:
@@ -192,7 +203,7 @@ class Rows:
         return stored
 
     def look_up(self, name: str, table: str, keys: Sequence[bytes], *bounds: int) -> list[bytes | None]:
-        """Stored values, aligned with ``keys``, by a statement on some keys of a partition."""
+        """Return stored values, aligned with ``keys``, by a statement on several keys of a partition."""
         space, found = self._space, dict[bytes, bytes]()
         distinct = [key for key in dict.fromkeys(keys) if len(key) <= KEY_MAX]
         asked = by_group(distinct, space.made.identity.key_groups, KEYS_AT_ONCE)
@@ -212,13 +223,13 @@ class Rows:
         return [found.get(key) for key in keys]
 
     def scan(self, table: str, group: int, version: int, start: int) -> Iterator[Any]:
-        """Rows of a key group, page by page; each page is a request of its own."""
+        """Yield rows of a key group, page by page; each page is a separate request."""
         last, limit = None, PAGE_FIRST
         while True:
             of = (table, group) if last is None else (table, group, last)
             name = "first_page" if last is None else "page"
             page = self._space.rows(name, *of, version, start, limit)
-            self._space.check_after(version)  # what is missing in the page may have been retired
+            self._space.check_after(version)  # rows missing in the page may have been retired
             if page:
                 last = page[-1][0]
                 yield batch_of([key for key, _ in page], [value for _, value in page])
@@ -229,8 +240,9 @@ class Rows:
     # -- retirement ----------------------------------------------------------------------------
 
     def retire(self, stamp: Stamp, changes: Iterable[Chunk], stopped: Stopped) -> bool:
-        """Delete what these changes have replaced: one tombstone per key, bounded by the version. False:
-        stopped between two chunks.
+        """Delete what these changes have replaced: one tombstone per key, bounded by the version.
+
+        Return False if stopped between two chunks.
         """
         version = bound(bigint(stamp.version))
         below, until = self._start_of("drop_below", 5), self._start_of("drop_until", 5)
@@ -244,14 +256,16 @@ class Rows:
         return True
 
     def retire_replaced(self, stamp: Stamp, table: str) -> None:
-        """A table that the version emptied: everything that was written before it goes."""
+        """Delete everything written before the version to a table that it emptied."""
         self._each_group("drop_older", stamp.decided_at_us - 1, table)
 
     def drop_expired(
         self, table: str, group: int, last: bytes | None, most: int, entry: CatalogEntry
     ) -> SweepPage:
-        """Delete what had expired when the entry's version was decided, at or below the horizon, of some
-        keys behind ``last``: as a delete marker at or below the horizon, with all that is older.
+        """Delete what had expired when the entry's version was decided, of some keys after ``last``.
+
+        The version is at or below the horizon. Expired rows are deleted as a delete marker there
+        is, with all older rows.
         """
         limit = min(most, self._expiry_rows)
         of = (table, group) if last is None else (table, group, last)
@@ -272,8 +286,9 @@ class Rows:
         return SweepPage(len(page), sum(map(len, old.values())), following)
 
     def drop_lost(self, lost: Sequence[Stamp]) -> None:
-        """Delete every row that these attempts have written, by their times: nothing else has those. Every
-        node is asked: rows that reached one of them alone would come back.
+        """Delete every row that these attempts have written, by their times, which no other rows have.
+
+        All nodes must answer: rows that only one of them received would come back otherwise.
         """
         lowest, times = min(one.version for one in lost), {one.decided_at_us for one in lost}
         head = self._start_of("drop_version", 5)
@@ -293,10 +308,12 @@ class Rows:
         self._send(self._batch(of, packed, stamp) for packed in _joined(encoded))
 
     def drop_notes(self, version: int, timestamp_us: int) -> None:
-        """The version is below the horizon: it is whole, and nobody asks any more."""
+        """Delete the notes of a version below the horizon: it is whole, and its notes are not read
+        any more.
+        """
         self._space.write("drop_notes", timestamp_us, self._space.made.space, version)
 
-    # -- checking ------------------------------------------------------------------------------
+    # -- verification --------------------------------------------------------------------------
 
     def verify(self, stamp: Stamp, counts: Counts) -> Iterator[Finding]:
         if self.is_merged(stamp.version):
@@ -312,7 +329,7 @@ class Rows:
                     yield Finding(f"{where}, table {table}", f"{changes} rows", f"{found} rows")
 
     def malformed(self) -> Iterator[Finding]:
-        """Stored values that are none."""
+        """Yield stored values that cannot be decoded."""
         for table, group, key, versions in self._keys():
             for version, (value, _) in versions.items():
                 try:
@@ -324,7 +341,7 @@ class Rows:
     # -- vacuum and drop -------------------------------------------------------------------------
 
     def vacuum(self, horizon: int, starts: Mapping[str, int], at_us: int, *, dry_run: bool) -> int:
-        """Delete rows that no reader at or above the horizon reaches; how many there are."""
+        """Delete rows that no reader at or above the horizon can reach; return their number."""
         gone = 0
         for table, group, key, versions in self._keys():
             stored = {version: value for version, (value, _) in versions.items()}
@@ -344,13 +361,13 @@ class Rows:
         return gone
 
     def tables(self) -> list[str]:
-        """Every table that may have rows."""
+        """Return every table that may have rows."""
         return sorted(table for (table,) in self._space.rows("tables"))
 
     def _keys(
         self, level: int | None = None
     ) -> Iterator[tuple[str, int, bytes, dict[int, tuple[bytes, int]]]]:
-        """Every key with all its rows: (table, key group, key, version -> value and timestamp)."""
+        """Yield every key with all its rows: (table, key group, key, version -> value and timestamp)."""
         space = self._space
         level = space.read_at if level is None else level
         for table in self.tables():
@@ -370,7 +387,7 @@ class Rows:
     def _parts(
         self, head: bytes, tail: bytes, tables: Iterable[_Table], *, with_values: bool = False
     ) -> Iterator[Iterator[Part]]:
-        """A statement for each row: for each key group of each table its parts."""
+        """Yield, per key group of each table, its parts: one statement for each row."""
         space = self._space.made.space.bytes
         for of in tables:
             table = of.name.encode()
@@ -379,7 +396,9 @@ class Rows:
                 yield zip(itertools.repeat((space, table, _int(group))), some, strict=False)
 
     def _batches(self, stamp: Stamp, parts: Iterable[Part]) -> Iterator[Request]:
-        """A request for each part; small ones go together where the same nodes have their partitions."""
+        """Yield a request for each part; small ones whose partitions are on the same nodes are sent
+        together.
+        """
         session, waiting = self._space.session, defaultdict[Any, list[Part]](list)
         for of, packed in parts:
             if packed.weight > TOGETHER_BYTES // 2:
@@ -400,7 +419,7 @@ class Rows:
         return batch, packed.weight
 
     def _send(self, requests: Iterator[tuple[Any, int]]) -> None:
-        """On return all are acknowledged."""
+        """Send the requests and wait for all acknowledgements."""
         for _ in self._space.session.each(requests):
             pass
 
@@ -413,18 +432,22 @@ class Rows:
 
 
 def noted_as(stamp: Stamp, table: str) -> str:
-    """The name under which a chunk or a seal is noted: with its attempt, so no other's is added to it."""
+    """Return the name of a chunk's or seal's note: with its attempt, so that attempts are counted
+    separately.
+    """
     return f"{stamp.attempt}/{table}" if stamp.attempt else table
 
 
 def _in_turns(of_each: Iterable[Iterator[Part]]) -> Iterator[Part]:
-    """One part of each partition after the other: writers of one partition wait for each other there."""
+    """Yield one part of each partition alternately: concurrent writes of one partition wait for
+    each other.
+    """
     for some in itertools.zip_longest(*of_each):
         yield from (part for part in some if part is not None)
 
 
 def _tables(runs: Sequence[Run]) -> list[_Table]:
-    """The rows of all runs, by table; runs of few rows together."""
+    """Return the rows of all runs, by table; short runs together."""
     together: list[list[Run]] = []
     rows = PACKED_ROWS
     for run in sorted(runs, key=lambda run: run.table):
@@ -445,7 +468,7 @@ def _tables(runs: Sequence[Run]) -> list[_Table]:
 
 
 def _only(table: _Table, *, deleted: bool) -> _Table:
-    """Its deletes alone, or all but these."""
+    """Return a table's deletes alone, or everything else."""
     wanted = pc.is_in(pc.binary_slice(table.values, 0, 1), pa.array(DELETES))
     wanted = wanted if deleted else pc.invert(wanted)
     groups = table.groups[wanted.to_numpy(zero_copy_only=False)]
@@ -458,7 +481,7 @@ def _joined(statements: Sequence[Packed], at_once: int = 1_000) -> Iterator[Pack
 
 
 def _next_limit(page: Sequence[tuple[bytes, bytes]]) -> int:
-    """So many rows as fit into ``PAGE_BYTES`` if they are like these."""
+    """Return the number of rows like these that fit into ``PAGE_BYTES``."""
     mean_bytes = sum(len(key) + len(value) for key, value in page) // len(page) + 1
     return max(1, min(PAGE_ROWS, PAGE_BYTES // mean_bytes))
 

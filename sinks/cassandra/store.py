@@ -1,8 +1,8 @@
-"""The store on Cassandra: every version's rows beside each other, a pointer moved by conditional writes.
+"""The store on Cassandra: every version's rows side by side, a pointer moved by conditional writes.
 
-Durable, larger than memory, on many nodes. What decides (which namespace, the pointer, claims,
-flips, the horizon) is a conditional write, agreed on by Paxos; everything else may be repeated.
-docs/storage-format.md has the layout, docs/decisions/0014 why it is right.
+Durable, larger than memory, on many nodes. Every decisive step (which namespace exists, the
+pointer, claims, flips, the horizon) is a conditional write, agreed on by Paxos; everything else is
+repeatable. docs/storage-format.md has the layout, docs/decisions/0014 why it is right.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from tidegate.wal.record import TableSchema
 
 
 class CassandraStore(Store):
-    """A namespace in a keyspace. Connects when it is first used. ``options``: ``client/settings.py``."""
+    """A namespace in a keyspace. Connects on first use. ``options``: ``client/settings.py``."""
 
     can_be_filled = can_rewrite = True
     apply_bytes = 16 * 1024 * 1024
-    """A frame has few partitions, whose writers wait for each other; more of them keep the nodes busy."""
+    """A frame has few partitions, whose writers wait for each other; several frames keep the nodes busy."""
     value_bytes_max = 15 * 1024 * 1024
-    """A server takes a write of up to half its commit log's segments, 16 MiB unless set otherwise."""
+    """A server takes a write of up to half its commit log's segments, 16 MiB by default."""
 
     size_counts = "all namespaces and copies of this data centre, as its nodes last estimated"
 
@@ -83,7 +83,7 @@ class CassandraStore(Store):
         claimed = self._space.decide(("claim", epoch, writer, self._space.made.space, epoch), again=True)
         if claimed[0]:
             return epoch
-        if len(claimed) == 1 or claimed[1] is None:  # Scylla gives a row of nulls
+        if len(claimed) == 1 or claimed[1] is None:  # Scylla returns a row of nulls
             raise dropped(self.where)
         return int(claimed[1])
 
@@ -139,7 +139,8 @@ class CassandraStore(Store):
         last = pointer.visible if newest is None else min(newest, pointer.visible)
         found = self._entries(first, last)
         if len(found) <= last - first:
-            # A flip whose coordinator died is on one node, maybe, and a read repaired its pointer alone.
+            # A flip whose coordinator died may be on one node only, and a read may have repaired its
+            # pointer alone.
             self._space.look(settle=True)
             found = self._entries(first, last)
         return found
@@ -176,7 +177,7 @@ class CassandraStore(Store):
     def lease(self, lease: Lease, ttl_s: float) -> None:
         if self._space.settings.leases:
             leases.lease(self._space, lease, ttl_s)
-        else:  # nothing holds the version: a read of what was retired finds that out by itself (0014)
+        else:  # no lease pins the version: a read of retired rows detects that itself (0014)
             pointer = self.pointer()
             check_leasable(self.where, lease, ttl_s, pointer.visible, pointer.horizon)
 
@@ -234,7 +235,7 @@ class CassandraStore(Store):
         return {table: at.start for entry in entries for table, at in entry.tables.items()}
 
     def _forget(self, version: int) -> None:
-        """Catalog entries up to the version and below the horizon go, if it is what it was."""
+        """Drop catalog entries up to the version and below the horizon, if the horizon has not moved."""
         space, horizon = self._space.made.space, self.pointer().horizon
         end = min(version + 1, horizon)
         if end:
@@ -251,7 +252,7 @@ class CassandraStore(Store):
             return 0
         if pointer.horizon == version:
             self._rows.begun = Stamp(version, entry.decided_at_us, entry.attempt)
-            # What an older filler wrote, and what it still may write late: its version's timestamp is older.
+            # Rows of an older filler, and its late writes: their version's timestamp is older.
             for table in {*entry.tables, *self._rows.tables()}:
                 self._rows.retire_replaced(Stamp(version, entry.decided_at_us), table)
         return pointer.horizon
@@ -262,7 +263,7 @@ class CassandraStore(Store):
         flip = ("flip_filled", version, version, entry.digest, epoch, space, version, epoch)
         return bool(self._space.decide(flip, self._entered(entry))[0])
 
-    # -- checking ---------------------------------------------------------------------------------------
+    # -- verification -----------------------------------------------------------------------------------
 
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
         return list(self._rows.verify(stamp, counts))
@@ -286,7 +287,7 @@ class CassandraStore(Store):
             yield Finding(f"{self.where}, pointer", f"digest {entries[-1].digest}", pointer.digest)
         yield from self._rows.malformed()
 
-    # -- mending and ending -----------------------------------------------------------------------------
+    # -- vacuum and removal -----------------------------------------------------------------------------
 
     def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
         pointer = self.pointer()
@@ -303,7 +304,7 @@ class CassandraStore(Store):
             for entry_version in [version for (version,) in self._space.rows("versions_below", horizon)]:
                 self._rows.drop_notes(entry_version, NEVER_AGAIN_US)
             self._forget(horizon)
-            leases.announce(self._space, 0, Limits(), self._published_us)  # leases that ran out go
+            leases.announce(self._space, 0, Limits(), self._published_us)  # drops expired leases
         return Vacuumed(rows, 0, ran_out, entries)
 
     def drop(self) -> bool:

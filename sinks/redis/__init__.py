@@ -1,4 +1,4 @@
 """The store on Redis: one server, Sentinel or Cluster.
 
-What the keys mean is here; sending commands is in `client`.
+This package defines the meaning of the keys; `client` sends commands.
 """

@@ -1,9 +1,9 @@
-"""Aliases on Redis: a hash for each, ``tg:{<alias>}:alias``, with ``namespace``, ``uuid`` and ``revision``.
+"""Aliases on Redis: one hash each, ``tg:{<alias>}:alias``, with ``namespace``, ``uuid`` and ``revision``.
 
-One HSET of all flips it, if the revision is still what was read before (``lua/alias.lua``). Key and commands
-are such as a namespace of that name would have, so that rights which were given for a name cover it. A
-failover may lose the last HSET, as it may any write: readers are then back at the namespace that the alias
-named before, whole.
+One HSET of all fields flips an alias, if the revision is still the one that was read
+(``lua/alias.lua``). Key and commands are those of a namespace of that name, so rights granted for a
+name cover its alias. A failover may lose the last HSET, as it may lose any write: readers are then
+back at the namespace that the alias named before, with its whole content.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ KEY = re.compile(rb"tg:\{([A-Za-z0-9_.-]{1,64})\}:alias")
 
 
 def alias_key(alias: str) -> bytes:
-    """Where an alias lies."""
+    """Return the key of an alias."""
     return beside(alias, "alias")
 
 
 def alias_call(alias: str) -> Call:
-    """Asks for what ``target_in`` decodes."""
+    """Return the call whose reply ``target_in`` decodes."""
     return plain(alias_key(alias), b"HMGET", alias_key(alias), b"namespace", b"uuid")
 
 
 def target_in(where: str, alias: str, found: Any) -> Target | None:
-    """What an alias names. CorruptError: it is none of ours."""
+    """Decode the target of an alias. Raises: CorruptError, tidegate did not write it."""
     if found == [None, None]:
         return None
     namespace, uuid = ((one or b"").decode(errors="replace") for one in found)
@@ -50,7 +50,7 @@ def target_in(where: str, alias: str, found: Any) -> Target | None:
 
 
 class RedisAliases(Aliases):
-    """The aliases on the servers that a store is on."""
+    """The aliases on the servers of a store."""
 
     def __init__(self, calls: Calls, where: str) -> None:
         self.where, self._calls = where, calls
@@ -67,7 +67,7 @@ class RedisAliases(Aliases):
             try:
                 target = self.get(alias)
             except CorruptError as error:
-                # On a shared server it may be another tenant's, who must not hide everybody's.
+                # On a shared server it may be another tenant's, which must not hide everybody's aliases.
                 logger.warning("left out: %s", error)
             else:
                 targets |= {} if target is None else {alias: target}
@@ -91,11 +91,11 @@ class RedisAliases(Aliases):
         return changed(self.where, alias, once)
 
     def _look(self, alias: str) -> tuple[bool, bytes]:
-        """Whether there is anything, and its revision."""
+        """Return whether the alias exists, and its revision."""
         key = alias_key(alias)
         namespace, revision = self._calls.run([plain(key, b"HMGET", key, b"namespace", b"revision")])[0]
         return namespace is not None, revision or b""
 
     def _change(self, name: str, alias: str, *args: bytes) -> bool:
-        """Whether it took effect, and not somebody else's change before it."""
+        """Return whether the change took effect; False if another change came first."""
         return bool(self._calls.run([Call(alias_key(alias), name, args)])[0])

@@ -1,8 +1,8 @@
-"""The Redis store for readers in an event loop: ``sinks/redis/store.py``'s reads, without threads.
+"""The Redis store for readers in an event loop: the reads of ``sinks/redis/store.py`` without threads.
 
-Calls, answers and refusals are those of ``sinks/redis/reads.py``. Every read of rows goes by one read
-of the pointer, its version and its listed servers together (docs/decisions/0013), however many
-tasks look at the pointer meanwhile.
+Calls, replies and refusals are those of ``sinks/redis/reads.py``. Every read of rows relies on one
+read of the pointer, its version and its listed servers together (docs/decisions/0013), however many
+tasks refresh the pointer meanwhile.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ from tidegate.sinks.rules.reads import by_group, check_kept, check_visible, live
 from tidegate.wal.record import TableSchema
 
 CLOSING_STEPS = 3
-"""asyncio closes the socket of a connection that failed while it was made some steps later: before the loop
-may end.
+"""A connection that failed while it was opened has its socket closed by asyncio some loop steps
+later. The store waits for these steps, since the loop may end after it.
 """
 
 
@@ -65,7 +65,7 @@ def _none_listed() -> frozenset[bytes]:
 
 
 class AsyncRedisStore(AsyncSupportsReadWithPointer):
-    """A namespace on the servers that a URL names. Connects when it is first used."""
+    """A namespace on the servers of a URL. Connects on first use."""
 
     def __init__(self, url: str, namespace: str, options: dict[str, Any]) -> None:
         check_name("namespace", namespace)
@@ -79,7 +79,7 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
         self._horizon = 0
         self._waiting = _Waiting(self._calls, namespace)
 
-    # -- the pointer and what lies beside it -------------------------------------------------------
+    # -- the pointer and the keys beside it --------------------------------------------------------
 
     async def identity(self) -> Identity | None:
         (found,) = await self._calls.run([identity_call(self.namespace)], _none_listed)
@@ -141,10 +141,10 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
     async def _reads(
         self, table: str, keys: Sequence[bytes], version: int, start: int
     ) -> tuple[list[tuple[int, list[int]]], list[Call]]:
-        """Places of the keys by key group, and a call for each."""
+        """Return the positions of the keys by key group, and a call for each group."""
         made = self._identity or await self._made()
         await self._check_readable(version)
-        if len(keys) == 1:  # nothing that is made for many
+        if len(keys) == 1:  # skip the grouping of many keys
             asked = [(key_group(keys[0], made.key_groups), [0])]
         else:
             asked = by_group(keys, made.key_groups, KEYS_AT_ONCE)
@@ -179,15 +179,15 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
                 yield live
 
     async def _check_readable(self, version: int) -> None:
-        """What is known here; the key group's floor is compared where the rows are read."""
+        """Check against the cached pointer; the key group's floor is compared where the rows are read."""
         if version > self._known.pointer.visible:
             check_visible(self.where, version, (await self._look()).pointer.visible)
         check_kept(self.where, version, self._horizon)
 
-    # -- asking ------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------
 
     async def _ask(self, name: str, *args: bytes) -> Any:
-        """One function on the pointer."""
+        """Call one function on the pointer."""
         uuid = (self._identity or await self._made()).uuid.encode()
         reply = await self._calls.one(Call(self._meta, name, (uuid, *args)), _none_listed)
         if isinstance(reply, Refused):
@@ -205,7 +205,7 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
 
     async def _refused(self, refused: Refused) -> Exception:
         if refused.code == "TGLOST":
-            await self._look()  # dropped meanwhile? then that is what there is to say
+            await self._look()  # if it was dropped meanwhile, this raises that error
         return refusal(self.where, refused, opened=self._identity is not None)
 
     async def _made(self) -> Identity:
@@ -225,9 +225,10 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
         return known
 
     def _listed_for(self, version: int) -> Listed:
-        """The listed servers that have all of this version: none, when what is known is from before it.
+        """Return a function for the listed servers that have all of this version.
 
-        Two tasks that look at the pointer may get their answers in the other order.
+        It returns none when the cached pointer is from before the version. Two tasks that refresh
+        the pointer may get their replies in the other order.
         """
 
         def listed() -> frozenset[bytes]:
@@ -237,7 +238,7 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
         return listed
 
     async def _accept(self, server_id: bytes, listed: Listed) -> bool:
-        """Whether the pointer lists this server, by what is known or else by what stands there now."""
+        """Return whether the pointer lists this server: the cached one, or else the current one."""
         if server_id not in listed():
             await self._look()
         if server_id not in listed():
@@ -248,11 +249,11 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
     # -- planned changes -----------------------------------------------------------------------------
 
     def meant(self, key: bytes, server_id: bytes) -> bytes:
-        """How a call names the server: with the origin of a key group that moved there and is whole."""
+        """Return the server as calls name it: with the origin of a key group that moved there whole."""
         return self._origins.meant(key, server_id, self._calls.servers.known)
 
     async def moved(self, call: Call, node: AsyncNode, origin: bytes) -> bool:
-        """Whether a key group that moved to this server is whole: the call is sent again, then."""
+        """Return whether a key group that moved to this server is whole, so that the call is sent again."""
         view = await self._calls.servers.view_from(node)
         found = await self._survey(view)
         listed, server = (await self._look()).listed, call.server or node.server_id
@@ -262,7 +263,7 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
         return True
 
     async def _survey(self, view: View) -> dict[bytes, bytes] | None:
-        """The ids of all primaries, each with its process; None: one does not answer."""
+        """Return the ids of all primaries, each with its process; None when one does not answer."""
         answers = await self._calls.each_primary(view, pack((b"INFO",)))
         if None in answers:
             return None
@@ -273,7 +274,7 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
 
 
 class _Waiting:
-    """Sleeps on the stream of published versions: on one connection of its own, however many wait."""
+    """A wait for published versions on their stream: one connection, however many tasks wait."""
 
     def __init__(self, calls: AsyncCalls, namespace: str) -> None:
         self._calls, self._namespace = calls, namespace
@@ -283,7 +284,7 @@ class _Waiting:
         self._address: Address | None = None
 
     async def newer(self, version: int, timeout_s: float) -> bool:
-        """True: look at the pointer, something newer may be there. False, perhaps at once: cannot tell."""
+        """Wait for a newer version. True: read the pointer again. False, perhaps at once: not known."""
         if not self._sleep.running:
             self._above = version
         elif self._above > version:
@@ -293,10 +294,10 @@ class _Waiting:
         except asyncio.TimeoutError:
             return True
         except (redis.RedisError, OSError):
-            return False  # the pointer is asked next, and says what there is to say
+            return False  # the pointer is read next, and raises the error
 
     async def close(self) -> None:
-        """Whoever sleeps is woken. May be repeated."""
+        """Wake all waiting tasks. Repeatable."""
         await self._sleep.close()
         if self._channel is not None:
             await self._channel.close()
@@ -309,7 +310,7 @@ class _Waiting:
         channel = await self._channel_to(address, servers.settings)
         (reply,) = await channel.send((encoded(call, b"", functions=False),))
         if isinstance(reply, Exception):
-            answer_of(reply, call, self._calls.where, address)  # raises what looking does not mend
+            answer_of(reply, call, self._calls.where, address)  # raises what a new look-up does not cure
             servers.forget(view)
             return False
         return True

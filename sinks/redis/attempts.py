@@ -1,9 +1,9 @@
 """The noted attempts of a namespace in Redis: beside the pointer, and in the headers of its key groups.
 
-A version's rows come under a name that holds their attempt. Their seal gives them the name that is read, so
-the rows of two attempts never meet. A seal is refused where another attempt of its version was sealed, or
-where its own was discarded. On a Cluster the pointer's server may lose a note, and another server may keep
-the seal that came after it: then the headers tell.
+A version's rows are written under a name that contains their attempt. Their seal renames them to
+the name that is read, so the rows of two attempts never mix. A seal is refused where another
+attempt of its version was sealed, or where its own was discarded. On a Cluster the pointer's server
+may lose a note while another server keeps the later seal: then the headers are the evidence.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tidegate.wal.record import TableSchema
 
 
 def schema_parts(schemas: Iterable[TableSchema]) -> list[bytes]:
-    """Ids and schemas as ``put_schemas`` takes them."""
+    """Return ids and schemas as arguments of ``put_schemas``."""
     return [part for one in schemas for part in (one.schema_id.encode(), encode(one))]
 
 
 def begin(space: RedisNamespace, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
-    """As ``Attempts.begin``; note and schemas travel together."""
+    """As ``Attempts.begin``; note and schemas are sent together."""
     noted = number(epoch), number(stamp.version), number(stamp.decided_at_us), stamp.attempt.encode()
     calls = [
         Call(space.meta, "put_schemas", (space.uuid, *schema_parts(schemas))),
@@ -62,7 +62,9 @@ def begun(space: RedisNamespace) -> list[Stamp]:
 
 
 def _sealed_last(space: RedisNamespace) -> set[bytes]:
-    """What the headers say of the newest version that was sealed there; whatever their servers lost."""
+    """Return the headers' notes of the newest version sealed there, which a pointer's loss does not
+    affect.
+    """
     keys = [header_key(space.namespace, group) for group in range(space.made.key_groups)]
     found = space.calls.run([plain(key, b"HGET", key, b"sealed") for key in keys])
     return {note for note in found if note}
@@ -75,7 +77,7 @@ def _parts(space: RedisNamespace, note: bytes) -> tuple[int, int, str]:
 
 
 def discard(space: RedisNamespace, lost: Sequence[Stamp], epoch: int) -> None:
-    """As ``Attempts.discard``: refused at the pointer and in every key group first, then changes go."""
+    """As ``Attempts.discard``: refuse at the pointer and in every key group, then drop the changes."""
     lowest = min(one.version for one in lost)
     told = [
         part
@@ -86,7 +88,7 @@ def discard(space: RedisNamespace, lost: Sequence[Stamp], epoch: int) -> None:
     attempts = [one.attempt.encode() for one in lost]
     groups = range(space.made.key_groups)
     args = number(lowest), number(DISCARDED_MAX), *attempts
-    with space.relying_on(space.server_ids()):  # also on servers that nobody has compared with the log yet
+    with space.relying_on(space.server_ids()):  # also on servers not yet compared with the log
         space.asked([space.of_group(group, "discard", *args) for group in groups])
     _, pattern = patterns(space.namespace)
     for key in space.calls.each_primary_scan(pattern.replace(":*", ":*:d:*")):

@@ -1,7 +1,7 @@
-"""What a store's promises rest on in Redis, and whether its servers are set up so.
+"""Checks that the servers of a store in Redis are set up as its guarantees require.
 
-At open each primary is asked once, in one round trip, and CONFIG is not needed. `tidegate doctor`
-asks for more. Managed services bar some of it: what is not told is a warning that says so.
+On open, each primary gets one round trip, without CONFIG. `tidegate doctor` checks more. Managed
+services bar some commands: a check without its data is a warning with that reason.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Fields = Mapping[str, str]
 
 
 class Told(NamedTuple):
-    """What one primary says of itself; and why it does not, where it bars something."""
+    """One primary's replies about itself, or the reasons for those it bars."""
 
     address: str
     info: Fields
@@ -54,7 +54,7 @@ class Told(NamedTuple):
 
 
 def set_up(space: RedisNamespace, *, thorough: bool) -> list[Check]:
-    """A line for each thing looked at; one for all servers where they are alike. Writes nothing."""
+    """Return one result per check; one for all servers if they are alike. Writes nothing."""
     settings = space.servers.settings
     told = _ask_all(space, thorough=thorough)
     looks: list[Callable[[Told], Check | None]] = [
@@ -69,7 +69,7 @@ def set_up(space: RedisNamespace, *, thorough: bool) -> list[Check]:
 
 
 def _tls(settings: RedisSettings) -> list[Check]:
-    """A warning where TLS is switched on and proves nothing."""
+    """Warn where TLS is on but verifies nothing."""
     if not settings.trusts_any_server:
         return []
     found = (
@@ -81,7 +81,7 @@ def _tls(settings: RedisSettings) -> list[Check]:
 
 
 def fsync(space: RedisNamespace) -> list[Check]:
-    """Whether WAITAOF can be asked of every primary; nothing when it can. What is not told is left to it."""
+    """Check that every primary supports WAITAOF; empty if so. A server that hides its version passes."""
     told = [_told(address, *replies, None, None, None) for address, replies in ask_each(space, (b"INFO",))]
     return list(_of_each(told, _fsync))
 
@@ -97,11 +97,11 @@ def _fsync(told: Told) -> Check | None:
     return None
 
 
-# -- asking ---------------------------------------------------------------------------------------
+# -- sending --------------------------------------------------------------------------------------
 
 
 def ask(node: Node, *commands: tuple[bytes, ...]) -> list[Any]:
-    """The replies to some commands in one round trip; a refusal stands where its reply would."""
+    """Return the replies to some commands in one round trip; a refusal replaces its reply."""
     replies: list[Any] = []
     connection, _ = node.take()
     try:
@@ -120,7 +120,9 @@ def ask(node: Node, *commands: tuple[bytes, ...]) -> list[Any]:
 
 
 def ask_each(space: RedisNamespace, *commands: tuple[bytes, ...]) -> list[tuple[str, list[Any]]]:
-    """Every primary's address and replies. StoreUnavailableError: one does not answer in time."""
+    """Return every primary's address and replies. Raises: StoreUnavailableError, one did not answer
+    in time.
+    """
     for attempt in space.calls.retrying():
         with attempt:
             try:
@@ -132,13 +134,13 @@ def ask_each(space: RedisNamespace, *commands: tuple[bytes, ...]) -> list[tuple[
 
 
 def fields(reply: Any) -> dict[str, str]:
-    """The ``name:value`` lines of INFO and its kin; none of a refusal."""
+    """Parse the ``name:value`` lines of INFO and similar replies; empty for a refusal."""
     text = reply.decode(errors="replace") if isinstance(reply, bytes) else ""
     return dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
 
 
 def number(told: Fields, name: str) -> int | None:
-    """A whole number among the fields; None when it is not there."""
+    """Return a whole number among the fields; None when it is missing."""
     found = re.fullmatch(r"-?\d+", told.get(name, ""))
     return int(found[0]) if found else None
 
@@ -164,7 +166,7 @@ def _told(address: str, info: Any, by_function: Any, by_eval: Any, cluster: Any,
 
 
 def _of_each(told: Iterable[Told], look: Callable[[Told], Check | None]) -> Iterator[Check]:
-    """The check of every server: once where all are alike, else with the servers' addresses."""
+    """Yield the check of every server: once if all are alike, else with the servers' addresses."""
     alike: dict[Check, list[str]] = defaultdict(list)
     for one in told:
         check = look(one)
@@ -174,7 +176,7 @@ def _of_each(told: Iterable[Told], look: Callable[[Told], Check | None]) -> Iter
         yield check if len(alike) == 1 else check._replace(found=f"{', '.join(addresses)}: {check.found}")
 
 
-# -- what was told ----------------------------------------------------------------------------------
+# -- evaluation of the replies ----------------------------------------------------------------------
 
 
 def _untold(check: str, barred: str, promise: str) -> Check:
@@ -207,7 +209,7 @@ def _functions(told: Told, *, wanted: bool) -> Check:
 
 
 def _may(reply: Any) -> bool:
-    """Whether a call is allowed; that our functions are not loaded yet is no refusal."""
+    """Return whether a call is allowed; a library that is not loaded yet is no refusal."""
     said = str(reply).lower() if isinstance(reply, Exception) else ""
     return not said or "not found" in said or "no matching script" in said
 
@@ -313,18 +315,18 @@ def _no_cluster(told: Told) -> Check | None:
     return Check("cluster", "fail", wrong, APPLIED, may_be_allowed=False)
 
 
-# -- whether the next version still fits into the memory of the servers: for `tidegate doctor` -------------
+# -- memory headroom for the next version, for `tidegate doctor` -------------------------------------------
 
 LOOKED_AT = 20
-"""The next version is taken to be as large as the largest of so many."""
+"""The next version is assumed to be as large as the largest of this number of versions."""
 SAMPLES = 64
-"""So many hashes of changes are measured."""
+"""The number of hashes of changes that are measured."""
 WARN_BELOW = 2
-"""Rows need not spread evenly over the servers, and a merge holds some of them twice for a moment."""
+"""The margin: rows need not spread evenly over servers, and a merge holds some of them twice for a moment."""
 
 
 class Memory(NamedTuple):
-    """Of one server, in bytes."""
+    """The memory of one server, in bytes."""
 
     free: int
     address: str
@@ -334,7 +336,7 @@ class Memory(NamedTuple):
 
 
 def room(space: RedisNamespace, entries: Sequence[CatalogEntry]) -> Check:
-    """The forecast for the fullest server. ``entries``: the last visible versions. Writes nothing."""
+    """Forecast the headroom of the fullest server. ``entries``: the last visible versions. Writes nothing."""
     found = []
     for address, (reply,) in ask_each(space, (b"INFO", b"memory")):
         memory = _memory(address, fields(reply))
@@ -367,7 +369,7 @@ def _memory(address: str, told: dict[str, str]) -> Memory | None:
 
 
 def _bytes_per_row(space: RedisNamespace) -> float | None:
-    """By a sample of the changes that lie there unmerged; None: nothing can be measured."""
+    """Estimate the bytes per row from a sample of unmerged changes; None: nothing can be measured."""
     of_node: dict[Node, list[tuple[bytes, ...]]] = defaultdict(list)
     for key in itertools.islice(_layers(space), SAMPLES):
         commands = of_node[space.servers.node_of(key)]

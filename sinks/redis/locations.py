@@ -1,8 +1,8 @@
-"""Where tasks ran, kept in Redis beside a namespace's pointer: a hash that ``drop`` removes with the rest.
+"""Locations of tasks, kept in Redis beside a namespace's pointer: a hash that ``drop`` removes with the rest.
 
-It has the methods of ``tidegate.spark.placement.locality.MetadataStore``: so a driver that starts on
-another host knows where the caches are. Nothing rests on it: it is written as any hash is, without a
-version.
+It has the methods of ``tidegate.spark.placement.locality.MetadataStore``: a driver that starts on
+another host thereby knows the locations of the caches. No guarantee rests on it: it is a plain hash
+without versions.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from tidegate.sinks.redis.keys import beside
 class RedisMetadataStore:
     """A few values by key, on the server that holds the namespace's pointer.
 
-    ``url`` and ``options`` as for a store. Opens no connection before the first call; any call may be
-    repeated. StoreUnavailableError: no answer within ``timeout_s``; ConfigError: the server refuses us.
+    ``url`` and ``options`` as for a store. Opens no connection before the first call. Repeatable:
+    every call. Raises: StoreUnavailableError, no answer within ``timeout_s``; ConfigError, the
+    server refuses this user.
     """
 
     def __init__(self, url: str, namespace: str, **options: Any) -> None:
@@ -51,7 +52,7 @@ class RedisMetadataStore:
         return dict(zip(found[::2], found[1::2], strict=True))
 
     def close(self) -> None:
-        """Let go of the connections. It may be used again."""
+        """Close the connections. The instance may be used again."""
         self._calls.servers.close()
 
     def _call(self, command: bytes, *arguments: bytes) -> Any:

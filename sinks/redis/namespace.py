@@ -36,12 +36,12 @@ from tidegate.sinks.rules.reads import decode, dropped, encode, nothing_here
 
 
 class RedisNamespace:
-    """A namespace on the servers that a URL names. Connects when it is first used.
+    """A namespace on the servers of a URL. Connects on first use.
 
     ``visible`` and ``horizon`` are those of the newest pointer read here, ``listed`` the servers
-    that were compared with the log: what they hold may be relied on, up to that visible version.
-    ``went_back`` counts how often a pointer showed less than the one before it. ``lost``: a merge met rows
-    that a header lists and that are gone, and nobody has compared the store with the log since.
+    that were compared with the log: their data may be relied on, up to that visible version.
+    ``went_back`` counts the pointers that were below the one before. ``lost``: a merge found that
+    rows listed in a header are gone, and the store has not been compared with the log since.
     """
 
     def __init__(self, url: str, namespace: str, options: dict[str, Any]) -> None:
@@ -61,10 +61,10 @@ class RedisNamespace:
         self._known: Identity | None = None
         self._lock = forks.Lock()
 
-    # -- asking ----------------------------------------------------------------------------------
+    # -- sending ---------------------------------------------------------------------------------
 
     def ask(self, name: str, *args: bytes, once: bool = False) -> Any:
-        """One function on the pointer."""
+        """Call one function on the pointer."""
         call = Call(self.meta, name, (self.uuid, *args))
         reply = self.calls.run([call], once=once)[0] if once else self.calls.one(call)
         if isinstance(reply, Refused):
@@ -75,8 +75,9 @@ class RedisNamespace:
         return of_group(self.namespace, self.uuid, group, name, *args)
 
     def asked(self, calls: Sequence[Call], *, flight: int = FLIGHT_CALLS) -> list[Any]:
-        """The replies; ``flight`` as in ``Calls.run``. AnotherServerError: a call names a server, and met
-        another.
+        """Return the replies; ``flight`` as in ``Calls.run``.
+
+        Raises: AnotherServerError, a call names a server and reached another.
         """
         replies = self.calls.run(calls, flight=flight)
         for reply in replies:
@@ -87,7 +88,7 @@ class RedisNamespace:
         return replies
 
     def asked_with_pointer(self, calls: Sequence[Call]) -> tuple[list[Any], Pointer]:
-        """The replies to calls that may be repeated, and the pointer, asked for together."""
+        """Return the replies to repeatable calls, and the pointer, read together."""
         found = self.calls.few([Call(self.meta, "pointer", (self.uuid,)), *calls])
         for reply in found:
             if isinstance(reply, Refused):
@@ -96,19 +97,19 @@ class RedisNamespace:
 
     def refused(self, refused: Refused) -> TidegateError:
         if refused.code == "TGLOST":
-            self.pointer()  # dropped meanwhile? then that is what there is to say
+            self.pointer()  # if it was dropped meanwhile, this raises that error
         return refusal(self.where, refused, opened=self._known is not None)
 
     @property
     def repairing(self) -> bool:
-        """Whether this thread is putting back what was lost."""
+        """Whether this thread is restoring what was lost."""
         return bool(getattr(self._repairing, "ids", frozenset()))
 
     def _listed_now(self) -> frozenset[bytes]:
         return self._trusted | getattr(self._repairing, "ids", frozenset())
 
     def _accept(self, server_id: bytes) -> bool:
-        """Whether the pointer lists this server, by what is known or else by what stands there now."""
+        """Return whether the pointer lists this server: the cached one, or else the current one."""
         if server_id not in self._listed_now():
             self.pointer()
         if server_id not in self._listed_now():
@@ -118,11 +119,11 @@ class RedisNamespace:
     # -- planned changes -----------------------------------------------------------------------
 
     def meant(self, key: bytes, server_id: bytes) -> bytes:
-        """How a call names the server: with the origin of a key group that moved there and is whole."""
+        """Return the server as calls name it: with the origin of a key group that moved there whole."""
         return self.origins.meant(key, server_id, self.servers.looks)
 
     def survey(self) -> dict[bytes, bytes]:
-        """The ids of all primaries, each with its process."""
+        """Return the ids of all primaries, each with its process."""
         for attempt in self.calls.retrying():
             with attempt:
                 found = dict(map(process_in, self.calls.each_primary((b"INFO",))))
@@ -132,7 +133,7 @@ class RedisNamespace:
         return found
 
     def trusted_of(self, ids: frozenset[bytes]) -> frozenset[bytes]:
-        """Those of these servers that are listed, or are the same processes as listed ones."""
+        """Return those of these servers that are listed, or are the same processes as listed ones."""
         return ids & self._trusted
 
     def learn(self, found: dict[bytes, bytes]) -> None:
@@ -143,7 +144,7 @@ class RedisNamespace:
             self._trusted = self.origins.trusted(self.listed)
 
     def moved(self, call: Call, node: Node, origin: bytes) -> bool:
-        """Whether a key group that moved to this server is whole; a writer notes it there, too."""
+        """Return whether a key group that moved to this server is whole; a writer notes it there, too."""
         server = call.server or node.server_id
         self.pointer()
         self.servers.look_from(node)
@@ -183,7 +184,7 @@ class RedisNamespace:
         uuid = identity.uuid.encode()
         (found,) = self.calls.run([Call(self.meta, "create", (uuid, encode(identity)))])
         stands = decode(self.where, found[0], Identity)
-        if found[1] is None:  # a header that is missing later is a loss (I10), never made anew
+        if found[1] is None:  # a header that is missing later is a loss (I10), and is never created again
             uuid = stands.uuid.encode()
             self._make_headers(uuid, stands.key_groups)
             servers = self.survey()
@@ -197,13 +198,13 @@ class RedisNamespace:
     def _make_headers(self, uuid: bytes, key_groups: int) -> None:
         calls = [Call(header_key(self.namespace, group), "make", (uuid,)) for group in range(key_groups)]
         if any(found != uuid for found in self.calls.run(calls)):
-            # Of one that was dropped, and not to the end.
+            # A namespace that was dropped, but not completely.
             if redis_drop.remove_groups(self.calls, self.namespace, uuid) is None:
                 raise dropped(self.where)
             self.calls.run(calls)
 
     def drop(self) -> bool:
-        """Remove everything, the identity first; whether there was anything."""
+        """Remove everything, the identity first; return whether there was anything."""
         there, begun = False, redis_drop.made_here(self.calls, self.namespace)
         known, found = self._known, self.identity()
         made_since = found is not None and found.uuid.encode() != begun
@@ -234,7 +235,7 @@ class RedisNamespace:
         return pointer
 
     def await_newer(self, version: int, timeout_s: float) -> bool:
-        """Sleep on the stream of published versions: not for so long that the answer would come too late."""
+        """Block on the stream of published versions, for less than the connection's time-out."""
         limit_s = self.servers.settings.connection["socket_timeout"]
         self.calls.run([newer_call(self.namespace, version, min(timeout_s, limit_s / 2))])
         return True
@@ -242,7 +243,7 @@ class RedisNamespace:
     # -- servers that lost something -------------------------------------------------------------------
 
     def server_ids(self) -> frozenset[bytes]:
-        """The replication ids of all primaries, as they are now."""
+        """Return the replication ids of all primaries, as they are now."""
         for attempt in self.calls.retrying():
             with attempt:
                 infos = self.calls.each_primary((b"INFO", b"replication"))
@@ -253,14 +254,14 @@ class RedisNamespace:
         return frozenset(each for each in found if each)
 
     def changed_servers(self) -> frozenset[bytes]:
-        """Ids of primaries that were not compared with the log."""
+        """Return the ids of primaries that were not compared with the log."""
         ids = self.server_ids()
         if not ids <= self.listed:
             self.pointer()
         return ids - self.listed
 
     def unlisted(self, changed: frozenset[bytes]) -> StoreNotVerifiedError:
-        """The error for servers that are not listed."""
+        """Return the error for servers that are not listed."""
         return StoreNotVerifiedError(
             f"{self.where}: {len(changed)} of its servers restarted or were promoted since they were last"
             " compared with the log: their last writes may be lost; `tidegate repair` compares them now"
@@ -268,8 +269,9 @@ class RedisNamespace:
 
     @contextlib.contextmanager
     def relying_on(self, ids: frozenset[bytes]) -> Iterator[None]:
-        """For repair: these servers too are taken at their word, and no others that come. In this
-        thread only: until they are listed nobody else may merge there.
+        """Rely on these servers too, and on no others that appear; for repair.
+
+        In this thread only: until they are listed no other thread may merge there.
         """
         self._repairing.ids = ids
         try:
@@ -283,17 +285,18 @@ def _id_in(info: bytes) -> bytes | None:
     return found.group(1) if found and b"role:master" in info else None
 
 
-# -- the header of a key group in Redis, as it is read: what is sealed and merged there --------------------
+# -- the header of a key group in Redis, as it is read: sealed and merged versions -------------------------
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Header(NamedTuple):
-    """What the header of a key group says. ``layers`` and ``bases`` are by table.
+    """The decoded header of a key group. ``layers`` and ``bases`` are by table.
 
-    ``sealed``: version and attempt of the newest version that was sealed, (0, b"") where no note says so.
-    ``marked``: what it lost is being put back. ``since``: versions from this one on may be missing, 0: all of
-    the key group. ``lost_layers`` and ``lost_bases``: what was listed and is gone.
+    ``sealed``: version and attempt of the newest version that was sealed, (0, b"") without a note
+    of it. ``marked``: its losses are being restored. ``since``: versions from this one on may be
+    missing, 0: all of the key group. ``lost_layers`` and ``lost_bases``: entries that were listed
+    and are gone.
     """
 
     marked: bool
@@ -315,7 +318,7 @@ class Header(NamedTuple):
 
 
 def headers(space: RedisNamespace) -> dict[int, Header]:
-    """The header of every key group. CorruptError: no release writes such a one."""
+    """Return the header of every key group. Raises: CorruptError, no release writes such a header."""
     groups = range(space.made.key_groups)
     replies = space.asked([space.of_group(group, "header") for group in groups])
     found = {}
@@ -353,18 +356,18 @@ def _header(reply: list[bytes]) -> Header:
     )
 
 
-# -- removing the keys of a namespace from Redis, and of none that is made under its name meanwhile --------
+# -- removal of a namespace's keys from Redis, sparing a namespace made under its name since ---------------
 
 KEYS_AT_ONCE = 1_000
 
 
 def made_here(calls: Calls, namespace: str) -> bytes:
-    """The uuid of the namespace that is here, made or being made; empty: none is."""
+    """Return the uuid of the namespace that exists here or is being created; empty: none."""
     return _stands(calls, [meta_key(namespace)], b"uuid")[0]
 
 
 def remove_namespace(calls: Calls, namespace: str, uuid: bytes) -> int | None:
-    """Remove every key of it, its key groups' too; how many there were, or None as ``remove_groups``."""
+    """Remove every key, its key groups' too; return their number, or None as ``remove_groups``."""
     own, _ = patterns(namespace)
     beside = _remove(calls, namespace, own, b"uuid", uuid)
     of_groups = None if beside is None else remove_groups(calls, namespace, uuid)
@@ -372,18 +375,21 @@ def remove_namespace(calls: Calls, namespace: str, uuid: bytes) -> int | None:
 
 
 def remove_groups(calls: Calls, namespace: str, uuid: bytes) -> int | None:
-    """Remove every key of its key groups, whatever it is; how many there were.
+    """Remove every key of its key groups, whatever it is; return their number.
 
-    None: a namespace of another uuid was made under the name meanwhile, and nothing of it was removed. May be
-    repeated.
+    None: a namespace of another uuid was created under the name meanwhile, and nothing of it was
+    removed. Repeatable.
     """
     _, of_groups = patterns(namespace)
     return _remove(calls, namespace, of_groups, b"u", uuid)
 
 
 def _remove(calls: Calls, namespace: str, pattern: str, field: bytes, uuid: bytes) -> int | None:
-    """A namespace writes its uuid into the pointer first, and into each header before its rows. So while the
-    pointer shows no other than ours, no header does; and where a header changes after that, its keys stay.
+    """Remove the keys of a pattern whose owner still shows the uuid.
+
+    A namespace writes its uuid into the pointer first, and into each header before its rows. So
+    while the pointer shows no other uuid, no header does. Where a header changes after that, its
+    keys stay.
     """
     owned = defaultdict[bytes, list[bytes]](list)
     for key in calls.each_primary_scan(pattern):
@@ -393,7 +399,7 @@ def _remove(calls: Calls, namespace: str, pattern: str, field: bytes, uuid: byte
         return None
     removals = []
     for (owner, keys), stands in zip(owned.items(), owners, strict=True):
-        keys.sort(key=owner.__eq__)  # the owner goes last: until then it tells whose they are
+        keys.sort(key=owner.__eq__)  # the owner is removed last: until then it proves the ownership
         parts = [keys[at : at + KEYS_AT_ONCE] for at in range(0, len(keys), KEYS_AT_ONCE)]
         removals += [Call(owner, "remove", (field, stands, *part)) for part in parts]
     if not all(calls.run(removals)):
@@ -402,5 +408,5 @@ def _remove(calls: Calls, namespace: str, pattern: str, field: bytes, uuid: byte
 
 
 def _stands(calls: Calls, keys: Sequence[bytes], field: bytes) -> list[bytes]:
-    """What this field of each key holds; empty where there is none."""
+    """Return this field of each key; empty where it is missing."""
     return [found or b"" for found in calls.run([plain(key, b"HGET", key, field) for key in keys])]

@@ -1,4 +1,4 @@
-"""The reads of a namespace in Redis: how they are asked, what the answers mean. Pure; both clients use it."""
+"""The reads of a namespace in Redis: their calls and the meaning of their replies. Pure; for both clients."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ PAGE_ROWS = 1_000
 SCAN_BATCH_ROWS = 1_000
 SCAN_TRIES = 20
 DETAIL_MAX = 500
-"""Of what a function says; fields of a header may be of any length where somebody changed them."""
+"""The most characters of a function's message: after tampering, header fields may have any length."""
 BLOCK_S = 1.0
-"""A blocked read ends well before its connection's time-out, and is begun again."""
+"""A blocked read ends well before its connection's time-out, and is repeated."""
 
 WHOLE = re.compile(rb"\d{1,18}")
 NOT_OURS = (ValueError, TypeError, AttributeError)
-"""What a field that is absent, no number or no text ends in."""
+"""The errors of a field that is missing, no number or no text."""
 
 Kind = TypeVar("Kind")
 
 
 def number(value: int) -> bytes:
-    """A whole number as an argument."""
+    """Encode a whole number as an argument."""
     return b"%d" % value
 
 
@@ -53,18 +53,18 @@ def number(value: int) -> bytes:
 
 
 def of_group(namespace: str, uuid: bytes, group: int, name: str, *args: bytes) -> Call:
-    """A function on a key group."""
+    """Return a call of a function on a key group."""
     return Call(header_key(namespace, group), name, (uuid, *args), at_server=True)
 
 
 def identity_call(namespace: str) -> Call:
-    """Asks for what ``identity_in`` decodes."""
+    """Return the call whose reply ``identity_in`` decodes."""
     meta = meta_key(namespace)
     return plain(meta, b"HMGET", meta, b"identity", b"ready")
 
 
 def newer_call(namespace: str, version: int, timeout_s: float) -> Call:
-    """Blocks its connection until a version above this one was published, for ``BLOCK_S`` at most."""
+    """Return a call that blocks its connection until a newer version is published, ``BLOCK_S`` at most."""
     stream = beside(namespace, "versions")
     last = b"%d-%d" % (version, 2**32)
     block = number(max(1, int(min(timeout_s, BLOCK_S) * 1_000)))
@@ -72,22 +72,22 @@ def newer_call(namespace: str, version: int, timeout_s: float) -> Call:
 
 
 def catalog_range(oldest: int, newest: int | None) -> tuple[bytes, bytes]:
-    """The arguments of ``catalog``."""
+    """Return the arguments of ``catalog``."""
     return number(oldest), number(NEWEST if newest is None else newest)
 
 
 def lease_args(lease: Lease, ttl_s: float) -> tuple[bytes, ...]:
-    """The arguments of ``lease``."""
+    """Return the arguments of ``lease``."""
     return lease.lease_id.encode(), number(lease.version), number(int(ttl_s * 1e6))
 
 
 def head_of(table: str, version: int, start: int) -> tuple[bytes, bytes, bytes]:
-    """What every read of rows begins with."""
+    """Return the first arguments of every read of rows."""
     return table.encode(), number(version), number(start)
 
 
 def in_places(asked: list[tuple[int, list[int]]], replies: list[Any], keys: int) -> Any:
-    """The stored values that ``by_group``'s calls found, in the order of the keys."""
+    """Return the stored values of ``by_group``'s calls, in the order of the keys."""
     found: list[bytes | None] = [None] * keys
     for (_, some), values in zip(asked, replies, strict=True):
         for at, value in zip(some, values, strict=True):
@@ -96,11 +96,11 @@ def in_places(asked: list[tuple[int, list[int]]], replies: list[Any], keys: int)
 
 
 class AnotherServerError(Exception):
-    """A call that was for one server met another."""
+    """A call that was for one server reached another."""
 
 
 class Ask(NamedTuple):
-    """A function and its arguments but for the head, in a read of several steps; ``server``: ``Call``."""
+    """A function and its arguments after the head, in a read of several steps; ``server``: see ``Call``."""
 
     name: str
     args: tuple[bytes, ...] = ()
@@ -111,11 +111,12 @@ Steps = Generator[Ask, Any, Kind]
 
 
 def scan_steps(where: str, group: int) -> Steps[dict[bytes, bytes]]:
-    """A scan of one key group: gives what to ask, is sent the reply, None when another server was met;
-    returns the stored values by key. Begun anew when the key group's server is another one meanwhile.
+    """Scan one key group and return the stored values by key.
 
-    A cursor means nothing to another server, and one that was promoted may have rows in a layer
-    again that were in the base already. StoreUnavailableError: it changed again and again.
+    The generator yields calls and is sent their replies, None when another server answered. It
+    starts from scratch when the key group's server changes: a cursor means nothing to another
+    server, and one that was promoted may again have rows in a layer that were already in the base.
+    Raises: StoreUnavailableError, the server changed ``SCAN_TRIES`` times.
     """
     for _ in range(SCAN_TRIES):
         server, *layers = yield Ask("layers")
@@ -128,7 +129,7 @@ def scan_steps(where: str, group: int) -> Steps[dict[bytes, bytes]]:
 
 
 def _pages(server: bytes, layers: list[bytes]) -> Steps[dict[bytes, bytes] | None]:
-    """Newest layer first, the base last: what moves meanwhile is met there."""
+    """Read the newest layer first and the base last: rows that move meanwhile are found there."""
     rows: dict[bytes, bytes] = {}
     for layer in (*layers, b"0"):
         cursor = b""
@@ -143,24 +144,24 @@ def _pages(server: bytes, layers: list[bytes]) -> Steps[dict[bytes, bytes] | Non
 
 
 def batches_of(rows: dict[bytes, bytes]) -> Iterator[Any]:
-    """Stored values by key, as record batches."""
+    """Yield stored values by key, as record batches."""
     keys = sorted(rows)
     for at in range(0, len(keys), SCAN_BATCH_ROWS):
         some = keys[at : at + SCAN_BATCH_ROWS]
         yield batch_of(some, [rows[key] for key in some])
 
 
-# -- answers --------------------------------------------------------------------------------------
+# -- replies --------------------------------------------------------------------------------------
 
 
 def identity_in(where: str, found: list[Any]) -> Identity | None:
-    """The identity; None while it is being made, or when its making was cut short."""
+    """Decode the identity; None while it is being created, or when its creation was interrupted."""
     return None if found[0] is None or found[1] is None else decode(where, found[0], Identity)
 
 
 @contextlib.contextmanager
 def readable(where: str, what: str, content: object) -> Iterator[None]:
-    """Raise CorruptError with the place for content that no release writes."""
+    """Raise CorruptError with the location for content that no release writes."""
     try:
         yield
     except (ValueError, TypeError, AttributeError, KeyError) as error:
@@ -171,7 +172,7 @@ def readable(where: str, what: str, content: object) -> Iterator[None]:
 
 
 def number_in(content: bytes) -> int:
-    """A whole number in a field: digits alone. ValueError, TypeError: it is none.
+    """Decode a whole number in a field: digits alone. Raises: ValueError, TypeError, it is none.
 
     >>> number_in(b"17")
     17
@@ -182,14 +183,19 @@ def number_in(content: bytes) -> int:
 
 
 class Known(NamedTuple):
-    """One read of the pointer. ``listed``: whoever was listed when its version was visible has all of it."""
+    """One read of the pointer. ``listed``: servers listed when its version was visible, which have
+    all of it.
+    """
 
     pointer: Pointer
     listed: frozenset[bytes]
 
 
 def known_in(where: str, found: list[Any]) -> Known:
-    """The pointer and the servers that it lists, as a pair. CorruptError: no release writes such a one."""
+    """Decode the pointer and the servers that it lists, as a pair.
+
+    Raises: CorruptError, no release writes such a pointer.
+    """
     visible, digest, epoch, writer, horizon, beat_us, servers, now_us = found
     try:
         numbers = (
@@ -208,7 +214,7 @@ def known_in(where: str, found: list[Any]) -> Known:
 
 
 def catalog_in(where: str, found: list[bytes]) -> list[CatalogEntry]:
-    """The entries of the catalog."""
+    """Decode the entries of the catalog."""
     entries = []
     for content in found:
         published_us, _, entry = content.partition(b" ")
@@ -224,12 +230,12 @@ def catalog_in(where: str, found: list[bytes]) -> list[CatalogEntry]:
 
 
 def starts_of(entry: CatalogEntry | None) -> dict[str, int]:
-    """By table, the version at which it was last emptied."""
+    """Return, by table, the version at which it was last emptied."""
     return {} if entry is None else {table: at.start for table, at in entry.tables.items()}
 
 
 def schemas_in(where: str, found: list[bytes]) -> dict[str, TableSchema]:
-    """The schemas by id."""
+    """Decode the schemas by id."""
     pairs = zip(found[::2], found[1::2], strict=True)
     return {name.decode(errors="replace"): decode(where, content, TableSchema) for name, content in pairs}
 
@@ -238,7 +244,7 @@ def schemas_in(where: str, found: list[bytes]) -> dict[str, TableSchema]:
 
 
 def refusal(where: str, refused: Refused, *, opened: bool) -> TidegateError:
-    """The error for what a function refused; ``opened``: the namespace was there before."""
+    """Return the error for a function's refusal. ``opened``: the namespace existed before."""
     refused = refused._replace(detail=refused.detail[:DETAIL_MAX])
     match refused.code:
         case "TGNONE" | "TGOTHER":

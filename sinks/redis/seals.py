@@ -1,4 +1,4 @@
-"""Seals in Redis: key groups counted and listed, many in one call where no Cluster keeps them apart."""
+"""Seals in Redis: key groups counted and listed, many in one call unless a Cluster separates them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tidegate.sinks.redis.reads import number
 from tidegate.sinks.rules.key_sets import KeySets
 
 GROUPS_AT_ONCE = 32
-"""About half a millisecond of the server, which serves nobody else meanwhile."""
+"""About half a millisecond of the server, which serves no other client meanwhile."""
 
 
 class Seals:
-    """Seals key groups of a namespace."""
+    """Seals of key groups of a namespace."""
 
     def __init__(self, space: RedisNamespace) -> None:
         self._space = space
@@ -28,9 +28,9 @@ class Seals:
     def run(
         self, stamp: Stamp, counts: Counts, before: Sequence[Call] = (), sets: KeySets | None = None
     ) -> None:
-        """Seal, behind calls that write rows, in one flight. Errors as ``Store.seal``'s and ``apply``'s."""
+        """Seal, after calls that write rows, in one flight. Raises: as ``Store.seal`` and ``apply``."""
         _ = self._space.uuid
-        together = self._together and not self._space.repairing  # once: another thread may turn it off
+        together = self._together and not self._space.repairing  # read once: another thread may turn it off
         calls = self._calls(stamp, counts, sets or KeySets({}), together=together)
         replies = self._space.calls.run([*before, *calls])[len(before) :]
         refused = [reply for reply in replies if isinstance(reply, Refused)]
@@ -71,7 +71,7 @@ class Seals:
 
 
 def sealed_as(stamp: Stamp) -> bytes:
-    """A version as the functions that seal are told it; without an attempt by its number alone."""
+    """Return a version as an argument of the sealing functions; without an attempt its number alone."""
     if not stamp.attempt:
         return number(stamp.version)
     return b"%d:%d:%b" % (stamp.version, stamp.decided_at_us, stamp.attempt.encode())

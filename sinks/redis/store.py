@@ -1,13 +1,13 @@
 """The store on Redis: layers of sealed changes over a merged base, one hash tag per key group.
 
-Redis is one thread per server, so every step that must be atomic is one function call there
-(``lua/``): a read looks at floor, layers and base at once; a seal counts and lists at once; the
-flip, leases and horizon are calls on the pointer. Bulk data goes beside them as plain HSETs under
-a version that nobody looks at before its seal.
+A Redis server executes commands in one thread, so every step that must be atomic is one function
+call there (``lua/``): a read sees floor, layers and base at once; a seal counts and lists at once;
+the flip, leases and horizon are calls on the pointer. Bulk data is written by plain HSETs under a
+version that no reader uses before its seal.
 
-A server that restarts or is promoted may have lost its last writes. It also has another
-replication id then, which every call compares; ids that were compared with the log stand in the
-pointer. docs/storage-format.md has the layout, docs/decisions/0013 why it is right.
+A server that restarts or is promoted may have lost its last writes. It also has another replication
+id then, which every call compares; the pointer lists the ids that were compared with the log.
+docs/storage-format.md has the layout, docs/decisions/0013 why it is right.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ LOOKS = 5  # so often pointer and catalog are read when the horizon moves on bet
 
 
 class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild):
-    """A namespace on one Redis, behind Sentinels, or on a Cluster. Connects when it is first used.
+    """A namespace on one Redis, behind Sentinels, or on a Cluster. Connects on first use.
 
     ``options``: ``sinks/redis/client/settings.py``.
     """
@@ -91,7 +91,7 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
     can_be_filled = True
     keep_versions_default = 2
     layers_default = 14
-    """A read looks through the layers one by one, so there are few."""
+    """A read searches the layers one by one, so there are few."""
 
     def __init__(self, url: str, namespace: str, **options: Any) -> None:
         self._space = RedisNamespace(url, namespace, options)
@@ -191,7 +191,7 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
         return value_at(self.where, table, key, stored, at_us), pointer
 
     def _call_of(self, table: str, key: bytes, version: int, start: int) -> Call:
-        """One call, and nothing that is made for many keys."""
+        """Return one call, without the grouping of many keys."""
         group = key_group(key, self._space.made.key_groups)
         return self._space.of_group(group, "read", *head_of(table, version, start), key)
 
@@ -228,7 +228,7 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
             yield batch
 
     def _rows_at_one_server(self, group: int, head: tuple[bytes, ...]) -> dict[bytes, bytes]:
-        """All rows of a key group, delete markers too."""
+        """Return all rows of a key group, delete markers too."""
         steps, reply = scan_steps(self.where, group), None
         while True:
             try:
@@ -243,10 +243,11 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
                 reply = None
 
     def _read(self, version: int, read: Callable[[], Found]) -> Found:
-        """What was read, while the version was visible all the time.
+        """Return the result of ``read``, made while the version was visible all the time.
 
-        A server that is accepted in the middle of a read counts from the pointer that lists it, and that
-        one may promise less: then all is read again, or refused. So each try needs another step back.
+        A server that is accepted in the middle of a read is covered by the pointer that lists it,
+        and that pointer may be at a lower version: then the read is repeated, or refused. So each
+        further try needs another step back of the pointer.
         """
         while True:
             before = self._space.went_back
@@ -256,7 +257,7 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
                 return found
 
     def _check_readable(self, version: int) -> None:
-        """What is known here; the key group's floor is compared where the rows are read."""
+        """Check against the cached pointer; the key group's floor is compared where the rows are read."""
         if version > self._space.visible:
             check_visible(self.where, version, self.pointer().visible)
         check_kept(self.where, version, self._space.horizon)
@@ -296,7 +297,7 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
         version, (pointer, entry) = stamp.version, self._at_horizon()
         upto, starts = min(version, pointer.horizon), starts_of(entry)
         touched = {(group, table) for group, tables in counts.items() for table in tables}
-        # A table that this version emptied goes everywhere, whichever key groups have rows again.
+        # A table that this version emptied is dropped everywhere, whichever key groups have rows again.
         emptied = [table for table, start in starts.items() if start == version]
         touched |= {(group, table) for table in emptied for group in range(self._space.made.key_groups)}
         of = {at: starts.get(at[1], 0) for at in sorted(touched)}
@@ -322,10 +323,10 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
         return next(iter(self.catalog(version, version)), None) if version else None
 
     def _at_horizon(self) -> tuple[Pointer, CatalogEntry | None]:
-        """The pointer, and the catalog's entry of its horizon; None: nothing was retired yet.
+        """Return the pointer, and the catalog's entry of its horizon; None: nothing was retired yet.
 
-        Where the horizon moves on in between, its entry may have gone: then both are read again. A merge that
-        did not know where tables start would bring back what they held before they were emptied.
+        If the horizon moves in between, its entry may be gone: then both are read again. A merge
+        without the tables' starts would restore rows from before they were emptied.
         """
         for _ in range(LOOKS):
             pointer = self.pointer()
@@ -346,7 +347,7 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
     @contextlib.contextmanager
     def comparing(self, epoch: int) -> Iterator[int]:
         with redis_rebuild.comparing(self._space, epoch) as (oldest, rebuild):
-            self._comparing.rebuild = rebuild  # of this thread: another one may repair, too
+            self._comparing.rebuild = rebuild  # per thread: another one may repair, too
             yield oldest
 
     def put_entries(self, entries: Iterable[CatalogEntry]) -> int:
@@ -356,7 +357,7 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
         return redis_rebuild.resume(self._space, entry, horizon, epoch, visible)
 
     def note_moved(self) -> None:
-        if not self._space.changed_servers():  # else all is compared anyway
+        if not self._space.changed_servers():  # else everything is compared anyway
             with contextlib.suppress(StoreNotVerifiedError):
                 upkeep.note_moved(self._space)
 
@@ -416,7 +417,7 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
         check_fillable(self.where, entry.version)
         stands = self._fill.begin(entry.version, epoch)
         if stands:
-            upkeep.sweep(self._space, dry_run=False)  # what older fills applied, and never sealed
+            upkeep.sweep(self._space, dry_run=False)  # unsealed changes of older fills
         return stands
 
     def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
@@ -426,7 +427,7 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
         self._fill.end(entry.version)
         return self._flip("publish_filled", entry, epoch)
 
-    # -- checking ---------------------------------------------------------------------------------------
+    # -- verification -----------------------------------------------------------------------------------
 
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
         return list(upkeep.verify(self._space, stamp, counts))
@@ -442,7 +443,7 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
     def self_check(self) -> Iterator[Finding]:
         return upkeep.self_check(self._space)
 
-    # -- mending and ending -----------------------------------------------------------------------------
+    # -- vacuum and removal -----------------------------------------------------------------------------
 
     def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
         pointer, entry = self._at_horizon()

@@ -1,8 +1,9 @@
 """Aliases beside a SQLite store's folders: a file for each, replaced by one rename.
 
-``<path>/<escape(alias)>.alias`` holds a JSON object: alias, namespace, uuid. A dot never stands in an escaped
-name, so no namespace's folder is called so. A new file is written whole and fsynced under a name of its own
-before the rename, and the folder after it: at any time the alias is the old one or the new one.
+``<path>/<escape(alias)>.alias`` contains a JSON object: alias, namespace, uuid. An escaped name
+contains no dot, so no namespace's folder has such a name. A replacement is written and fsynced
+under a name of its own before the rename, and the folder is fsynced after it: at any time the alias
+is the old one or the new one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SUFFIX = ".alias"
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """What such a file holds; the alias's own name too, which its escaped form may not tell."""
+    """The content of an alias file, with the alias's name, which its escaped form may not determine."""
 
     alias: str
     namespace: str

@@ -1,7 +1,7 @@
-"""The noted attempts of a SQLite store: in ``meta.sqlite``, and what was discarded in every shard file too.
+"""The noted attempts of a SQLite store: in ``meta.sqlite``, and discarded ones in every shard file too.
 
-A process may sleep between its look at ``meta.sqlite`` and its transaction on a shard. So a discarded attempt
-is named in the shard as well, where the transaction that writes rows looks again.
+A process may sleep between its read of ``meta.sqlite`` and its transaction on a shard. So a
+discarded attempt is also noted in the shard, where the transaction that writes rows checks again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidegate.sinks.sqlite.files import META_FILE, Files, has_table
 from tidegate.sinks.sqlite.rows import Shards
 from tidegate.sinks.sqlite.vacuum import NOTES, TABLES
 
-# Made by the first call that writes to them: folders of older releases have none.
+# Created by the first call that writes to them: folders of older releases have none.
 BEGUN = """CREATE TABLE IF NOT EXISTS begun (version INTEGER PRIMARY KEY, attempt TEXT NOT NULL,
     decided_at_us INTEGER NOT NULL)"""
 DISCARDS = """CREATE TABLE IF NOT EXISTS discarded (attempt TEXT PRIMARY KEY, version INTEGER NOT NULL,
@@ -47,7 +47,7 @@ def begin(meta: sqlite3.Connection, where: str, stamp: Stamp, epoch: int) -> boo
 
 
 def refuse_other(meta: sqlite3.Connection, where: str, stamp: Stamp) -> None:
-    """WalGapError: another attempt of the version was begun, or this one was discarded."""
+    """Raise WalGapError if another attempt of the version was begun, or this one was discarded."""
     if not stamp.attempt:
         return
     if has_table(meta, "begun"):
@@ -58,7 +58,7 @@ def refuse_other(meta: sqlite3.Connection, where: str, stamp: Stamp) -> None:
 
 
 def refuse_discarded(connection: sqlite3.Connection, where: str, stamp: Stamp) -> None:
-    """WalGapError: this attempt was discarded, by what the file of this connection says."""
+    """Raise WalGapError if this connection's file has the discard of this attempt."""
     if stamp.attempt and has_table(connection, "discarded"):
         found = "SELECT 1 FROM discarded WHERE attempt = ?"
         if connection.execute(found, (stamp.attempt,)).fetchone() is not None:
@@ -78,7 +78,7 @@ def above_visible(meta: sqlite3.Connection) -> list[Stamp]:
 
 
 def discard(files: Files, shards: Shards, lost: Sequence[Stamp], epoch: int) -> None:
-    """As ``Attempts.discard``: refused in meta and every shard first, then rows go, then the notes."""
+    """As ``Attempts.discard``: refuse in meta and every shard, then drop rows, then notes."""
     lowest = min(lost, key=lambda one: (one.version, one.decided_at_us))
     with files.writing(META_FILE, durable=True) as meta:
         row = meta.execute("SELECT epoch, writer FROM pointer").fetchone()

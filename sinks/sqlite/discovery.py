@@ -1,4 +1,4 @@
-"""The namespaces that a store has, where asking is cheap: in files. Never an error, no server is asked."""
+"""Discovery of the namespaces of file-based stores, for messages. Never raises, never contacts a server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOKED_AT, NAMED = 200, 10
 
 
 def folder_at(url: str) -> Path | None:
-    """The folder of a store in files; None: it is another kind of store.
+    """Return the folder of a store in files; None: another kind of store.
 
     >>> folder_at("sqlite:///data/store"), folder_at("redis://cache:6379")
     (PosixPath('/data/store'), None)
@@ -27,12 +27,12 @@ def folder_at(url: str) -> Path | None:
 
 
 def namespaces_in(folder: Path) -> list[str]:
-    """The namespaces in a store's folder, sorted; of very many some."""
+    """Return the namespaces in a store's folder, sorted; at most ``LOOKED_AT``."""
     return sorted(itertools.islice(_names_in(folder), LOOKED_AT))
 
 
 def has_instead(url: str, namespace: str) -> str:
-    """The end of a message about a namespace that is not there: which the store has, if that is known."""
+    """Return the end of a message about a missing namespace: the names that exist, if known."""
     folder = folder_at(url)
     names = [] if folder is None else namespaces_in(folder)
     if not names:
@@ -42,13 +42,15 @@ def has_instead(url: str, namespace: str) -> str:
 
 
 def _names_in(folder: Path) -> Iterator[str]:
-    """Folders have escaped names, without a dot; the names themselves stand in what is inside."""
+    """Yield the namespaces' names. Folders have escaped names, without a dot; ``meta.sqlite`` has
+    the name.
+    """
     import sqlite3
 
     from tidegate.sinks.sqlite.files import META_FILE
 
     for meta in folder.glob(f"*/{META_FILE}"):
-        if "." in meta.parent.name:  # what a drop has left
+        if "." in meta.parent.name:  # left by a drop
             continue
         with contextlib.suppress(sqlite3.Error, ValueError, KeyError, TypeError):
             reader = sqlite3.connect(f"file:{quote(str(meta))}?mode=ro", uri=True, timeout=0.1)

@@ -1,7 +1,7 @@
-"""Dropping a SQLite store: the folder is moved aside in one step, then removed.
+"""Removal of a SQLite store: the folder is renamed in one step, then deleted.
 
-The move is what counts: one rename, durable before anything is deleted. A crash before it
-leaves all, a crash after it leaves a folder that no name leads to, which the next drop removes.
+The rename decides: it is durable before anything is deleted. A crash before it leaves everything. A
+crash after it leaves a folder that no namespace's name leads to, which the next drop deletes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from tidegate.errors import StoreUnavailableError
 from tidegate.sinks.sqlite.files import META_FILE, creation_lock
 
 DROPPED = ".dropped"
-"""A dot never stands in an escaped name, so no namespace's folder is called so."""
+"""An escaped name contains no dot, so no namespace's folder has such a name."""
 
 
 def drop_folder(folder: Path, where: str, timeout_s: float, refuse: Callable[[], None]) -> bool:
-    """Remove the folder and what an earlier try left; whether there was anything. ``refuse`` may raise, just
-    before the folder is moved: nobody makes or drops a namespace there meanwhile.
+    """Remove the folder and the remains of an earlier try; return whether there was anything.
+
+    ``refuse`` may raise, just before the rename: no process creates or drops a namespace there
+    meanwhile.
     """
     aside = folder.with_name(folder.name + DROPPED)
     try:
@@ -52,7 +54,7 @@ def _remove(aside: Path, timeout_s: float) -> None:
 
 
 def _tell_who_has_it_open(meta: Path, timeout_s: float) -> None:
-    """Other processes go on with the files they have open: without a pointer they are refused."""
+    """Delete the pointer, so that other processes with these files open are refused."""
     if not meta.exists():
         return
     with contextlib.closing(sqlite3.connect(meta, timeout=timeout_s, isolation_level=None)) as connection:

@@ -1,4 +1,4 @@
-"""The files of a SQLite store: their tables, their connections, and what their errors mean.
+"""The files of a SQLite store: their tables, their connections, and the meaning of their errors.
 
 Published in docs/storage-format.md::
 
@@ -8,19 +8,19 @@ Published in docs/storage-format.md::
 
 All files are in WAL mode (SQLite's own write-ahead log, beside each file as ``-wal``).
 
-What is durable when. A commit with ``synchronous=FULL`` fsyncs the ``-wal`` file before any
-other connection can see the commit; one with NORMAL does not fsync. There is one ``-wal`` per
-file, for all processes, filled from front to back, and an fsync covers what any process wrote
-to it before. So a FULL commit makes every earlier commit on that file durable, whoever made
-it. A checkpoint does not weaken this: in either mode it fsyncs the ``-wal`` before it copies a
-page into the main file, and the main file before the ``-wal`` is used again from the front; a
-commit is at any time whole in one of the two. After a power cut recovery ends at the first
-frame that does not fit its checksum: what is lost is always a suffix of commits, so that
-applied rows and their count, one commit, are both there or both not.
+Durability. A commit with ``synchronous=FULL`` fsyncs the ``-wal`` file before any other connection
+can see the commit; one with NORMAL does not fsync. There is one ``-wal`` per file, for all
+processes, filled from front to back, and an fsync covers all earlier writes of any process. So a
+FULL commit makes every earlier commit on that file durable, whichever process made it. A checkpoint
+does not weaken this: in either mode it fsyncs the ``-wal`` before it copies a page into the main
+file, and the main file before the ``-wal`` is reused from the front; at any time a commit is whole
+in one of the two. After a power cut recovery ends at the first frame that does not fit its
+checksum: the lost commits are always the last ones. Applied rows and their count are one commit, so
+they are both there or both lost.
 
-One trap is left: a process killed between writing a FULL commit's frames and their fsync. The
-next process to open the file sees that commit, though nothing made it durable. So whoever
-answers "this is durable already" must not only look: see ``DURABLE``.
+One trap remains: a process killed between writing a FULL commit's frames and their fsync. The next
+process to open the file sees that commit, though nothing made it durable. So code that reports data
+as already durable must not rely on a read: see ``DURABLE``.
 """
 
 from __future__ import annotations
@@ -81,21 +81,24 @@ CREATE TABLE IF NOT EXISTS {name} (kg INTEGER NOT NULL, key BLOB NOT NULL, versi
 """
 
 DURABLE = "UPDATE durable SET times = times + 1"
-"""Part of every transaction that promises durability. SQLite does not write a page that would
-stay as it is, and a commit that writes no page does not fsync: this row always changes."""
+"""Part of every transaction that promises durability. SQLite does not write an unchanged page, and
+a commit that writes no page does not fsync: this row always changes.
+"""
 
 CACHE_KIB = 8_192
-"""Page cache of one connection. With benchmarks/bench_sqlite_apply.py 2, 8 and 32 MB gave the same."""
+"""Page cache of one connection. In benchmarks/bench_sqlite_apply.py 2, 8 and 32 MB had the same result."""
 AUTOCHECKPOINT_PAGES = 1_000
-"""4 MB of ``-wal`` per file before a commit also copies pages into the main file. 4, 16 and 64 MB gave the
-same throughput; with 16 files the larger ones take hundreds of MB of disk for a small namespace."""
+"""4 MB of ``-wal`` per file before a commit also copies pages into the main file. 4, 16 and 64 MB
+had the same throughput; with 16 files the larger ones take hundreds of MB of disk for a small
+namespace.
+"""
 
 HINTS = {
     "is full": "; make room on this disk",
     "I/O error": "; look at its disk: it is full, limited for this user, or failing",
     "unable to open": "; look whether this user may use its folder, and how many files it may open",
 }
-"""By what SQLite says: what to do."""
+"""Remedies, by a part of SQLite's message."""
 
 _all_files: weakref.WeakSet[Files] = weakref.WeakSet()
 
@@ -103,27 +106,29 @@ _all_files: weakref.WeakSet[Files] = weakref.WeakSet()
 class Files:
     """The connections of one process to one namespace's files; for any number of threads.
 
-    A connection is used by one thread at a time, and only in the process that made it: after
-    a fork the child leaves its parent's connections alone and makes its own (T13).
+    A connection is used by one thread at a time, and only in the process that opened it: after a
+    fork the child abandons its parent's connections and opens its own (T13).
     """
 
     def __init__(self, folder: Path, where: str, timeout_s: float) -> None:
         self.folder = folder
         self.where = where
-        self.uuid: str | None = None  # the namespace's, once it was seen
+        self.uuid: str | None = None  # the namespace's, once it was read
         self.expected: dict[str, tuple[str, int, int]] = {}  # per shard file: uuid, number, files
         self._timeout_s = timeout_s
         # A deque's append and pop need no lock, so that no lock is held when another thread forks.
         self._idle: dict[str, collections.deque[sqlite3.Connection]] = {}
         self._commits: collections.Counter[str] = collections.Counter()
-        """How many commits of this instance on a file were not durable."""
+        """The number of this instance's commits per file that were not durable by themselves."""
         self._on_disk: dict[str, int] = {}
-        """How many of them were when a durable one came behind; nothing of what other processes did."""
+        """Their number at the latest durable commit of this instance; other processes are not counted."""
         self._closed = False
         _all_files.add(self)
 
     def exists(self, name: str) -> bool:
-        """Whether the file is there. ConfigError: it is below a file, or this user cannot look."""
+        """Return whether the file exists. Raises: ConfigError, its path leads through a file, or is
+        not readable.
+        """
         with self._looking():
             try:
                 (self.folder / name).stat()
@@ -132,13 +137,14 @@ class Files:
         return True
 
     def size(self) -> int:
-        """Bytes of all files in the folder, those that SQLite keeps beside them included. ConfigError: as
-        ``exists``.
+        """Return the bytes of all files in the folder, including SQLite's own beside them.
+
+        Raises: ConfigError, as ``exists``.
         """
         sizes = []
         with self._looking():
             for path in self.folder.iterdir():
-                with contextlib.suppress(FileNotFoundError):  # SQLite's own come and go
+                with contextlib.suppress(FileNotFoundError):  # SQLite's own files appear and vanish
                     sizes.append(path.stat().st_size)
         return sum(sizes)
 
@@ -152,8 +158,8 @@ class Files:
             ) from None
 
     def make(self, name: str, script: str) -> None:
-        """Make a file with these tables, or finish making it. ConfigError: SQLite cannot work here."""
-        with contextlib.suppress(OSError):  # it is there; or cannot be made, which SQLite explains
+        """Create a file with these tables, or finish its creation. Raises: ConfigError, SQLite fails here."""
+        with contextlib.suppress(OSError):  # it exists; or cannot be created, which SQLite reports
             os.close(create(self.folder / name, os.O_RDWR))  # its -wal and -shm get the same mode
         with self._explaining(name):
             connection = self._connect(name, "rwc")
@@ -168,9 +174,9 @@ class Files:
 
     @contextlib.contextmanager
     def connection(self, name: str) -> Iterator[sqlite3.Connection]:
-        """A connection to one file, given back at the end of the block.
+        """Lend a connection to one file for the block.
 
-        Errors of SQLite inside the block leave it as errors of ours that name the file, and an
+        Errors of SQLite inside the block leave it as tidegate's errors that name the file, and an
         unfinished transaction is rolled back.
         """
         if self._closed:
@@ -180,7 +186,7 @@ class Files:
             try:
                 yield connection
             except sqlite3.Error:
-                connection.close()  # whatever state it is in; rolls back
+                connection.close()  # whatever its state; rolls back
                 raise
             except BaseException:
                 if connection.in_transaction:
@@ -191,7 +197,7 @@ class Files:
 
     @contextlib.contextmanager
     def reading(self, name: str) -> Iterator[sqlite3.Connection]:
-        """One consistent view of one file, for the length of the block."""
+        """Give one consistent view of one file, for the length of the block."""
         with self.connection(name) as connection:
             connection.execute("BEGIN")
             yield connection
@@ -199,16 +205,16 @@ class Files:
 
     @contextlib.contextmanager
     def writing(self, name: str, *, durable: bool) -> Iterator[sqlite3.Connection]:
-        """One transaction on one file; with ``durable`` it and all earlier ones there are on disk.
+        """Run one transaction on one file; with ``durable`` it and all earlier ones there are on disk.
 
-        BEGIN IMMEDIATE: the write lock is taken before anything is read, so that what is read
-        cannot be overtaken, and waiting for the lock happens here and nowhere else.
+        BEGIN IMMEDIATE: the write lock is taken before any read, so that no other commit
+        invalidates what is read, and the wait for the lock happens only here.
         """
         with self.connection(name) as connection:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
             yield connection
-            # Counted while the write lock is held, so that no other commit lies between.
+            # Counted while the write lock is held, so that there is no other commit in between.
             if durable:
                 connection.execute(DURABLE)
             else:
@@ -219,7 +225,7 @@ class Files:
                 self._on_disk[name] = commits
 
     def put_on_disk(self, name: str) -> None:
-        """All commits on one file are on disk, unless they are already as far as this instance knows."""
+        """Make all commits on one file durable, unless this instance knows that they are."""
         if self._on_disk.get(name) != self._commits[name]:
             with self.writing(name, durable=True):
                 pass
@@ -230,7 +236,7 @@ class Files:
         self.forget()
 
     def forget(self) -> None:
-        """Close the connections that are idle: they may be to files that were removed meanwhile."""
+        """Close the idle connections: their files may have been removed meanwhile."""
         for name in list(self._idle):
             while (connection := self._take(name)) is not None:
                 connection.close()
@@ -250,10 +256,10 @@ class Files:
             self._idle[name].append(connection)
 
     def leave_to_parent(self) -> None:
-        """In a child process: forget the parent's connections without ever freeing them.
+        """Abandon the parent's connections in a child process, without ever freeing them.
 
-        SQLite forbids to use them here; closing one, by hand or by garbage collection, could
-        empty and remove the ``-wal`` file under the parent.
+        SQLite forbids their use here; closing one, by hand or by garbage collection, could empty
+        and remove the ``-wal`` file under the parent.
         """
         for connections in self._idle.values():
             for connection in connections:
@@ -261,7 +267,7 @@ class Files:
         self._idle = {}
 
     def _connect_checked(self, name: str) -> sqlite3.Connection:
-        """A connection to a file that must be there and must be this namespace's (I10)."""
+        """Open a file that must exist and must be this namespace's (I10)."""
         path = self.folder / name
         if not self.exists(name):
             self._refuse_dropped()
@@ -286,8 +292,9 @@ class Files:
         return connection
 
     def _refuse_dropped(self) -> None:
-        """ConfigError: the namespace whose files these were is not in the folder any more, which another
-        process may have dropped, and made anew. A file that is missing is no loss then.
+        """Raise ConfigError if the folder no longer has the namespace of these files.
+
+        Another process may have dropped it, and created another. A missing file is no loss then.
         """
         if self.uuid is None:
             return
@@ -300,7 +307,7 @@ class Files:
                 raise dropped(self.where)
 
     def refuse_another(self) -> None:
-        """ConfigError: another namespace lies there than the one that was seen. Damage is passed over."""
+        """Raise ConfigError if another namespace is there than the one that was read. Damage is ignored."""
         if self.uuid is None or not self.exists(META_FILE):
             return
         there = None
@@ -313,7 +320,7 @@ class Files:
             raise dropped(self.where)
 
     def _uuid_in(self, connection: sqlite3.Connection) -> str | None:
-        """Whose ``meta.sqlite`` this is; None: it is being made."""
+        """Return the uuid in ``meta.sqlite``; None: it is being created."""
         if not has_table(connection, "namespace"):
             return None
         row = connection.execute("SELECT identity FROM namespace").fetchone()
@@ -325,15 +332,15 @@ class Files:
             f"file:{quote(os.fspath(self.folder / name))}?mode={mode}",
             uri=True,
             timeout=self._timeout_s,
-            isolation_level=None,  # no transactions begun behind our back
+            isolation_level=None,  # no implicit transactions
             check_same_thread=False,  # one thread at a time: see the class
             cached_statements=256,
         )
         try:
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT_PAGES}")
-            connection.execute("PRAGMA fullfsync = 1")  # macOS; elsewhere nothing
-            connection.execute("PRAGMA secure_delete = OFF")  # some builds overwrite what is deleted
+            connection.execute("PRAGMA fullfsync = 1")  # macOS; elsewhere no effect
+            connection.execute("PRAGMA secure_delete = OFF")  # some builds overwrite deleted data
         except BaseException:
             connection.close()
             raise
@@ -341,7 +348,7 @@ class Files:
 
     @contextlib.contextmanager
     def _explaining(self, name: str) -> Iterator[None]:
-        """SQLite's errors as ours. Those not listed are mistakes in our statements and stay as they are."""
+        """Translate SQLite's errors. Errors not listed are bugs in the statements and pass unchanged."""
         path = self.folder / name
         try:
             yield
@@ -376,7 +383,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def make_folder(folder: Path, where: str) -> None:
-    """The folder and those above it, durably. ConfigError: it cannot be made or written."""
+    """Create the folder and those above it, durably. Raises: ConfigError, not possible or not writable."""
     try:
         make_durably(folder)
     except OSError as error:
@@ -390,10 +397,10 @@ def make_folder(folder: Path, where: str) -> None:
 
 @contextlib.contextmanager
 def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
-    """One maker of a namespace at a time: SQLite does not wait for a lock when it changes to WAL mode.
+    """Lock the creation of a namespace: SQLite does not wait for a lock when it changes to WAL mode.
 
-    FileNotFoundError: the folder is gone, or another one by now; whoever made that may be at work in it.
-    ConfigError: this user may not read it.
+    Raises: FileNotFoundError, the folder is gone, or replaced by another one in which a process may
+    be at work; ConfigError, this user may not read it.
     """
     deadline = time.monotonic() + timeout_s
     try:
@@ -417,10 +424,10 @@ def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
             raise FileNotFoundError(errno.ENOENT, "it was dropped", str(folder))
         yield
     finally:
-        os.close(handle)  # gives the lock back
+        os.close(handle)  # releases the lock
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
-    """Whether the file has this SQL table."""
+    """Return whether the file has this SQL table."""
     found: Any = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone()
     return found is not None

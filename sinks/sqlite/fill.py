@@ -1,4 +1,4 @@
-"""Filling a new SQLite store from another one: what happens in its files before and at its first flip."""
+"""The fill of a new SQLite store from another one: changes to its files before and at its first flip."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STANDS = "SELECT horizon FROM pointer WHERE visible = 0 AND epoch <= ?"
 
 
 def mark(files: Files, version: int, epoch: int) -> int:
-    """Mark the store as being filled; the version that stands, 0 when nothing may be filled here."""
+    """Mark the store as being filled; return the version in force, 0 when nothing may be filled here."""
     with files.writing(META_FILE, durable=True) as meta:
         meta.execute(MARK, {"version": version, "epoch": epoch})
         row = meta.execute(STANDS, (epoch,)).fetchone()
@@ -21,7 +21,7 @@ def mark(files: Files, version: int, epoch: int) -> int:
 
 
 def raise_floors(files: Files, shards: Shards, floor: int) -> None:
-    """The floor of every key group is at least ``floor``. Durable on return."""
+    """Raise the floor of every key group to at least ``floor``. Durable: on return."""
     for shard in range(shards.count):
         groups = shards.groups_in(shard)
         with files.writing(shards.file_of(groups.start), durable=True) as connection:

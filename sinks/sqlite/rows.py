@@ -1,8 +1,8 @@
-"""The rows of a SQLite store: what is done to its shard files. The pointer stands elsewhere.
+"""The rows of a SQLite store: operations on its shard files. ``store.py`` has the pointer.
 
-A shard file has, besides one SQL table per user table: ``floors``; ``applied``, how many rows
-each chunk brought, so that a seal adds up a few numbers instead of counting rows (I11), and a
-chunk that comes again counts once; ``sealed``.
+Besides one SQL table per user table, a shard file has ``floors``; ``applied``, the number of rows
+of each chunk, so that a seal adds up a few numbers instead of counting rows (I11), and a repeated
+chunk counts once; ``sealed``.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ LOOK_UP = """WITH asked(i, kg, key) AS (VALUES {asked})
     SELECT i, (SELECT value FROM {table} WHERE kg = asked.kg AND key = asked.key
                AND version BETWEEN ? AND ? ORDER BY version DESC LIMIT 1)
     FROM asked"""
-# Of a group SQLite takes the other columns from the row that has the MAX; the primary key's order makes
-# the groups, so that the LIMIT stops it early.
+# SQLite takes the other columns of a group from the row that has the MAX. The order of the primary key
+# makes the groups, so that the LIMIT stops it early.
 PAGE = """SELECT key, MAX(version), value FROM {table}
     WHERE kg = ? AND key >= ? AND version BETWEEN ? AND ? GROUP BY key ORDER BY key LIMIT ?"""
 
@@ -47,16 +47,16 @@ DROP_OLDER = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version < ?"
 DROP_MARKER = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version = ?"
 REPLACED = """SELECT key, version FROM {table} WHERE kg = ? AND key >= ? AND version < ?
     ORDER BY key, version LIMIT ?"""
-# The newest row of each key up to the version, as much of it as says whether it is live.
+# The newest row of each key up to the version, with enough of its value to determine whether it is live.
 HEADS = """SELECT key, MAX(version), substr(value, 1, {head}) FROM {table}
     WHERE kg = ? AND key >= ? AND version <= ? GROUP BY key ORDER BY key LIMIT ?"""
 DROP_UNTIL = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version <= ?"
 COUNT_ROWS = "SELECT kg, COUNT(*) FROM {table} WHERE version = ? GROUP BY kg"
 
 BEFORE_ALL = float("-inf")
-"""SQLite sorts numbers before texts before bytes: a key that somebody made another type is met and told."""
+"""SQLite sorts numbers before texts before bytes: a key changed to another type is found and reported."""
 LOOK_UP_KEYS = 64
-"""Keys per statement: three variables each, 999 are allowed by old builds; more was not faster."""
+"""Keys per statement: three variables each, old builds allow 999; more was not faster."""
 PAGE_ROWS = 1_000
 PAGE_BYTES = 4 * 1024 * 1024
 RETIRE_ROWS = 2_000
@@ -67,7 +67,7 @@ Refuse = Callable[[sqlite3.Connection, str, Stamp], None]
 
 
 class Asked(NamedTuple):
-    """A key to look up: its place in the question, its key group, its bytes."""
+    """A key to look up: its position in the request, its key group, its bytes."""
 
     place: int
     group: int
@@ -75,7 +75,7 @@ class Asked(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Rows of a scan, delete markers among them, and the key to go on from (None at the end)."""
+    """Rows of a scan, including delete markers, and the key to continue from (None at the end)."""
 
     keys: list[bytes]
     values: list[bytes]
@@ -95,24 +95,24 @@ class Shards:
             files.expected[self._name(shard)] = (identity.uuid, shard, self.count)
 
     def create(self) -> None:
-        """Make the files, or finish making them. May be repeated."""
+        """Create the files, or finish their creation. Repeatable."""
         for name, (uuid, number, shards) in self._files.expected.items():
             about = f"INSERT OR IGNORE INTO shard VALUES (1, '{uuid}', {number}, {shards});"
             self._files.make(name, SHARD + about)
             with self._files.reading(name):
-                pass  # a file that was there already must be of this namespace
+                pass  # a file that existed already must be of this namespace
 
     # -- writing -------------------------------------------------------------------------------
 
     def apply(self, stamp: Stamp, chunk: Chunk, refuse: Refuse) -> None:
-        """``refuse`` raises where the transaction's file says that this attempt was discarded."""
+        """Write a chunk. ``refuse`` raises if the transaction's file has a discard of this attempt."""
         version = stamp.version
         for shard, runs in self._by_shard(chunk.runs):
-            # No fsync here: the seal's makes it durable (sqlite_files.py says why).
+            # No fsync here: the seal's makes it durable (see sinks/sqlite/files.py).
             with self._files.writing(self._name(shard), durable=False) as connection:
                 refuse(connection, self._files.where, stamp)
                 floors = dict(connection.execute(FLOORS_ABOVE, (version - 1,)).fetchall())
-                # A late zombie: what it brings was replaced and dropped already.
+                # A late zombie: its rows were replaced and dropped already.
                 self._insert(connection, shard, version, [run for run in runs if run.group not in floors])
                 counted: dict[tuple[int, str], int] = {}
                 for run in runs:
@@ -143,8 +143,10 @@ class Shards:
             connection.executemany(INSERT.format(table=name), rows)
 
     def rewrite(self, version: int, runs: Sequence[Run]) -> None:
-        """``Store.rewrite``. A floor above the version means that the horizon moved on: rows that
-        were replaced since are gone there, perhaps by a delete that left no marker, and must not come back.
+        """As ``Store.rewrite``. A floor above the version means that the horizon has moved.
+
+        Rows that were replaced since are gone there, perhaps by a delete without a marker, and must
+        not come back.
         """
         for shard, of_shard in self._by_shard(runs):
             with self._files.writing(self._name(shard), durable=True) as connection:
@@ -152,10 +154,10 @@ class Shards:
                 self._insert(connection, shard, version, [run for run in of_shard if run.group not in floors])
 
     def seal(self, stamp: Stamp, counts: Counts, refuse: Refuse) -> list[str]:
-        """Seal what is whole; in words, what is not."""
+        """Seal what is whole; describe what is not."""
         wrong, version = [], stamp.version
         for shard, groups in self._groups_by_shard(counts):
-            # Durable even when all of it was sealed before: the trap in sqlite_files.py.
+            # Durable even if everything was sealed before: the trap in sinks/sqlite/files.py.
             with self._files.writing(self._name(shard), durable=True) as connection:
                 refuse(connection, self._files.where, stamp)
                 for group in groups:
@@ -173,11 +175,11 @@ class Shards:
     def look_up(
         self, table: str, asked: Iterable[Asked], version: int, start: int, *, retired_too: bool = False
     ) -> Iterator[tuple[int, bytes | None]]:
-        """The stored values that there are: (place, value).
+        """Yield the stored values that exist: (position, value).
 
-        SnapshotExpiredError, unless ``retired_too``: a floor is above the version. Floors and
-        rows are read in one transaction, as the retirement wrote them in one: rows found under
-        a floor that fits are all that the version needs (T28).
+        Floors and rows are read in one transaction, as the retirement wrote them in one: rows found
+        under a fitting floor are all that the version needs (T28). Raises: SnapshotExpiredError,
+        unless ``retired_too``, if a floor is above the version.
         """
         name = sql_name(table)
         by_shard: dict[int, list[Asked]] = {}
@@ -208,7 +210,7 @@ class Shards:
         )
 
     def page(self, table: str, group: int, first: bytes, version: int, start: int) -> Page:
-        """Some rows of a key group from the key ``first`` on; errors as ``look_up``."""
+        """Return some rows of a key group from the key ``first`` on. Raises: as ``look_up``."""
         shard, name = self._shard_of(group), sql_name(table)
         keys: list[bytes] = []
         values: list[bytes] = []
@@ -242,7 +244,7 @@ class Shards:
     # -- retirement ----------------------------------------------------------------------------
 
     def put_on_disk(self) -> None:
-        """What was dropped until now stays so, whatever the next announcement makes durable."""
+        """Make all drops durable, whatever the next announcement makes durable."""
         for shard in range(self.count):
             self._files.put_on_disk(self._name(shard))
 
@@ -254,7 +256,8 @@ class Shards:
                 for some in _at_most(runs, RETIRE_ROWS):
                     with self._files.writing(self._name(shard), durable=False) as connection:
                         for run in some:
-                            # One transaction: who sees a row gone sees the floor that says so (T28).
+                            # One transaction: a reader that misses a row sees the floor that explains
+                            # it (T28).
                             self._raise_floor(connection, run.group, version)
                             if self._has_table(connection, shard, sql_name(run.table)):
                                 self._drop_replaced(connection, version, run)
@@ -262,14 +265,17 @@ class Shards:
 
     @staticmethod
     def _drop_replaced(connection: sqlite3.Connection, version: int, run: Run) -> None:
-        # T27: a marker goes together with what it hides, never before.
+        # T27: a marker is dropped together with what it hides, never before.
         markers = run.keys.filter(pc.is_in(pc.binary_slice(run.values, 0, 1), pa.array(DELETES)))
         for sql, keys in ((DROP_OLDER, run.keys), (DROP_MARKER, markers)):
             rows = zip(itertools.repeat(run.group), keys.to_pylist(), itertools.repeat(version))
             connection.executemany(sql.format(table=sql_name(run.table)), rows)
 
     def retire_replaced(self, version: int, table: str, stopped: Stopped) -> bool:
-        """A table that ``version`` emptied: its older rows go, whichever keys came back. False: stopped."""
+        """Drop the older rows of a table that ``version`` emptied, whichever keys were added since.
+
+        Return False if stopped.
+        """
         name = sql_name(table)
         for shard in range(self.count):
             for group in self.groups_in(shard):
@@ -294,7 +300,7 @@ class Shards:
     def drop_expired(
         self, table: str, group: int, first: bytes, rows: int, version: int, at_us: int
     ) -> SweepPage:
-        """Drop what has expired at that time, the version's, of some keys from ``first`` on."""
+        """Drop what had expired at ``at_us``, the version's time, of some keys from ``first`` on."""
         shard, name = self._shard_of(group), sql_name(table)
         with self._files.reading(self._name(shard)) as connection:
             if not self._has_table(connection, shard, name):
@@ -304,7 +310,7 @@ class Shards:
         old = [(group, key, newest) for key, newest, head in found if is_hidden(head, at_us)]
         if old:
             with self._files.writing(self._name(shard), durable=False) as connection:
-                # One transaction: who sees a row gone sees the floor that says so (T28).
+                # One transaction: a reader that misses a row sees the floor that explains it (T28).
                 connection.execute(RAISE_FLOOR, (group, version))
                 connection.executemany(DROP_UNTIL.format(table=name), old)
         return SweepPage(len(found), len(old), found[-1][0] + b"\0" if len(found) == rows else None)
@@ -315,7 +321,7 @@ class Shards:
         connection.execute("DELETE FROM applied WHERE kg = ? AND version <= ?", (group, version))
         connection.execute("DELETE FROM sealed WHERE kg = ? AND version <= ?", (group, version))
 
-    # -- checking ------------------------------------------------------------------------------
+    # -- verification --------------------------------------------------------------------------
 
     def verify(self, version: int, counts: Counts) -> list[Finding]:
         findings = []
@@ -345,7 +351,7 @@ class Shards:
                         findings.append(Finding(f"{where}, table {table}", f"{rows} rows", f"{found} rows"))
         return findings
 
-    # -- where things are ----------------------------------------------------------------------
+    # -- layout --------------------------------------------------------------------------------
 
     def _shard_of(self, group: int) -> int:
         if not 0 <= group < self._identity.key_groups:
@@ -353,11 +359,11 @@ class Shards:
         return task_of(group, self.count, self._identity.key_groups)
 
     def file_of(self, group: int) -> str:
-        """The name of the file that holds a key group."""
+        """Return the name of the file of a key group."""
         return self._name(self._shard_of(group))
 
     def groups_in(self, shard: int) -> range:
-        """The key groups of one file."""
+        """Return the key groups of one file."""
         return groups_of(shard, self.count, self._identity.key_groups)
 
     @staticmethod
@@ -383,7 +389,7 @@ class Shards:
 
 
 def _at_most(runs: Iterable[Run], rows_max: int) -> Iterator[list[Run]]:
-    """The same runs in lists of at most so many rows; longer runs in pieces."""
+    """Yield the same runs in lists of at most ``rows_max`` rows; longer runs in pieces."""
     held: list[Run] = []
     held_rows = 0
     for run in runs:
@@ -399,7 +405,7 @@ def _at_most(runs: Iterable[Run], rows_max: int) -> Iterator[list[Run]]:
 
 
 def sql_name(table: str) -> str:
-    """The SQL table of a user table: ``t_`` and the escaped name."""
+    """Return the SQL table of a user table: ``t_`` and the escaped name."""
     return "t_" + escape(table)
 
 

@@ -1,12 +1,12 @@
 """The embedded store: a folder of SQLite files, for one machine and any number of processes.
 
-Every step that must be atomic is one SQL transaction: ``publish`` is one UPDATE with its
-condition in the WHERE clause; ``lease`` and ``announce`` each hold the write lock of
-``meta.sqlite`` from their first read to their commit.
+Every step that must be atomic is one SQL transaction: ``publish`` is one UPDATE with its condition
+in the WHERE clause; ``lease`` and ``announce`` each hold the write lock of ``meta.sqlite`` from
+their first read to their commit.
 
-A read looks at two files, so the order matters: the visible version before the rows (what was
-not visible then may be half applied), the floor in one transaction with the rows, the horizon
-after them (I1, I8).
+A read uses two files, so the order matters: the visible version before the rows (an invisible
+version may be half applied), the floor in one transaction with the rows, the horizon after them
+(I1, I8).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ Kind = TypeVar("Kind")
 
 
 class SqliteStore(Store):
-    """A namespace in ``<path>/<escape(namespace)>/``. Opens nothing before it is used.
+    """A namespace in ``<path>/<escape(namespace)>/``. Opens nothing before first use.
 
     ``timeout_s``: how long to wait for another process's lock before StoreUnavailableError.
     """
@@ -107,11 +107,11 @@ class SqliteStore(Store):
             return None
         with self._files.reading(META_FILE) as meta:
             if not has_table(meta, "namespace"):
-                return None  # being made, or its making was cut short
+                return None  # being created, or its creation was interrupted
             row = meta.execute("SELECT identity FROM namespace WHERE ready = 1").fetchone()
         found = None if row is None else self._decode(row[0], Identity)
         if found is not None and self._files.uuid is None:
-            self._files.uuid = found.uuid  # what was seen is what is used, also where another is made later
+            self._files.uuid = found.uuid  # stays in use, even if another namespace is created later
         return found
 
     def create(self, identity: Identity) -> Identity:
@@ -131,7 +131,7 @@ class SqliteStore(Store):
             meta.execute("INSERT OR IGNORE INTO namespace VALUES (1, ?, 0)", (encode(identity).decode(),))
             content, ready = meta.execute("SELECT identity, ready FROM namespace").fetchone()
         stands = self._decode(content, Identity)
-        if not ready:  # a shard that is missing later is a loss (I10), never made anew
+        if not ready:  # a shard that is missing later is a loss (I10), and is never created again
             Shards(self._files, stands).create()
             with self._files.writing(META_FILE, durable=True) as meta:
                 meta.execute("UPDATE namespace SET ready = 1")
@@ -293,12 +293,12 @@ class SqliteStore(Store):
                 yield batch_of(keys, stored)
 
     def _check_visible(self, version: int) -> None:
-        """Before the rows."""
+        """Check before reading rows."""
         if version > self._visible_seen:
             check_visible(self.where, version, self.pointer().visible)
 
     def _check_horizon(self, version: int) -> None:
-        """After the rows."""
+        """Check after reading rows."""
         pointer = self.pointer()
         check_visible(self.where, version, pointer.visible)
         check_kept(self.where, version, pointer.horizon)
@@ -319,7 +319,7 @@ class SqliteStore(Store):
 
     def release(self, lease_id: str) -> None:
         _ = self._shards
-        with self._files.writing(META_FILE, durable=False) as meta:  # one that comes back only runs out later
+        with self._files.writing(META_FILE, durable=False) as meta:  # one that comes back expires later
             meta.execute("DELETE FROM leases WHERE lease_id = ?", (lease_id,))
 
     def leases(self) -> list[LeaseInfo]:
@@ -330,7 +330,7 @@ class SqliteStore(Store):
 
     @staticmethod
     def _held(meta: Any, now_us: int) -> list[rules.KeptLease]:
-        """The leases that have not run out, the oldest versions first, and no more than there may be."""
+        """Return the leases that have not run out, the oldest versions first, ``LEASES_MAX`` + 1 at most."""
         return [rules.KeptLease(*row) for row in meta.execute(LEASES, (now_us, LEASES_MAX + 1))]
 
     def announce(
@@ -342,8 +342,8 @@ class SqliteStore(Store):
         keep_versions: int | None = None,
         max_leases: int | None = None,
     ) -> int:
-        # Behind the new horizon nobody drops again what an earlier version replaced, and a power cut may
-        # bring back what is not on disk.
+        # Once the horizon has moved, no later step repeats the drops below it, and a power cut may undo
+        # drops that are not on disk.
         self._shards.put_on_disk()
         limits = rules.Limits(max_lease_s, max_layers, keep_versions)
         with self._files.writing(META_FILE, durable=True) as meta:
@@ -374,7 +374,7 @@ class SqliteStore(Store):
                 if at.start == version and not self._shards.retire_replaced(version, table, stopped):
                     return False
         with self._files.writing(META_FILE, durable=False) as meta:
-            # Later entries still say which tables they emptied.
+            # Later entries still record which tables they emptied.
             meta.execute(
                 "DELETE FROM catalog WHERE version <= ? AND version < (SELECT horizon FROM pointer)",
                 (version,),
@@ -414,7 +414,7 @@ class SqliteStore(Store):
         fill.raise_floors(self._files, shards, entry.version)
         return self._flip(fill.PUBLISH_FILLED, entry, epoch)
 
-    # -- checking ---------------------------------------------------------------------------------------
+    # -- verification -----------------------------------------------------------------------------------
 
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
         return self._shards.verify(stamp.version, counts)
@@ -439,7 +439,7 @@ class SqliteStore(Store):
     def part_of(self, group: int) -> str:
         return str(self._files.folder / self._shards.file_of(group))
 
-    # -- mending and ending -----------------------------------------------------------------------------
+    # -- vacuum and removal -----------------------------------------------------------------------------
 
     def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
         shards, pointer = self._shards, self.pointer()
@@ -452,7 +452,7 @@ class SqliteStore(Store):
         for shard in range(shards.count if horizon else 0):
             gone_here = Vacuum(self._files, shards, shard, horizon, at_us, dry_run=dry_run).run(starts)
             rows, notes = rows + gone_here.rows, notes + gone_here.notes
-        # Only now: until here a retirement that starts over would still ask which tables were emptied.
+        # Only now: until here a retirement that restarts would still read which tables were emptied.
         gone = []
         for table, condition, value in (
             ("leases", "expires_us <= ?", self._clock.now_us()),

@@ -1,7 +1,7 @@
 """Vacuum of a SQLite store's shard, and the check of its files.
 
-Rows are looked at by pages, in the order of the primary key, outside any write transaction;
-only what goes is written, a page at a time, so that an apply never waits for more.
+Rows are read by pages, in the order of the primary key, outside any write transaction. Only
+deletions are written, a page at a time, so that an apply never waits for more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NEXT_ROWS = """SELECT key, version, substr(value, 1, {head}) FROM {table}
 DROP_ROW = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version = ?"
 NOTES = ("applied", "sealed")
 FINDINGS_MAX = 20
-"""So many lines of SQLite's own check per file: what follows the first ones is seldom news."""
+"""The most lines of SQLite's own check per file: later lines seldom add anything."""
 
 
 class _Row(NamedTuple):
@@ -43,9 +43,9 @@ class Vacuum:
         self._name = shards.file_of(self._groups.start)
 
     def run(self, starts: Mapping[str, int]) -> Vacuumed:
-        """What went, or would go; ``starts`` are the tables' at the horizon."""
+        """Return the counts of what was dropped, or would be. ``starts``: of the tables, at the horizon."""
         if not self._dry_run:
-            # Before anything goes: from here on no late apply brings back what a reader must not see.
+            # Before any deletion: from here on no late apply brings back what a reader must not see.
             with self._files.writing(self._name, durable=False) as connection:
                 connection.executemany(RAISE_FLOOR, [(group, self._horizon) for group in self._groups])
         started = {sql_name(table): start for table, start in starts.items()}
@@ -57,7 +57,7 @@ class Vacuum:
         return Vacuumed(rows, self._notes())
 
     def _rows_of(self, table: str, group: int, start: int) -> int:
-        """One key group of one table. Of each key the newest row may stay, if a reader can see it."""
+        """Vacuum one key group of one table. The newest row of each key may stay, if a reader can see it."""
         gone, newest = 0, None
         first = True
         while first or newest is not None:
@@ -86,7 +86,7 @@ class Vacuum:
 
     def _drop(self, table: str, group: int, rows: list[_Row]) -> None:
         if rows and not self._dry_run:
-            # In the order of versions, so that a marker never goes before what it hides (T27).
+            # In the order of versions, so that a marker is never dropped before what it hides (T27).
             with self._files.writing(self._name, durable=False) as connection:
                 connection.executemany(
                     DROP_ROW.format(table=table), [(group, row.key, row.version) for row in rows]
@@ -111,14 +111,15 @@ class Vacuum:
 
 
 def _is_hidden(newest: _Row, start: int) -> bool:
-    """Whether no reader needs even the newest row of its key: what it hides is gone, or
-    its table started anew.
+    """Return whether no reader needs even the newest row of its key.
+
+    Either everything that it hides is gone, or its table was emptied since.
     """
     return newest.hides or newest.version < start
 
 
 def check_file(files: Files, name: str) -> Iterator[Finding]:
-    """SQLite's own check of a file: pages, indexes, and that it is this namespace's."""
+    """Run SQLite's own check of a file: pages, indexes, and that it is this namespace's."""
     where = str(files.folder / name)
     try:
         with files.reading(name) as connection:

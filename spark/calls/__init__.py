@@ -1,1 +1,1 @@
-"""The calls of a transaction: what each accepts, and the columns that it makes. Nothing runs yet."""
+"""The calls of a transaction: their arguments and the columns that they build. Nothing runs yet."""

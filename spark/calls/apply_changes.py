@@ -1,4 +1,4 @@
-"""What Spark does to the rows of ``apply_changes`` before they are staged: values and order, in the JVM."""
+"""The JVM's part of ``apply_changes`` before the rows are staged: values and order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidegate.wal.value_flags import DELETE, UNUSABLE
 
 
 class ChangesCall(NamedTuple):
-    """Stored values, ``-`` and the sequence for deletes; the order of a key's changes; what is stored."""
+    """Stored values (``-`` and the sequence for deletes), the order of a key's changes, and the schema."""
 
     value: Column
     order: tuple[Column, ...]
@@ -34,7 +34,7 @@ def changes_call(
     op: StructField | None,
     delete_values: Sequence[str],
 ) -> ChangesCall:
-    """ConfigError: a column cannot be what it was named for."""
+    """Build the columns of the call. Raises: ConfigError, a column does not fit its role."""
     check_name("table", deleted_table(table))
     taken = {field.name for field in keys}
     if not sequence:
@@ -60,7 +60,7 @@ def changes_call(
         deletes = column(op.name).isin(list(delete_values))
         value = functions.when(deletes, json_value(sequence, flags=DELETE)).otherwise(value)
     value = functions.when(unknown, functions.lit(UNUSABLE)).otherwise(value)
-    # What has no sequence comes last, so that it is met and refused, whatever else its key has.
+    # Rows without a sequence are ordered last, so that they are always found and refused.
     order = (unknown, *(column(name) for name in names))
     schema = TableSchema(tuple(map(schema_column, keys)), tuple(map(schema_column, stored)))
     return ChangesCall(

@@ -1,4 +1,4 @@
-"""What a call on a transaction must fit: the table's key and columns, and what other calls do there."""
+"""Checks of a transaction's calls against the table's key and columns, and against other calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Names = str | Sequence[str]
 
 
 def check_table(table: str) -> None:
-    """ConfigError: no table of a user's can have this name."""
+    """Raise ConfigError if no user's table can have this name."""
     check_name("table", table)
     if table.startswith("_"):
         msg = f"table {table}: names that start with an underscore are reserved, as for the quarantine"
@@ -27,7 +27,9 @@ def check_table(table: str) -> None:
 
 
 def columns_named(table: str, what: str, given: object) -> list[str]:
-    """The columns that ``key`` or ``order_by`` names. ConfigError: it is neither a name nor several."""
+    """Return the columns in ``key`` or ``order_by``. Raises: ConfigError, it is neither a name nor
+    several.
+    """
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     names = [name for name in several if isinstance(name, str)]
     if len(names) != len(several):
@@ -37,7 +39,7 @@ def columns_named(table: str, what: str, given: object) -> list[str]:
 
 
 def key_columns(table: str, key: object) -> list[str]:
-    """The columns of a key. ConfigError: there are none, or one stands twice."""
+    """Return the columns of a key. Raises: ConfigError, there are none, or one is repeated."""
     names = columns_named(table, "key", key)
     if not names or len(set(names)) != len(names):
         msg = f"table {table}: key={key!r} must name one or more different columns"
@@ -46,7 +48,7 @@ def key_columns(table: str, key: object) -> list[str]:
 
 
 def predicate(table: str, rows: DataFrame, delete_when: str) -> Column:
-    """The column of a predicate in Spark SQL. ConfigError: it cannot be read, or is not boolean."""
+    """Return the column of a predicate in Spark SQL. Raises: ConfigError, it is invalid, or not boolean."""
     try:
         found = kept(functions.expr, delete_when)
         kind = analyse(rows, found).fields[0].dataType
@@ -64,7 +66,7 @@ def first_line(error: PySparkException) -> str:
 
 
 def same_key(kind: str, table: str, key: Sequence[SchemaColumn], known: TableSchema, *, names: bool) -> None:
-    """The key's types must be the table's, and its columns' names too unless it is a delete."""
+    """Check the key's types against the table's, and its columns' names too unless it is a delete."""
     types = [c.type for c in key]
     if types != known.key_types or (names and tuple(key) != known.key):
         msg = (
@@ -76,7 +78,7 @@ def same_key(kind: str, table: str, key: Sequence[SchemaColumn], known: TableSch
 
 
 def compatible(table: str, known: TableSchema, schema: TableSchema) -> None:
-    """Columns may be added; what is there keeps its type (T45)."""
+    """Check that existing columns keep their type (T45); columns may be added."""
     types = {c.name: c.type for c in schema.value}
     lost = [c for c in known.value if types.get(c.name) != c.type]
     if known.value_format != schema.value_format or lost:

@@ -1,6 +1,7 @@
-"""Columns and schemas that are the same for every batch, made once: each call into the JVM takes its time.
+"""Columns and schemas that are the same for every batch, built once, since each call into the JVM is slow.
 
-A column names what it is made of; it belongs to no DataFrame and no session, only to the JVM.
+A column refers to other columns by name. It belongs to no DataFrame and no session, only to the
+JVM.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ Made = TypeVar("Made")
 
 
 def kept(make: Callable[..., Made], *arguments: Any) -> Made:
-    """``make(*arguments)``, which is called once for the same arguments, in the life of a JVM.
+    """Return ``make(*arguments)``, which is called once per JVM for the same arguments.
 
-    Columns among the arguments are the same if they are one object: of kept ones that is so.
+    Column arguments are the same if they are one object, as cached ones are.
     """
     same = [_Same(one) if isinstance(one, Column) else one for one in arguments]
     made: Made = _kept(SparkContext._jvm, make, *same)  # noqa: SLF001 - columns are that JVM's objects
@@ -29,7 +30,7 @@ def kept(make: Callable[..., Made], *arguments: Any) -> Made:
 
 
 class _Same:
-    """Equal to itself alone: columns make an expression when they are compared."""
+    """A wrapper that compares columns by identity: their own comparison builds an expression."""
 
     def __init__(self, column: Column) -> None:
         self.column = column
@@ -50,10 +51,10 @@ _schemas: OrderedDict[object, tuple[Any, types.StructType]] = OrderedDict()
 
 
 def know_schema(rows: DataFrame) -> None:
-    """Makes ``rows.schema`` known, as the first use of it would, without reading one that was read before.
+    """Set ``rows.schema`` as its first use would, but from a cache where the schema was read before.
 
-    Spark gives a schema as JSON, and what a call into the JVM brings waits 40 ms if it is longer than 8 KiB
-    (Nagle's algorithm against a delayed ACK): so it was for each batch of more than about 100 columns.
+    Spark returns a schema as JSON, and a reply of the JVM longer than 8 KiB waits 40 ms (Nagle's
+    algorithm against a delayed ACK): each batch of more than about 100 columns had that wait.
     """
     if "schema" in vars(rows) or not isinstance(getattr_static(type(rows), "schema"), cached_property):
         return
@@ -61,7 +62,7 @@ def know_schema(rows: DataFrame) -> None:
     key = SparkContext._jvm, there.hashCode()  # noqa: SLF001
     known = _schemas.get(key)
     if known is not None and there.equals(known[0]):
-        vars(rows)["schema"] = types.StructType(list(known[1].fields))  # their own: add() changes it
+        vars(rows)["schema"] = types.StructType(list(known[1].fields))  # a copy, since add() changes it
         return
     _schemas[key] = there, types.StructType(list(rows.schema.fields))
     while len(_schemas) > KEPT_MAX:
@@ -72,9 +73,9 @@ _analysed: OrderedDict[object, types.StructType] = OrderedDict()
 
 
 def analyse(rows: DataFrame, *columns: Column) -> types.StructType:
-    """The schema of these columns of the rows. Rows of the same schema need not be asked of Spark again.
+    """Return the schema of these columns of the rows, cached by the schema of the rows.
 
-    PySparkException: there are no such columns, or their types do not fit.
+    Raises: PySparkException, there are no such columns, or their types do not fit.
     """
     return schema_of([(rows, columns)], lambda: rows.select(*columns))  # only analysed, not run
 
@@ -82,7 +83,7 @@ def analyse(rows: DataFrame, *columns: Column) -> types.StructType:
 def schema_of(
     of: Sequence[tuple[DataFrame, Sequence[Column]]], make: Callable[[], DataFrame]
 ) -> types.StructType:
-    """The schema of what ``make`` makes ``of`` these columns of these rows, always in the same way."""
+    """Return the schema of ``make``'s result, which must depend only on these columns of these rows."""
     parts = tuple((str(rows.schema), *map(_Same, columns)) for rows, columns in of)
     key = SparkContext._jvm, parts  # noqa: SLF001
     found = _analysed.get(key)

@@ -1,6 +1,6 @@
 """Keys, key groups and values as Spark columns: the JVM does the work per row.
 
-The same bytes as ``tidegate.keys.groups`` makes in Python; tests hold the two together.
+The bytes are those of ``tidegate.keys.groups`` in Python; tests compare the two.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ JSON_OPTIONS = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "timeZone": "UTC",
 }
-"""How ``to_json`` writes values, whatever the session says: docs/storage-format.md."""
+"""The options of ``to_json``, independent of the session: docs/storage-format.md."""
 
 _KEY_TYPES = (
     types.StringType,
@@ -46,17 +46,17 @@ _KEY_TYPES = (
 
 
 def column(name: str) -> Column:
-    """The column of exactly this name, dots and all."""
+    """Return the column of exactly this name, dots included."""
     return kept(functions.col, "`" + name.replace("`", "``") + "`")
 
 
 def schema_column(field: types.StructField) -> SchemaColumn:
-    """A field's name and Spark's simple name of its type."""
+    """Return a field's name and Spark's simple name of its type."""
     return SchemaColumn(field.name, field.dataType.simpleString())
 
 
 def check_key_type(table: str, field: types.StructField) -> None:
-    """ConfigError when a column of this type cannot be a key, with what to do instead."""
+    """Raise ConfigError, with a remedy, when a column of this type cannot be a key."""
     kind = field.dataType
     if isinstance(kind, types.FloatType | types.DoubleType):
         msg = (
@@ -76,7 +76,7 @@ def check_key_type(table: str, field: types.StructField) -> None:
 
 
 def check_value_type(table: str, field: types.StructField) -> None:
-    """ConfigError when readers could not read a value column of this type."""
+    """Raise ConfigError when readers could not read a value column of this type."""
     try:
         kind_of(field.dataType.simpleString())
     except ConfigError as error:
@@ -94,7 +94,7 @@ def check_value_type(table: str, field: types.StructField) -> None:
 
 
 def _structs(kind: types.DataType) -> Iterator[types.StructType]:
-    """The structs in a type, itself and nested ones."""
+    """Yield the structs in a type, itself and nested ones."""
     match kind:
         case types.StructType():
             yield kind
@@ -109,7 +109,7 @@ def _structs(kind: types.DataType) -> Iterator[types.StructType]:
 
 
 def key_bytes(fields: Sequence[types.StructField]) -> Column:
-    """The key's bytes; null when any key column is null (refused while staging)."""
+    """Return the key's bytes; null when any key column is null (refused while staging)."""
     return kept(_key_bytes, *fields)
 
 
@@ -128,12 +128,12 @@ def _part(field: types.StructField) -> Column:
     value = column(field.name)
     if isinstance(field.dataType, types.BinaryType):
         return value
-    # try_cast: plain digits for decimals whatever ANSI says; CAST may write 1.000E-7
+    # try_cast: plain digits for decimals, with ANSI mode or without; CAST may write 1.000E-7
     return value.try_cast("string").cast("binary")
 
 
 def key_group(key: Column, key_groups: int) -> Column:
-    """``xxh64(key, seed 42) mod key_groups`` over the unsigned hash; Spark's is signed."""
+    """Return ``xxh64(key, seed 42) mod key_groups`` over the unsigned hash; Spark's is signed."""
     signed = functions.xxhash64(key)
     group = functions.pmod(signed, functions.lit(key_groups).cast("bigint"))
     wrapped = 2**64 % key_groups
@@ -144,12 +144,13 @@ def key_group(key: Column, key_groups: int) -> Column:
 
 
 def place() -> Column:
-    """Key group, table and a part of the key's hash as one bigint, as ``settle.place_of``: what rows go by.
+    """Return key group, table and a part of the key's hash as one bigint, as ``last_per_key.place_of``.
 
-    Spark sorts by one number alone by its digits, without comparing any rows.
+    Rows are sorted by it. Spark sorts by a single number with a radix sort, without comparisons of
+    rows.
     """
     group = functions.shiftleft(functions.col("g").cast("bigint"), TABLE_BITS + HASH_BITS)
-    table = functions.col("t").cast("bigint").bitwiseAND(_mask(TABLE_BITS))  # that of a mark is -1
+    table = functions.col("t").cast("bigint").bitwiseAND(_mask(TABLE_BITS))  # a mark's is -1
     low = functions.xxhash64("k").bitwiseAND(_mask(HASH_BITS))
     return group.bitwiseOR(functions.shiftleft(table, HASH_BITS)).bitwiseOR(low)
 
@@ -159,12 +160,12 @@ def _mask(bits: int) -> Column:
 
 
 def group_at(place: str) -> Column:
-    """The key group of a place."""
+    """Return the key group of a place."""
     return functions.shiftright(place, TABLE_BITS + HASH_BITS)
 
 
 def made_changes(made: DataFrame, call: int, key_groups: int) -> DataFrame:
-    """What users' functions made (``OUTPUT_DDL``), as the rows of one call that staging takes."""
+    """Convert users' functions' output (``OUTPUT_DDL``) to the rows of one call for staging."""
     return made.select(
         "k",
         "t",
@@ -177,16 +178,16 @@ def made_changes(made: DataFrame, call: int, key_groups: int) -> DataFrame:
 
 
 def task_of(group: Column, parallelism: int, key_groups: int) -> Column:
-    """The task that owns a key group: ``group * parallelism // key_groups``."""
+    """Return the task that owns a key group: ``group * parallelism // key_groups``."""
     owner = functions.floor(group.cast("bigint") * parallelism / functions.lit(key_groups))
     return owner.cast("int")
 
 
 def json_value(fields: Sequence[types.StructField], flags: bytes = VALUE) -> Column:
-    """A stored value: ``+`` (or other flags) and the JSON object of these columns.
+    """Return a stored value: ``+`` (or other flags) and the JSON object of these columns.
 
-    JSON has no text that is not UTF-8: where there is one the flags are ``NOT_TEXT``. Python has the years
-    1 to 9999 only: with a date or time of another they are ``NO_TIME``.
+    JSON cannot hold text that is not UTF-8: with such a text the flags are ``NOT_TEXT``. Python has
+    the years 1 to 9999 only: with a date or time of another year they are ``NO_TIME``.
     """
     return kept(_json_value, flags, *fields)
 
@@ -204,8 +205,10 @@ def _json_value(flags: bytes, *fields: types.StructField) -> Column:
 
 
 def _no_text(fields: Sequence[types.StructField]) -> Column:
-    """Whether some text in these columns is not UTF-8. To look at each of a hundred texts by itself would be
-    planned for longer than a small batch runs: they are looked at as one, with a character between.
+    """Return whether some text in these columns is not UTF-8.
+
+    Separate checks of a hundred texts would take longer to plan than a small batch runs: they are
+    checked as one text, with a character in between.
     """
     texts = [field for field in fields if NO_UTF8.is_one(field.dataType)]
     others = [f for f in fields if may_hold(f.dataType, NO_UTF8) and not NO_UTF8.is_one(f.dataType)]
@@ -217,8 +220,9 @@ def _no_text(fields: Sequence[types.StructField]) -> Column:
 
 
 def _no_time(fields: Sequence[types.StructField]) -> Column:
-    """Whether some date or time in these columns is not of the years 1 to 9999. Columns of one type are
-    looked at as one, as texts are.
+    """Return whether some date or time in these columns is not of the years 1 to 9999.
+
+    Columns of one type are checked as one, as texts are.
     """
     lost = []
     for kind in YEARS:
@@ -236,7 +240,7 @@ YEARS: dict[type[types.DataType], tuple[str, str]] = {
     types.TimestampType: ("TIMESTAMP'0001-01-01T00:00:00Z'", "TIMESTAMP'+10000-01-01T00:00:00Z'"),
     types.TimestampNTZType: ("TIMESTAMP_NTZ'0001-01-01T00:00:00'", "TIMESTAMP_NTZ'+10000-01-01T00:00:00'"),
 }
-"""The first that Python has of each type, and the first behind its last one."""
+"""The first value that Python has of each type, and the first after its last one."""
 
 
 def _outside(kind: type[types.DataType], first: Column, last: Column) -> Column:
@@ -245,7 +249,7 @@ def _outside(kind: type[types.DataType], first: Column, last: Column) -> Column:
 
 
 NO_TIMES = Leaf(lambda kind: type(kind) in YEARS, lambda kind, at: _outside(type(kind), at, at), keys=True)
-"""Dates and times that Python has not."""
+"""Dates and times that Python cannot represent."""
 
 
 NO_UTF8 = Leaf(
@@ -257,7 +261,7 @@ NO_UTF8 = Leaf(
 
 
 def bytes_value(name: str) -> Column:
-    """A stored value: ``+`` and the column's bytes."""
+    """Return a stored value: ``+`` and the column's bytes."""
     return kept(_bytes_value, name)
 
 
@@ -266,27 +270,27 @@ def _bytes_value(name: str) -> Column:
 
 
 def _joined(*pieces: Column) -> Column:
-    """Bytes, also where ``spark.sql.function.concatBinaryAsString`` makes a text of them."""
+    """Concatenate bytes, also where ``spark.sql.function.concatBinaryAsString`` turns them into text."""
     return functions.concat(*pieces).cast("binary")
 
 
 def delete_marker() -> Column:
-    """A stored delete marker."""
+    """Return a stored delete marker."""
     return kept(functions.lit, DELETE)
 
 
 def unless_deleted(deletes: Column, stored: Column) -> Column:
-    """A stored value, or a delete marker where ``deletes`` is true."""
+    """Return a stored value, or a delete marker where ``deletes`` is true."""
     true = functions.coalesce(deletes, functions.lit(False))  # noqa: FBT003
     return functions.when(true, delete_marker()).otherwise(stored)
 
 
-# -- the Arrow schema of Spark rows, times in UTC, whichever PySpark is there ------------------------------
+# -- the Arrow schema of Spark rows, times in UTC, with any PySpark ----------------------------------------
 
-# That of 4.1 has no time zone to choose: times are UTC.
+# PySpark 4.1 has no choice of time zone: times are UTC.
 UTC = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
 
 
 def arrow_schema_of(schema: StructType) -> Any:
-    """The schema as Arrow has it."""
+    """Return the schema in Arrow."""
     return to_arrow_schema(schema, **UTC)  # type: ignore[arg-type]

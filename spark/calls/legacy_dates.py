@@ -1,7 +1,8 @@
-"""Days that ``spark.sql.legacy.timeParserPolicy=LEGACY`` would write as other ones are refused.
+"""Refusal of days that ``spark.sql.legacy.timeParserPolicy=LEGACY`` would write as other days.
 
-Its calendar has no 5 to 14 October 1582, and it writes years before the first, and beyond 9999, without their
-sign: two days would be one key, and readers get another day than there was. All others it writes as they are.
+Its calendar has no 5 to 14 October 1582, and it writes years before the first, and beyond 9999,
+without their sign: two days would be one key, and readers would get another day than was written.
+It writes all other days correctly.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ POLICY, LEGACY = "spark.sql.legacy.timeParserPolicy", "LEGACY"
 
 
 class Days(NamedTuple):
-    """A type of days. Those before the first, in the gap and from the end on are written otherwise."""
+    """A type of days. Those before ``first``, in the gap and from ``end`` on are written as others."""
 
     first: str
     gap: str
@@ -45,16 +46,17 @@ TYPES: dict[type[types.DataType], Days] = {
 
 
 def written_as_they_are(table: str, rows: DataFrame) -> DataFrame:
-    """The rows; where the session's policy is LEGACY, one of another day there fails the batch.
+    """Add checks to the rows: under the policy LEGACY, a day that would be written as another fails
+    the batch.
 
-    While staging: BadRecordError names table and column, and the day where it is not inside of an array, a
-    map or a struct. A map's keys are written as numbers, whatever the calendar.
+    Raises, while staging: BadRecordError that names table and column, and the day where it is not
+    inside an array, a map or a struct. A map's keys are written as numbers, whatever the calendar.
     """
     dated = [field for field in rows.schema.fields if may_hold(field.dataType, OTHERWISE)]
     if not dated or str(rows.sparkSession.conf.get(POLICY)).upper() != LEGACY:
         return rows
     names = collections.Counter(field.name for field in rows.schema.fields)
-    # Two of one name are stored by no call: Spark cannot tell them apart.
+    # No call stores two columns of one name: Spark cannot tell them apart.
     looked_at = {field.name: _refused(table, field) for field in dated if names[field.name] == 1}
     return rows.withColumns(looked_at) if looked_at else rows
 
@@ -82,4 +84,4 @@ def _is_otherwise(kind: types.DataType, at: Column) -> Column:
 
 
 OTHERWISE = Leaf(lambda kind: type(kind) in TYPES, _is_otherwise, keys=False)
-"""Days that are written as other ones."""
+"""Days that are written as other days."""

@@ -1,8 +1,8 @@
-"""The first stage of a local state: rows go to instances, each runs the function once, changes come out.
+"""The first stage of a local state: rows are dealt to instances, each runs the function once.
 
-Which rows an instance gets is a function of the rows alone, never of the partitions that Spark
-happened to make: a replay is planned otherwise (T14). What comes out joins the rows of all other
-calls, as an update's does.
+The instance of a row is a function of the row alone, never of the partitions that Spark happened to
+make: a replay is planned differently (T14). The resulting changes join the rows of all other calls,
+as an update's do.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ITEM_KEY = [
 
 @dataclasses.dataclass(frozen=True)
 class Local:
-    """What ``Transaction.local_state`` is given beside its rows, checked."""
+    """The checked arguments of ``Transaction.local_state`` besides its rows."""
 
     name: str
     fn: Step
@@ -44,7 +44,7 @@ class Local:
 
 
 def check_local(local: Local, rows: DataFrame) -> None:
-    """ConfigError: the call cannot be run as it is."""
+    """Raise ConfigError if the call cannot be run."""
     table, where = table_of(local.name), f"local state {local.name}"
     check_function(table, local.fn, "local_state", "instance")
     if not _is_redistribution(local.redistribute):
@@ -64,7 +64,7 @@ def check_local(local: Local, rows: DataFrame) -> None:
 
 
 def check_rows(name: str, rows: object) -> str:
-    """The state's table. ConfigError: it cannot be called so, or these are no rows."""
+    """Return the state's table. Raises: ConfigError, the name is not allowed, or these are no rows."""
     check_name("local state", name)
     table = check_name("local state's table", table_of(name))
     if not isinstance(rows, DataFrame):
@@ -78,7 +78,9 @@ def check_rows(name: str, rows: object) -> str:
 
 
 def items_schema(table: str, schema: Ddl | None) -> TableSchema:
-    """How items are stored: as bytes, or as objects of these columns. ConfigError: they cannot be."""
+    """Return the schema of the items: bytes, or objects of these columns. Raises: ConfigError, not
+    possible.
+    """
     return table_schema(table, ITEM_KEY, BYTES if schema is None else schema)
 
 
@@ -92,15 +94,16 @@ def _is_redistribution(given: object) -> bool:
 
 
 def local_stage(local: Local, rows: DataFrame, work: LocalWork, endpoints: Endpoints) -> DataFrame:
-    """What the function makes of its rows: (k, t, c, two order columns, v, g)."""
+    """Return the function's output from its rows: (k, t, c, two order columns, v, g)."""
     made = _dealt(local, rows, work.parallelism).mapInArrow(_instances(local.fn, work, endpoints), OUTPUT_DDL)
     return made_changes(made, work.call, work.spec.key_groups)
 
 
 def _dealt(local: Local, rows: DataFrame, parallelism: int) -> DataFrame:
-    """(i, r): every row with its instance, in that instance's partition, in order; first a mark per instance.
+    """Return (i, r): rows in their instance's partition, in order, after one mark per instance.
 
-    The marks have no row: so that every instance runs, and knows its index, whatever the batch holds.
+    The marks have no row. They make every instance run and know its index, whatever the batch
+    contains.
     """
     usable = _comparable(rows)
     spread = functions.xxhash64(*map(column, local.by or usable))
@@ -121,7 +124,7 @@ def _dealt(local: Local, rows: DataFrame, parallelism: int) -> DataFrame:
 
 
 def _comparable(rows: DataFrame) -> list[str]:
-    """The columns that have an order and a hash: all but maps, and what holds them."""
+    """Return the columns that have an order and a hash: all but maps, and types that contain them."""
     return [field.name for field in rows.schema.fields if _has_order(field.dataType)]
 
 

@@ -1,4 +1,4 @@
-"""Predicates over all that a column holds, within arrays, maps and structs too."""
+"""Predicates over all values in a column, also inside arrays, maps and structs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pyspark.sql import Column, functions, types
 
 
 class Leaf(NamedTuple):
-    """What is looked for among values that hold no others.
+    """A predicate on values that contain no others.
 
-    ``is_one``: whether values of a type are looked at; ``has_it``: the predicate for one of them. With
-    ``keys`` those of maps are looked at, too.
+    ``is_one``: whether it applies to a type; ``has_it``: the predicate for one value. With ``keys``
+    it also applies to the keys of maps.
     """
 
     is_one: Callable[[types.DataType], bool]
@@ -23,7 +23,7 @@ class Leaf(NamedTuple):
 
 
 def may_hold(kind: types.DataType, leaf: Leaf) -> bool:
-    """Whether some value within one of this type is looked at."""
+    """Return whether the predicate applies to some value within one of this type."""
     match kind:
         case types.StructType():
             return any(may_hold(field.dataType, leaf) for field in kind.fields)
@@ -36,7 +36,7 @@ def may_hold(kind: types.DataType, leaf: Leaf) -> bool:
 
 
 def holds(kind: types.DataType, at: Column, leaf: Leaf) -> Column:
-    """Whether a value of this type, which may hold it, does: true, or false or null."""
+    """Return the predicate for a value of this type, which may contain others: true, or false or null."""
     match kind:
         case types.StructType():
             inside = [(field.dataType, at.getField(field.name)) for field in kind.fields]

@@ -1,4 +1,4 @@
-"""What Spark does to the rows of a reduce before they are staged: one row per key, in the JVM."""
+"""The JVM's part of a reduce before the rows are staged: one row per key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _KEY, _ORDER = "tidegate key", "tidegate order"
 def reduced_rows(
     rows: DataFrame, key: Column, order: Sequence[Column], reduced: Sequence[ReducedColumn]
 ) -> tuple[DataFrame, Column, Column]:
-    """The rows grouped by key, the key's column there, and the stored value: the batch's own aggregates."""
+    """Group the rows by key; return them, the key's column, and the stored value: the batch's own
+    aggregates.
+    """
     ordering = functions.struct(*order)
     ordered = rows.select(
         key.alias(_KEY), ordering.alias(_ORDER), *(column(c.name).alias(c.name) for c in reduced)
@@ -33,15 +35,15 @@ def reduced_rows(
 
 
 def _field(reduced: ReducedColumn) -> types.StructField:
-    """The aggregate's column, as far as its JSON asks for its type: whether it is a text or a time."""
+    """Return the aggregate's column with the type that its JSON needs: only texts and times matter."""
     looked_at = {"string": types.StringType(), "date": types.DateType(), "timestamp": types.TimestampType()}
     return types.StructField(reduced.name, looked_at.get(reduced.type, types.LongType()))
 
 
 def _aggregate(reduced: ReducedColumn) -> Column:
-    """The batch's own aggregate of a column, nulls skipped, named as the column."""
+    """Return the batch's own aggregate of a column, nulls skipped, named as the column."""
     source = column(reduced.name)
-    # equal order is settled by the value, so that any replay agrees (T44)
+    # ties in the order are broken by the value, so that any replay agrees (T44)
     ordered = functions.when(source.isNotNull(), functions.struct(functions.col(_ORDER), source))
     match reduced.reducer:
         case "sum":
@@ -60,6 +62,8 @@ def _aggregate(reduced: ReducedColumn) -> Column:
 
 
 def _overflows(reduced: ReducedColumn) -> Column:
-    """Whether the batch's own sum of this column does not fit: with ANSI or without, never a wrong sum."""
+    """Return whether the batch's own sum of this column overflows: with ANSI mode or without, never
+    a wrong sum.
+    """
     source = column(reduced.name)
     return (functions.count(source) > 0) & functions.try_sum(source).isNull()

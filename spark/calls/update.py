@@ -1,4 +1,6 @@
-"""What ``Transaction.update`` is given beside its rows, checked: the function, and tables by their DDL."""
+"""Checks of the arguments of ``Transaction.update`` besides its rows: the function, and tables by
+their DDL.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ Ddl = str | StructType
 Outputs = str | Sequence[str] | Mapping[str, tuple[Ddl, Ddl]]
 
 BYTES = "bytes"
-"""Instead of columns: the values are bytes, as they are."""
+"""Instead of columns: the values are bytes, unchanged."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """An update's function, the columns of the rows that it gets, the tables that it may emit to."""
+    """An update's function, the columns of its rows, the tables that it may emit to."""
 
     fn: StateFunction
     rows: tuple[SchemaColumn, ...]
@@ -35,7 +37,7 @@ class Update:
 
 
 def check_function(table: str, fn: object, call: str = "update", first: str = "key") -> None:
-    """ConfigError: it cannot be called with (``first``, rows, state, emit), or not be sent to executors."""
+    """Raise ConfigError if it cannot be called with (``first``, rows, state, emit), or cannot be pickled."""
     if not callable(fn):
         needed = f"fn({first}, rows, state, emit) -> new state"
         msg = f"table {table}: fn is {fn!r}; {call} needs a function, {needed}"
@@ -47,7 +49,7 @@ def check_function(table: str, fn: object, call: str = "update", first: str = "k
         msg = f"table {table}: {name} cannot be called as {name}({first}, rows, state, emit): {error}"
         raise ConfigError(msg) from None
     except ValueError:
-        pass  # it does not tell its parameters
+        pass  # its signature cannot be inspected
     try:
         dumps(fn)  # type: ignore[no-untyped-call]
     except TidegateError:
@@ -61,7 +63,7 @@ def check_function(table: str, fn: object, call: str = "update", first: str = "k
 
 
 def table_schema(table: str, key: Sequence[StructField], value: Ddl) -> TableSchema:
-    """The schema of a table with these key columns and the value that a DDL (or ``bytes``) says."""
+    """Return the schema of a table with these key columns and the value of a DDL (or ``bytes``)."""
     keys = tuple(map(schema_column, key))
     if value == BYTES:
         return TableSchema(keys, (SchemaColumn("value", "binary"),), BYTES)
@@ -75,7 +77,7 @@ def table_schema(table: str, key: Sequence[StructField], value: Ddl) -> TableSch
 
 
 def output_schemas(table: str, outputs: Outputs, known: Mapping[str, TableSchema]) -> dict[str, TableSchema]:
-    """The tables that a function may emit to. ConfigError: a schema is missing, or cannot be one."""
+    """Return the tables that a function may emit to. Raises: ConfigError, a schema is missing, or invalid."""
     named = [outputs] if isinstance(outputs, str) else outputs
     if not isinstance(named, Iterable):
         raise ConfigError(

@@ -1,1 +1,1 @@
-"""Reading versions as DataFrames and streams: the data source `tidegate`."""
+"""Versions as DataFrames and streams: the data source `tidegate`."""

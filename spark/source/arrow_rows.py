@@ -1,8 +1,10 @@
 """Stored keys and values as Arrow columns, by the schema of their table: no Python per row for most types.
 
-Values whose columns are all numbers, strings, booleans, dates or timestamps are parsed by Arrow. Other
-types (decimal, binary, nested ones) are decoded together by msgspec; only floats and maps inside them
-cost Python for each row. No pyspark is imported here.
+Values whose columns are all numbers, strings, booleans, dates or timestamps are parsed by Arrow.
+Other types (decimal, binary, nested ones) are decoded by msgspec; only floats and maps inside them
+cost Python for each row.
+
+No pyspark is imported here.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from tidegate.values.decode import SIMPLE, Values
 
 
 def ddl_of(values: Values) -> str:
-    """The columns of ``Values.arrow_schema`` as Spark's DDL: the key's, then the value's. Types are those
-    that readers have: text for intervals, collated strings, char and varchar.
+    """Return the columns of ``Values.arrow_schema`` as Spark's DDL: the key's, then the value's.
+
+    Types are those of readers: text for intervals, collated strings, char and varchar.
     """
     return ", ".join(f"{_quoted(field.name)} {_ddl(field.type)}" for field in values.arrow_schema)
 
@@ -42,9 +45,9 @@ def _quoted(name: str) -> str:
 
 
 def columns_of(batch: Any, values: Values, where: str) -> dict[str, Any]:
-    """The columns of a batch (key, value; a null value gives nulls) by name.
+    """Return the columns of a batch (key, value; a null value gives nulls) by name.
 
-    CorruptError names ``where`` and the key.
+    Raises: CorruptError that names ``where`` and the key.
     """
     keys, contents = batch.column("key"), batch.column("value")
     try:
@@ -67,7 +70,7 @@ def columns_of(batch: Any, values: Values, where: str) -> dict[str, Any]:
 
 
 def _which(keys: Any, contents: Any, values: Values, where: str, error: Exception) -> CorruptError:
-    """The row that cannot be read, found one by one."""
+    """Return the error for the first unreadable row, found one by one."""
     for key, content in zip(keys.to_pylist(), contents.to_pylist(), strict=True):
         try:
             values.decode_key(key)
@@ -79,7 +82,7 @@ def _which(keys: Any, contents: Any, values: Values, where: str, error: Exceptio
 
 
 def record_batch(columns: dict[str, Any], schema: Any) -> Any:
-    """A record batch of exactly this Arrow schema; columns that are missing are null."""
+    """Return a record batch of exactly this Arrow schema; missing columns are null."""
     rows = len(next(iter(columns.values())))
     arrays = []
     for field in schema:

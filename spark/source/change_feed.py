@@ -1,8 +1,10 @@
 """The changes of a table, version by version, read from the log: planned by the driver, read by tasks.
 
-The log is the one place that has every version's changes as they were decided, whatever the store; a
-store merges versions away as soon as it may. Only versions that are visible in the store are given.
-What travels to tasks is plain data. No pyspark is imported here.
+The log is the one place that has every version's changes as they were decided, whatever the store;
+a store merges versions as soon as it may. Only versions that are visible in the store are returned.
+The works that travel to tasks are plain data.
+
+No pyspark is imported here.
 """
 
 from __future__ import annotations
@@ -39,14 +41,15 @@ logger = logging.getLogger("tidegate")
 
 CHANGE_TYPE, VERSION = "_change_type", "_version"
 ROWS_PER_PART = 50_000
-"""Small versions are read together, about so many rows by one task."""
+"""Small versions are read together, about this number of rows by one task."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class FeedWork(msgspec.Struct, frozen=True):
-    """Changes of one table in one range of key groups of one version. ``emptied``: the version emptied the
-    table first; ``tells``: this work tells so.
+    """Changes of one table in one range of key groups of one version.
+
+    ``emptied``: the version emptied the table first; ``tells``: this work emits the row for that.
     """
 
     work: ApplyWork
@@ -56,13 +59,13 @@ class FeedWork(msgspec.Struct, frozen=True):
 
 
 def encode_works(works: Sequence[FeedWork]) -> bytes:
-    """How works travel to a task."""
+    """Encode works for a task."""
     return _encode(list(works))
 
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-    """What tasks must know. ``pinned`` says where the store is and what the columns are."""
+    """The tasks' parameters. ``pinned`` has the store's location and the columns."""
 
     pinned: LeasedTable
     wal: str = dataclasses.field(repr=False)
@@ -70,10 +73,10 @@ class Feed:
     exact: bool
 
     def rows(self, works: bytes, schema: Any) -> Iterator[Any]:
-        """The changes of these works as record batches of ``schema``. In tasks.
+        """Yield the changes of these works as record batches of ``schema``. In tasks.
 
-        WalGapError: the log was trimmed since they were planned. SnapshotExpiredError: ``exact``, and the
-        store no longer has the version before.
+        Raises: WalGapError, the log was trimmed since they were planned; SnapshotExpiredError,
+        ``exact``, and the store no longer has the version before.
         """
         at = self.pinned
         log = shared_log(self.wal, at.namespace, at.uuid, self.wal_options)
@@ -105,14 +108,14 @@ class Feed:
             yield {**columns_of(batch, values_of(one.schema), where), CHANGE_TYPE: kinds}
 
     def _before(self, keys: list[bytes], one: FeedWork) -> Any:
-        """The keys' values at the version before."""
+        """Return the keys' values at the version before."""
         at, version = self.pinned, one.work.stamp.version - 1
         store = shared_store(at.url, at.namespace, at.uuid, at.store_options)
         entry = next(iter(store.catalog(version, version)), None) if version else None
         if (entry is not None and at.table not in entry.tables) or version == 0 or one.emptied:
             return pa.nulls(len(keys), pa.binary())
         start, at_us = (0, 0) if entry is None else (entry.tables[at.table].start, entry.decided_at_us)
-        return store.get_many(at.table, keys, version, start, at_us)  # says when it was retired
+        return store.get_many(at.table, keys, version, start, at_us)  # raises when that version was retired
 
     def _batch(self, columns: dict[str, Any] | None, kinds: Any, version: int, schema: Any) -> Any:
         rows = len(kinds)
@@ -128,13 +131,13 @@ class Feed:
             ) from error
 
     def hold(self, options: SourceOptions, version: int) -> LeasedTable:
-        """The whole table at this version, for ``snapshot``; errors as ``pin`` and ``check_columns``."""
+        """Pin the whole table at this version, for ``snapshot``. Raises: as ``pin`` and ``check_columns``."""
         held = pin(options, version)
         check_columns(self.pinned, held.schema, version)
         return held
 
     def snapshot(self, held: LeasedTable, groups: range, schema: Any) -> Iterator[Any]:
-        """All rows at ``held``'s version, after a mark that what was before is void. In tasks."""
+        """Yield all rows at ``held``'s version, after a mark that all earlier rows are void. In tasks."""
         if groups.start == 0:
             yield self._batch(None, ["truncate"], held.version, schema)
         store = shared_store(held.url, held.namespace, held.uuid, held.store_options)
@@ -144,9 +147,9 @@ class Feed:
 
 
 def check_columns(pinned: LeasedTable, schema: TableSchema, version: int) -> None:
-    """ConfigError: the rows of this version have what the feed, with its columns as ``pinned``, cannot give.
+    """Raise ConfigError if this version's rows have what the feed cannot return in ``pinned``'s columns.
 
-    What the table had before, and a replacement has dropped since, is left out.
+    Columns that the table had before, and that a replacement has dropped since, are left out.
     """
     then, known = schema.value_format, pinned.schema.value_format
     if then != known:
@@ -167,7 +170,7 @@ def check_columns(pinned: LeasedTable, schema: TableSchema, version: int) -> Non
 
 
 class FeedPlanner:
-    """Plans ranges of versions; lives in the driver, and folds the log as it grows."""
+    """The planner of ranges of versions; it is in the driver, and folds the log as it grows."""
 
     def __init__(self, feed: Feed, log: Log, store: Store, parallelism: int) -> None:
         self._feed, self._log, self._store = feed, log, store
@@ -175,11 +178,11 @@ class FeedPlanner:
         self._view = View()
 
     def visible(self) -> int:
-        """The newest version that a reader of the store sees."""
+        """Return the newest version that a reader of the store sees."""
         return self._store.pointer().visible
 
     def has(self, version: int) -> bool:
-        """Whether the log still has the changes of a visible version. ConfigError: as ``works``."""
+        """Return whether the log still has a visible version's changes. Raises: ConfigError, as ``works``."""
         try:
             self._manifest(version, probe=True)
         except WalGapError:
@@ -187,11 +190,11 @@ class FeedPlanner:
         return True
 
     def works(self, after: int, upto: int) -> list[list[FeedWork]]:
-        """The versions after ``after``, up to ``upto``, as one list of works per task.
+        """Return the versions after ``after``, up to ``upto``, as one list of works per task.
 
-        WalGapError: the log no longer has the first of them. ConfigError: the table got columns that this
-        feed does not have, or the log is of another namespace. CorruptError: log and store are of two
-        histories.
+        Raises: WalGapError, the log no longer has the first of them; ConfigError, the table got
+        columns that this feed does not have, or the log is of another namespace; CorruptError, log
+        and store are of two histories.
         """
         self._refuse_other_history(upto)
         parts: list[list[FeedWork]] = []
@@ -219,7 +222,7 @@ class FeedPlanner:
         fact = fact_of(self._folded, version)
         assert fact is not None
         works = plan(manifest, fact, tasks)
-        if emptied and not works:  # no row came instead, of any table
+        if emptied and not works:  # no row of any table was written instead
             named = manifest.namespace, fact.attempt, stamp_of(fact)
             works = [ApplyWork(*named, 0, 0, (), {})]
         index = manifest.tables.index(table) if table in manifest.tables else -1
@@ -238,7 +241,9 @@ class FeedPlanner:
         return schema
 
     def _manifest(self, version: int, *, probe: bool) -> Manifest:
-        """The version's manifest. With ``probe`` a frame is looked at, too: it may be gone before it."""
+        """Return the version's manifest. With ``probe`` a frame is read, too, since it may be
+        trimmed first.
+        """
         self._fold(version)
         fact = fact_of(self._folded, version)
         if fact is None:
@@ -274,11 +279,10 @@ class FeedPlanner:
             )
 
     def _refuse_other_history(self, upto: int) -> None:
-        """CorruptError: what is visible in the store was not decided in this log. A version's digest is that
-        of all decisions up to it.
+        """Raise CorruptError if the store's visible version was not decided in this log.
 
-        A log may lose a decision that was folded here and never visible, and make another one of its number:
-        then the log is folded again.
+        A version's digest covers all decisions up to it. A log may lose a decision that was folded
+        here and never visible, and get another one of its number: then the log is folded again.
         """
         pointer = self._store.pointer()
         self._fold(max(upto, pointer.visible))
@@ -296,7 +300,7 @@ class FeedPlanner:
 
     def _is_of(self, pointer: Pointer) -> bool:
         fact = fact_of(self._folded, pointer.visible)
-        if fact is None:  # so long ago that it is not kept, or never decided
+        if fact is None:  # so old that it is not kept, or never decided
             return bool(self._folded.last_version >= pointer.visible)
         return fact.digest == pointer.digest
 

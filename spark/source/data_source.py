@@ -1,7 +1,7 @@
 """``format("tidegate")``: one table at one version as a DataFrame, or its changes as a stream.
 
-Spark makes the source in a Python process of its own, pickles it, and plans and reads in others:
-nothing but the plain data of ``LeasedTable`` goes from one to the next.
+Spark creates the source in a Python process of its own, pickles it, and plans and reads in others:
+only the plain data of ``LeasedTable`` is passed between them.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ KEYS_MAX = 10_000
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 REDACTION = "spark.sql.redaction.options.regex"
 LOGINS = "(?i)^(store|wal)(options)?$"
-"""Our options that may hold a login: Spark prints the options of a stream in its plan."""
+"""Options of this source that may contain a login: Spark prints the options of a stream in its plan."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("tidegate")`` known to this session; may be repeated.
+    """Register ``format("tidegate")`` in this session. Repeatable.
 
-    Switches on Spark's filter push-down for Python data sources, without which filters on the key would
-    read whole tables. Adds the options that may hold a login to those that Spark hides in plans.
+    Switches on Spark's filter push-down for Python data sources, without which filters on the key
+    would read whole tables. Adds the options that may contain a login to those that Spark hides in
+    plans.
     """
     spark.dataSource.register(TidegateSource)
     spark.conf.set(PUSHDOWN, "true")
@@ -53,7 +54,7 @@ def register(spark: SparkSession) -> None:
 
 
 class TidegateSource(DataSource):
-    """The table is chosen by options; see docs/spark.md."""
+    """The data source. Options choose the table; see docs/spark.md."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -64,16 +65,16 @@ class TidegateSource(DataSource):
         return "tidegate"
 
     def schema(self) -> str:
-        """The table's columns at the version that is read, which is chosen and held from here on.
+        """Return the table's columns at the version that is read, which is chosen and pinned from here on.
 
-        Spark does not tell whether it is for a stream. Only a stream needs the log, so the option ``wal``
-        tells: with it the feed's columns are there too.
+        Spark does not report whether it is for a stream. Only a stream needs the log, so the option
+        ``wal`` decides: with it the feed's columns are included.
         """
         return feed_ddl(self.pinned) if self.checked.wal else ddl_of(self.pinned.values)
 
     @property
     def checked(self) -> SourceOptions:
-        """The options. ConfigError: which is wrong, and why."""
+        """The options. Raises: ConfigError that names the wrong one, and the reason."""
         return SourceOptions.of(self.options)
 
     @property
@@ -84,7 +85,7 @@ class TidegateSource(DataSource):
         return self._pinned
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of all rows of the version."""
+        """Return a reader of all rows of the version."""
         if self.checked.wal:
             raise ConfigError(
                 "the option wal is for spark.readStream, which reads changes; spark.read reads a version from"
@@ -93,18 +94,18 @@ class TidegateSource(DataSource):
         return TidegateReader(self.pinned, schema, self.checked.parallelism)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A reader of changes, version by version."""
+        """Return a reader of changes, version by version."""
         return FeedReader(self.pinned, self.checked, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001 - Spark's signature
-        """Refused: see docs/decisions/0038."""
+        """Refuse: see docs/decisions/0038."""
         raise ConfigError(
             "df.write.format('tidegate') cannot write: use VersionedSink(...).load({table: df}, token=...,"
             " key=...), which makes one version, once per token"
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001, N802 - Spark's
-        """Refused: see docs/decisions/0038."""
+        """Refuse: see docs/decisions/0038."""
         raise ConfigError(
             "df.writeStream.format('tidegate') cannot keep what a version promises: Spark runs its commit in"
             " a process without memory, tells it neither the checkpoint nor the offsets, and aborts after a"
@@ -121,7 +122,7 @@ class Part(InputPartition):
 
 
 class TidegateReader(DataSourceReader):
-    """Plans by ranges of key groups; filters that name whole keys become reads of these keys."""
+    """A reader by ranges of key groups; filters that name whole keys become reads of these keys."""
 
     def __init__(self, pinned: LeasedTable, schema: StructType, parallelism: int) -> None:
         self._pinned, self._parallelism = pinned, min(parallelism, pinned.key_groups)
@@ -150,7 +151,7 @@ class TidegateReader(DataSourceReader):
         return filters
 
     def _encoded(self, choices: list[list[Any]]) -> list[bytes] | None:
-        """The keys' bytes; None: too many, or not of the key's types, and Spark shall compare."""
+        """Encode the keys; None: too many, or not of the key's types, and Spark compares."""
         count = 1
         for values in choices:
             count *= len(values)
@@ -162,7 +163,7 @@ class TidegateReader(DataSourceReader):
             return None
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Contiguous ranges of key groups; one part with the keys where filters name them."""
+        """Return contiguous ranges of key groups; one part with the keys where filters name them."""
         if self._keys is not None:
             return [Part(0, 0, self._keys)]
         of = self._parallelism, self._pinned.key_groups
@@ -170,14 +171,14 @@ class TidegateReader(DataSourceReader):
         return [Part(groups.start, groups.stop) for groups in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Runs in a task."""
+        """Read a part, in a task."""
         assert isinstance(partition, Part)
         groups = range(partition.first_group, partition.end_group)
         return self._pinned.rows(groups, partition.keys, self._arrow)
 
 
 def _values_of(one: Filter) -> list[Any] | None:
-    """The values that a filter leaves for its column, None when it is of another kind."""
+    """Return the values that a filter leaves for its column, None for another kind of filter."""
     match one:
         case EqualTo(value=value) | EqualNullSafe(value=value):
             return [] if value is None else [value]

@@ -1,7 +1,7 @@
-"""An exported folder as Spark reads it, wherever that is: its manifest, its files' checksums, its rows.
+"""An exported folder as Spark reads it, on any file system: its manifest, its files' checksums, its rows.
 
-The form is ``committers/transfer/export_format.py``'s. The bytes of one file, 256 MB of rows at most, are
-in a task's memory at a time.
+``committers/transfer/export_format.py`` defines the format. A task holds the bytes of one file in
+memory at a time, at most 256 MB of rows.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ LOOKED_AT_ARROW = pa.schema(
 
 
 def read_manifest(spark: SparkSession, folder: str) -> tuple[Manifest, str]:
-    """The manifest and its digest. ConfigError: there is none, or it names no table. CorruptError: it cannot
-    be read.
+    """Read the manifest and its digest.
+
+    Raises: ConfigError, there is none, or it names no table; CorruptError, it cannot be read.
     """
     path = f"{folder.rstrip('/')}/{MANIFEST}"
     try:
@@ -48,9 +49,10 @@ def read_manifest(spark: SparkSession, folder: str) -> tuple[Manifest, str]:
 
 
 def check_files(spark: SparkSession, folder: str, manifest: Manifest) -> None:
-    """Compare every file with its checksum, and look at all of its rows, in one job, a file in a task.
+    """Compare every file with its checksum, and check all of its rows, in one job, one file per task.
 
-    CorruptError: which file is missing or another, or which row cannot be imported (``export_rows.py``).
+    Raises: CorruptError that names a missing or different file, or a row that cannot be imported
+    (``export_rows.py``).
     """
     expected = {
         _end(name, number): (file, RowsOf(table.table_schema, table.expires, manifest.key_groups))
@@ -90,7 +92,7 @@ def _end_of(path: str) -> str:
 def _looked_at(
     expected: Mapping[str, tuple[File, RowsOf]],
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """What a task does to files: why one cannot be imported, or its first and last row's place."""
+    """Return a task's check of files: the reason against an import, or the first and last row's place."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -107,7 +109,7 @@ def _looked_at(
 
 
 def _places(path: str, content: Any, file: File, of: RowsOf) -> list[dict[str, Any] | None]:
-    """The places of the first row and of the last. CorruptError: the file is none that can be imported."""
+    """Return the places of the first and the last row. Raises: CorruptError, the file cannot be imported."""
     found = File(0, len(content), xxhash.xxh3_64(content).hexdigest())
     export_format.check_file(path, file, found)
     first = last = None
@@ -117,7 +119,7 @@ def _places(path: str, content: Any, file: File, of: RowsOf) -> list[dict[str, A
 
 
 def frame_of(spark: SparkSession, folder: str, name: str, table: Table) -> DataFrame:
-    """The rows of a table as they are stored. CorruptError: they have other columns."""
+    """Return the rows of a table as they are stored. Raises: CorruptError, they have other columns."""
     if not table.files:
         return spark.createDataFrame([], ROWS_DDL)
     paths = [f"{folder.rstrip('/')}/{_end(name, number)}" for number in range(len(table.files))]

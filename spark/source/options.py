@@ -1,4 +1,7 @@
-"""The options of ``format("tidegate")``: checked, all problems in words. No pyspark is imported here."""
+"""The options of ``format("tidegate")``, validated.
+
+No pyspark is imported here.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ EARLIEST, LATEST = "earliest", "latest"
 
 @dataclasses.dataclass(frozen=True)
 class SourceOptions:
-    """What a read names. ``starting`` 0: from version 1 on; None: from what is visible at the start."""
+    """The options of a read. ``starting`` 0: from version 1 on; None: from the version visible at
+    the start.
+    """
 
     namespace: str
     store: str = dataclasses.field(repr=False)
@@ -41,7 +46,9 @@ class SourceOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SourceOptions:
-        """From Spark's options, whose names are case-insensitive. ConfigError: which is wrong, and why."""
+        """Parse Spark's options, whose names are case-insensitive. Raises: ConfigError, one is
+        wrong, and why.
+        """
         known = {name.lower(): name for name in (*SHARED, *BATCH, *STREAM)}
         options = {}
         for name, value in given.items():

@@ -1,6 +1,8 @@
-"""One table at one version, held for a Spark read: chosen and leased where it is planned, read by tasks.
+"""One table at one version, leased for a Spark read: chosen and leased where it is planned, read by tasks.
 
-What travels to tasks is plain data. No pyspark is imported here.
+Only plain data travels to tasks.
+
+No pyspark is imported here.
 """
 
 from __future__ import annotations
@@ -36,10 +38,11 @@ KEYS_AT_ONCE = 5_000
 
 @dataclasses.dataclass(frozen=True)
 class LeasedTable:
-    """A table at a version, and the lease that holds it; ``uuid`` is the namespace's.
+    """A table at a version, and the lease that pins it; ``uuid`` is the namespace's.
 
-    The lease is taken for ``lease_s`` when the read is made, and again by every task that begins: so
-    long may it take until the first task runs, and so long is the version held after the last one began.
+    The lease is taken for ``lease_s`` when the read is planned, and again by every task that
+    begins. So up to ``lease_s`` may pass before the first task runs, and the version stays pinned
+    for ``lease_s`` after the last one began.
     """
 
     url: str = dataclasses.field(repr=False)
@@ -57,16 +60,16 @@ class LeasedTable:
 
     @property
     def values(self) -> Values:
-        """What decodes its rows."""
+        """The decoder of its rows."""
         return values_of(self.schema)
 
     @property
     def where(self) -> str:
-        """For messages."""
+        """The table's name in messages."""
         return f"{redact(self.url)}, table {self.table} at version {self.version}"
 
     def encode(self, key: tuple[Any, ...]) -> bytes:
-        """A key's bytes. BadRecordError: it is of other types."""
+        """Encode a key. Raises: BadRecordError, it is of other types."""
         view = TableView(
             self.where, self.table, self.version, self.start, self.at_us, self.key_groups, self.values
         )
@@ -75,16 +78,17 @@ class LeasedTable:
     # -- in tasks -----------------------------------------------------------------------------
 
     def rows(self, groups: range, keys: Sequence[bytes] | None, schema: Any) -> Iterator[Any]:
-        """The live rows of these key groups, or of these keys alone, as record batches of ``schema``.
+        """Yield the live rows of these key groups, or of these keys alone, as record batches of ``schema``.
 
-        SnapshotExpiredError: the version went while it was read, or before; nothing after that is given.
+        Raises: SnapshotExpiredError, the version was retired during or before the read; nothing is
+        yielded after that.
         """
         store = shared_store(self.url, self.namespace, self.uuid, self.store_options)
         for batch in self.held(store, lambda: self.stored(store, groups, keys)):
             yield record_batch(columns_of(batch, self.values, self.where), schema)
 
     def held(self, store: Store, read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """What ``read`` gives, as long as the version is held (I8)."""
+        """Yield what ``read`` yields, as long as the version is pinned (I8)."""
         clock = Clock()
         renewals = LeaseKeeper(store, clock)
         try:
@@ -98,7 +102,7 @@ class LeasedTable:
             renewals.close()
 
     def stored(self, store: Store, groups: range, keys: Sequence[bytes] | None = None) -> Iterator[Any]:
-        """Live rows as they lie, (key, value)."""
+        """Yield live rows as they are stored, (key, value)."""
         found = self._of_keys(store, keys) if keys is not None else self._of_groups(store, groups)
         return gathered(found)
 
@@ -117,7 +121,7 @@ class LeasedTable:
 
 
 def gathered(batches: Iterator[Any]) -> Iterator[Any]:
-    """The same rows in batches of about ``ROWS_AT_ONCE``: key groups of small tables have few each."""
+    """Merge batches to about ``ROWS_AT_ONCE`` rows: key groups of small tables have few each."""
     held: list[Any] = []
     rows = size = 0
     for batch in batches:
@@ -131,8 +135,9 @@ def gathered(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def pin_by_alias(options: SourceOptions, store: Store, target: Target) -> LeasedTable:
-    """A table of the namespace that an alias names now. ConfigError: with a log; a stream follows that of one
-    namespace, and never another's.
+    """Return a table of the namespace that an alias names now.
+
+    Raises: ConfigError, with a log: a stream follows the log of one namespace, and never another's.
     """
     if options.wal:
         refuse_writing(store.where, options.namespace, target)
@@ -144,8 +149,8 @@ def pin_by_alias(options: SourceOptions, store: Store, target: Target) -> Leased
 def pin(options: SourceOptions, version: int | None = None) -> LeasedTable:
     """Choose the version and take the lease.
 
-    ConfigError: no such namespace, version or table, and which there are. SnapshotExpiredError: the version
-    was retired, and which is the oldest.
+    Raises: ConfigError, no such namespace, version or table, with the existing ones;
+    SnapshotExpiredError, the version was retired, with the oldest one.
     """
     clock = Clock()
     store = open_store(options.store, options.namespace, options.store_options)
@@ -156,7 +161,7 @@ def pin(options: SourceOptions, version: int | None = None) -> LeasedTable:
         identity = rules.checked_identity(found, store.where, options.store, options.namespace)
         reader = Reader(store, identity, clock)
         if version is None and options.version is None and options.as_of is None:
-            for _ in range(rules.TRIES - 1):  # T28: the newest was retired before it was held; look again
+            for _ in range(rules.TRIES - 1):  # T28: the newest was retired before it was leased; look again
                 with contextlib.suppress(SnapshotExpiredError):
                     return _pinned(reader, options, None)
         return _pinned(reader, options, version)
@@ -165,7 +170,7 @@ def pin(options: SourceOptions, version: int | None = None) -> LeasedTable:
 
 
 def _pinned(reader: Reader, options: SourceOptions, version: int | None) -> LeasedTable:
-    """Errors as ``pin``; the lease is given back then."""
+    """Take the lease and return the table. Raises: as ``pin``, after a release of the lease."""
     store, identity = reader.store, reader.identity
     pointer = store.pointer()
     wanted = version or options.version or rules.newest_of(pointer, options.namespace)

@@ -1,7 +1,7 @@
 """``spark.readStream.format("tidegate")``: the changes of a table, resumable by version.
 
-The offset is ``{"version": n}``: everything up to version n was given. ``FeedReader`` lives in a process
-beside the driver for as long as the query runs; its ``read`` runs in tasks.
+The offset is ``{"version": n}``: everything up to version n was returned. ``FeedReader`` runs in a
+process beside the driver for as long as the query runs; its ``read`` runs in tasks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VERSIONS_MAX = 100
 
 
 def feed_ddl(pinned: LeasedTable) -> str:
-    """The table's columns, then what happened to the row, and at which version."""
+    """Return the DDL of the table's columns, the kind of change, and its version."""
     names = [field.name for field in pinned.values.arrow_schema]
     clash = [name for name in names if name in (CHANGE_TYPE, VERSION)]
     if clash:
@@ -54,7 +54,7 @@ class FeedPart(InputPartition):
 
 
 class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Gives versions in order, at most ``maxVersionsPerTrigger`` at once."""
+    """A reader of versions in order, at most ``maxVersionsPerTrigger`` at once."""
 
     def __init__(self, pinned: LeasedTable, options: SourceOptions, schema: StructType) -> None:
         if not options.wal:
@@ -71,7 +71,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opened: list[Any] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels to tasks: nothing that is open."""
+        """Return the state that travels to tasks: nothing that is open."""
         return {**self.__dict__, "_planner": None, "_opened": []}
 
     @property
@@ -87,7 +87,9 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets, in the driver --------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Where a new checkpoint begins. ConfigError: with a version that follows none that is visible."""
+        """Return the start of a new checkpoint. Raises: ConfigError, the starting version follows
+        no visible one.
+        """
         starting, visible = self._options.starting, self._plans.visible()
         if starting is not None and starting > visible:
             raise ConfigError(
@@ -97,11 +99,11 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"version": visible if starting is None else starting}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """A version is to Spark what a file is: it has no limit by versions."""
+        """Return the limit of a batch. Spark has no limit by versions, so a version counts as a file."""
         return ReadMaxFiles(self._limit)
 
     def latestOffset(self, start: dict[str, int] | None = None, limit: Any = None) -> dict[str, int]:  # noqa: N802
-        """The newest version that is visible, or as far as a batch may go."""
+        """Return the newest visible version, within the batch's limit."""
         visible = self._plans.visible()
         end = visible if self._target is None else min(visible, self._target)
         if start is None:
@@ -114,24 +116,24 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable):
             end = min(end, start["version"] + self._limit)
         if start["version"] < end < visible and self._bridges(start["version"]):
-            end = visible  # an earlier version may be retired: it could not be given as a whole
+            end = visible  # an earlier version may be retired: it could not be returned whole
         return {"version": max(end, start["version"])}
 
     def _bridges(self, after: int) -> bool:
         return self._options.snapshot_when_retired and not self._plans.has(after + 1)
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
-        """For the query's progress: how far the feed is behind."""
+        """Return the visible version, by which the query's progress shows the feed's lag."""
         return {"version": self._plans.visible()}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is visible now is where ``availableNow`` ends."""
+        """Set the currently visible version as the end of ``availableNow``."""
         self._target = self._plans.visible()
 
     # -- batches -----------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """The versions after ``start`` up to ``end``; the same again when a batch is replayed."""
+        """Return the versions after ``start`` up to ``end``; the same again when a batch is replayed."""
         first, last = start["version"], end["version"]
         try:
             works = self._plans.works(first, last)
@@ -148,14 +150,14 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [FeedPart(b"", held, (groups.start, groups.stop)) for groups in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Runs in a task."""
+        """Read a part, in a task."""
         assert isinstance(partition, FeedPart)
         if partition.held is not None:
             return self._feed.snapshot(partition.held, range(*partition.groups), self._arrow)
         return self._feed.rows(partition.works, self._arrow)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing to do: the checkpoint has the offset, and the log is kept by ``wal_retain_s``."""
+        """Do nothing: the checkpoint has the offset, and the log is kept by ``wal_retain_s``."""
 
     def stop(self) -> None:
         """Close what is open."""

@@ -24,11 +24,11 @@ def apply_on_executors(
     endpoints: Endpoints,
     places: Callable[[], Places | None] = lambda: None,
 ) -> Callable[[Sequence[ApplyWork]], None]:
-    """What a driver calls for a large version. ``context`` gives the SparkContext in use, ``places`` where
-    the tasks of key groups were asked to run last: there they are asked to run again.
+    """Return the function by which a driver applies a large version.
 
-    Spark retries a failed task on another executor: any task can apply any change-log, it
-    reads it from the log. A work's error is raised as itself.
+    ``context`` returns the SparkContext in use, ``places`` the last preferred locations of key
+    groups, which are preferred again. Spark retries a failed task on another executor: any task can
+    apply any change-log, since it reads it from the log. Raises: a work's own error.
     """
 
     def run(works: Sequence[ApplyWork]) -> None:

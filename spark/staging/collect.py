@@ -1,8 +1,8 @@
-"""A small batch's rows in the driver: one Spark job without a shuffle collects them, Arrow sorts them.
+"""A small batch's rows in the driver: collected by one Spark job without a shuffle, sorted by Arrow.
 
-The columns are those that a staging task gets, made by the same expressions in the JVM; key groups are
-computed here, since they need the key alone. The order is Spark's, by key group, table, key, call, what
-the call orders by, and value: nulls first, NaN last, bytes as unsigned numbers.
+The columns are those of a staging task, built by the same expressions in the JVM. Key groups are
+computed here, since they need the key alone. The order is Spark's, by key group, table, key, call,
+the call's own order, and value: nulls first, NaN last, bytes as unsigned numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidegate.wal.staging.bad_rows import CHANGES
 from tidegate.wal.staging.last_per_key import sorted_by_all
 
 KINDS = frozenset({"upsert", "delete", "replace", "reduce", "patch", "apply_changes"})
-"""Calls without a function of the user's: that runs where Spark runs Python."""
+"""Calls without a user's function: such functions run where Spark runs Python."""
 
 _TEXTS = (types.StringType, types.BinaryType)
 _FLOATS = (types.FloatType, types.DoubleType)
@@ -35,17 +35,19 @@ ORDERED = (
     *(types.DecimalType, types.DateType, types.TimestampType, types.TimestampNTZType),
     *(*_TEXTS, *_FLOATS),
 )
-"""Types to order by that Arrow sorts as Spark does."""
+"""Types whose order in Arrow is Spark's."""
 
 BATCH_ROWS = 10_000
 _INDEX_BITS = 33
-"""``monotonically_increasing_id``: below them the row's place in its partition, above the partition."""
+"""``monotonically_increasing_id`` has the row's index in its partition below this bit, the
+partition above.
+"""
 
 
 def collect(calls: Sequence[Call], small: SmallBatchPredictor) -> Any | None:
-    """The rows of these calls as an Arrow table, whole; None: they must go by the job.
+    """Collect the rows of these calls as a whole Arrow table; None: the job must stage them.
 
-    It is run once; when it was cut, ``small`` is told, and nothing of it is used.
+    The plan runs once. If its result was cut, ``small`` is notified, and none of it is used.
     """
     if any(call.kind not in KINDS for call in calls):
         return None
@@ -55,7 +57,7 @@ def collect(calls: Sequence[Call], small: SmallBatchPredictor) -> Any | None:
     try:
         batches = ArrowBatches(rows, BATCH_ROWS)
     except NoArrowBatchesError:
-        small.cut()  # so it is tried seldom
+        small.cut()  # so it is rarely tried again
         return None
     if not small.fits(batches.partitions):
         rows, kind = _rows(calls, small.quota())
@@ -71,7 +73,7 @@ def collect(calls: Sequence[Call], small: SmallBatchPredictor) -> Any | None:
 
 
 def _rows(calls: Sequence[Call], quota: int) -> tuple[DataFrame, types.StructType]:
-    """The rows of all calls, and their schema."""
+    """Return the rows of all calls, and their schema."""
     columns = [_columns(number, call) for number, call in enumerate(calls)]
     parts = [
         filtered(call.rows, kept(_within, quota), kept(column_seq, *of_call))
@@ -84,7 +86,7 @@ def _rows(calls: Sequence[Call], quota: int) -> tuple[DataFrame, types.StructTyp
 
 
 def _columns(number: int, call: Call) -> list[Column]:
-    """One call's rows: its number, each row's place, key, value and what it is ordered by."""
+    """Return one call's columns: its number, each row's position, key, value and its order columns."""
     return [
         kept(_number, number),
         kept(_place),
@@ -96,7 +98,7 @@ def _columns(number: int, call: Call) -> list[Column]:
 
 def _within(quota: int) -> Column:
     place = functions.monotonically_increasing_id().bitwiseAND(functions.lit((1 << _INDEX_BITS) - 1))
-    return place <= quota  # one more: so it shows that there were more
+    return place <= quota  # one more, which shows that there were more
 
 
 def _number(call: int) -> Column:
@@ -112,7 +114,7 @@ def _cut(text: Column, name: str) -> Column:
 
 
 def is_ordered(field: types.StructField) -> bool:
-    """Whether Arrow sorts a column as Spark does."""
+    """Return whether Arrow sorts a column as Spark does."""
     kind = field.dataType
     if isinstance(kind, types.StringType) and getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
         return False
@@ -120,7 +122,7 @@ def is_ordered(field: types.StructField) -> bool:
 
 
 def _texts_cut(rows: DataFrame, kind: types.StructType) -> DataFrame:
-    """Long texts that rows are ordered by are cut, too, as bytes, whose order is the same."""
+    """Cut long texts in order columns, too, as bytes, which have the same order."""
     texts = {f.name: kept(_bytes_cut, f.name) for f in kind.fields if _is_text_order(f)}
     return rows.withColumns(texts) if texts else rows
 
@@ -134,7 +136,7 @@ def _is_text_order(field: types.StructField) -> bool:
 
 
 def _as_collected(kind: types.StructType) -> types.StructType:
-    """The columns as they come: see ``_texts_cut``."""
+    """Return the collected form of the columns: see ``_texts_cut``."""
     binary = types.BinaryType()
     return types.StructType(
         [types.StructField(f.name, binary) if _is_text_order(f) else f for f in kind.fields]
@@ -151,13 +153,13 @@ def _is_cut(table: Any, quota: int) -> bool:
     return False
 
 
-# -- sorted -----------------------------------------------------------------------------------------
+# -- sorting ----------------------------------------------------------------------------------------
 
 
 def changes_of(table: Any, tables: Sequence[int], key_groups: int) -> Any:
-    """The collected rows as one batch of ``CHANGES``, in the order that ``stage_task`` asks for.
+    """Return the collected rows as one batch of ``CHANGES``, in the order that ``stage_task`` requires.
 
-    ``tables`` holds the index of each call's table.
+    ``tables`` has the index of each call's table.
     """
     keys = table["k"].combine_chunks()
     of_null = HASH_SEED % key_groups  # Spark's hash of null is the seed

@@ -1,7 +1,7 @@
-"""The first stage of an update: rows go to the tasks that own their keys, the function runs there.
+"""The first stage of an update: rows are sent to the tasks that own their keys, where the function runs.
 
-What it gives are rows of changes, which join those of all other calls and are staged with them: so
-an emitted row goes on to the task that owns its key. Everything stays one Spark job.
+Its output is rows of changes, which join those of all other calls and are staged with them: so an
+emitted row is sent on to the task that owns its key. Everything is one Spark job.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def first_stage(
     cached_at: CachePlace | None,
     places: Places | None,
 ) -> DataFrame:
-    """What the function of an update makes of its rows: (k, t, c, two order columns, v, g).
+    """Return the output of an update's function from its rows: (k, t, c, two order columns, v, g).
 
-    With ``places`` each task is asked to run where the staging task of the same key groups will.
+    With ``places`` each task prefers the location of the staging task of the same key groups.
     """
     assert call.update is not None
     orders = {f"o{place}": column for place, column in enumerate(call.order)}
@@ -84,9 +84,10 @@ def _functions(
 
 
 def _owner(batches: Iterator[Any], work: UpdateWork) -> tuple[int | None, Iterator[Any]]:
-    """Which task this is, by its rows' key groups, and all of its rows; None: there are none.
+    """Return this task's number, from its rows' key groups, and all of its rows; None: there are none.
 
-    The partition's number does not say it: calls are joined in one stage, and places change the order.
+    The partition's number is not the task's: calls are joined in one stage, and preferred locations
+    change the order.
     """
     for batch in batches:
         if batch.num_rows:

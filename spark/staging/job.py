@@ -1,8 +1,8 @@
 """Stage: one Spark job turns a transaction's rows into frames in the log, and acks.
 
-Rows become (key group, table, key, call, order, value), go to the task that owns their key
-group, are sorted there by Spark (which spills by itself), a table's keys by their hash, and
-stream through Arrow batches into frames. ``stage_task`` is the same code that a driver without Spark runs.
+Rows become (key group, table, key, call, order, value) and are sent to the task that owns their key
+group. There Spark sorts them (and spills by itself), a table's keys by their hash, and they are
+streamed through Arrow batches into frames. A driver without Spark runs the same ``stage_task``.
 """
 
 from __future__ import annotations
@@ -62,30 +62,30 @@ from tidegate.wal.staging.last_per_key import PLACE, groups_and_tables
 
 
 class LocalStager(Protocol):
-    """The driver, as the one task of small batches."""
+    """The driver as the single task of small batches."""
 
     def stage(self, barrier: SparkBarrier, work: StageWork) -> list[Ack] | None:
-        """The ack of the driver, if it staged the batch itself; None: the job has to."""
+        """Return the driver's ack if it staged the batch itself; None: the job must."""
         ...
 
     def staged(self, acks: Sequence[Ack]) -> None:
-        """These are the acks of the batch, whoever staged it."""
+        """Receive the acks of a staged batch, whichever way it was staged."""
         ...
 
 
 IN_ORDER = "in order"
-"""The places of rows that Spark has put in order whole."""
+"""The column of places of rows that Spark has sorted completely."""
 STATEFUL = ("reduce", "patch", "update")
-"""Calls that read what their table holds at the base version."""
+"""Calls that read their table's state at the base version."""
 
 
 @dataclasses.dataclass
 class SparkBarrier:
     """One micro-batch's transaction, ready to be staged. See ``committers.barrier.Barrier``.
 
-    ``table_ats`` are the tables as they stand at the base version, for reading state. ``placement``
-    None: tasks run wherever Spark likes. ``alone`` is asked first whether the driver stages the batch
-    itself, as one task: ``parallelism`` is 1 then. None: it never does.
+    ``table_ats`` are the tables at the base version, for reading state. ``placement`` None: tasks
+    have no preferred locations. ``alone`` is first given the chance to stage the batch in the
+    driver, as one task: ``parallelism`` is 1 then. None: it never does.
     """
 
     calls: Sequence[Call]
@@ -106,11 +106,11 @@ class SparkBarrier:
     reads: list[StateReads] = dataclasses.field(default_factory=list)
     """How each task read its state, once it is staged."""
     spilled_bytes: int = 0
-    """What of the cache of state is on disks then, on all hosts that had a task."""
+    """The cache of state's bytes on disks then, on all hosts that had a task."""
 
     @property
     def reads_state(self) -> bool:
-        """Whether a call reads what its table holds at the base version."""
+        """Whether a call reads its table's state at the base version."""
         return any(call.kind in STATEFUL or call.local or call.changed for call in self.calls)
 
     @property
@@ -119,7 +119,8 @@ class SparkBarrier:
         return tuple(sorted(self.schemas, key=lambda name: (name == quarantine.TABLE, name)))
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
-        """Run the job, or do as one task; the acks, one per task (of the job's those that Spark returns).
+        """Stage by the job, or in the driver; return one ack per task (of the job's those that
+        Spark returns).
 
         A batch that Spark proves empty runs no task: its acks are empty too.
         """
@@ -139,7 +140,7 @@ class SparkBarrier:
         return acks or self._empty(spec)
 
     def work(self, spec: StageSpec, base_version: int) -> StageWork:
-        """What each task does."""
+        """Return the work of each task."""
         stateful = tuple(call.table for call in self.calls if call.kind in STATEFUL)
         return StageWork(
             self.endpoints, spec, self._merged(), base_version, self.parallelism, self.cache, stateful
@@ -167,7 +168,7 @@ class SparkBarrier:
         return self.placement.places(context, self.origin.lineage, self.parallelism, self.key_groups)
 
     def _merged(self) -> list[MergedTable]:
-        """The tables whose rows are combined with their state while they are staged."""
+        """Return the tables whose rows are combined with their state while they are staged."""
         found: list[MergedTable] = []
         for call in self.calls:
             at = self.tables.index(call.table), call.table, self._start(call.table)
@@ -190,9 +191,9 @@ class SparkBarrier:
         return [Ack(spec.attempt, task, "", "", (), 0) for task in range(self.parallelism)]
 
     def _rows(self, spec: StageSpec, base_version: int, places: Places | None) -> DataFrame:
-        """All changes as (place, k, what says their order, v), in the task that owns them, by place.
+        """Return all changes as (place, k, order columns, v), in the task that owns them, sorted by place.
 
-        Where only Spark can put a key's changes in order it does, and that is left out
+        Where only Spark can sort a key's changes it does, and the order columns are left out
         (``wal/staging/last_per_key.py``).
         """
         parts = [
@@ -212,7 +213,7 @@ class SparkBarrier:
     def _part(
         self, number: int, call: Call, spec: StageSpec, base_version: int, places: Places | None
     ) -> DataFrame:
-        """One call's rows. Calls have order columns of their own: types may differ."""
+        """Return one call's rows. Each call has its own order columns, since types may differ."""
         if call.update is not None:
             work = self._work(number, call, call.update, spec)
             return first_stage(call, work, self.endpoints, base_version, self.cache, places)
@@ -263,7 +264,7 @@ class SparkBarrier:
 
 @dataclasses.dataclass(frozen=True)
 class StageWork:
-    """What a staging task does to its rows, the driver's own too. Plain data, travels to tasks."""
+    """The work of a staging task, also of the driver as one. Plain data that travels to tasks."""
 
     endpoints: Endpoints
     spec: StageSpec
@@ -274,7 +275,7 @@ class StageWork:
     stateful: Sequence[str]
 
     def alone(self) -> StageWork:
-        """The same for a task that has no others beside it."""
+        """Return the same work for a single task."""
         return dataclasses.replace(self, tasks=1)
 
     def run(
@@ -286,7 +287,7 @@ class StageWork:
         tries: int,
         host: str,
     ) -> Ack:
-        """Write the changes to the log; the ack once they are durable. Errors as ``stage_task``."""
+        """Write the changes to the log; return the ack once they are durable. Raises: as ``stage_task``."""
         spec, task_attempt, cache, merge = self.spec, f"{tries}-{secrets.token_hex(4)}", None, None
         if self.cached_at is not None and CachedState.is_needed(
             self.cached_at, spec, stateful=bool(self.stateful)
@@ -294,10 +295,10 @@ class StageWork:
             cache = CachedState(self.cached_at, spec, task, self.tasks, task_attempt, self.stateful)
         if self.merged:
             read = state_reader(store(), spec, self.base_version, cache)
-            beside = from_store(store(), self.base_version, spec.at_us)  # of what the cache does not follow
+            beside = from_store(store(), self.base_version, spec.at_us)  # for tables outside the cache
             merge = merge_with(read, self.merged, self.base_version, beside)
         runs: dict[str, str] = {}
-        reads: dict[str, StateReads] = {}  # of functions' first stages; every staging task is told all
+        reads: dict[str, StateReads] = {}  # of functions' first stages; every staging task receives all
         given = InputCounter()
         ack = stage_task(
             given.counted(unmarked(batches, runs, reads)),
@@ -317,7 +318,7 @@ class StageWork:
 
 
 class InputCounter:
-    """Counts what goes by."""
+    """A counter of the rows and bytes of a stream of batches."""
 
     rows = bytes = 0
 
@@ -329,7 +330,7 @@ class InputCounter:
 
 
 def with_groups(batch: Any) -> Any:
-    """A batch whose first column are places, as ``CHANGES`` with whatever says the order."""
+    """Convert a batch whose first column has places to ``CHANGES`` with its order columns."""
     groups, tables = groups_and_tables(batch.column(0).to_numpy())
     columns = {"g": pa.array(groups, pa.int32()), "t": pa.array(tables, pa.int32()), "k": batch["k"]}
     rest = (name for name in batch.schema.names if name not in ("k", IN_ORDER))
@@ -342,7 +343,7 @@ def _task(work: StageWork, provider: LocationIdProvider) -> Callable[[Iterator[A
         if context is None:
             msg = "a staging task runs inside a Spark task only"
             raise RuntimeError(msg)
-        task = context.partitionId() % work.tasks  # of a job that is placed: see placement.collect_at
+        task = context.partitionId() % work.tasks  # of a placed job: see placement.collect_at
         at, named = work.endpoints, (work.endpoints.namespace, work.spec.namespace)
         log = shared_log(at.wal, *named, at.wal_options)
         store = partial(shared_store, at.store, *named, at.store_options)

@@ -1,6 +1,6 @@
-"""The driver as the one task of a small batch: rows are collected, and staged as a task would stage them.
+"""The driver as the single task of a small batch: it collects the rows and stages them as a task would.
 
-What happens to the rows is the task's own code (``stage.StageWork``): only who feeds it differs.
+The rows are processed by the task's own code (``job.StageWork``): only their source differs.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from tidegate.spark.staging.small_batches import SmallBatchPredictor
 from tidegate.wal.record import Ack
 
 TRIES = 4
-"""As often as Spark tries a task."""
+"""The number of tries that Spark gives a task."""
 
 
 class DriverStage:
-    """Stages a batch that is expected to be small with the open driver's own log and store."""
+    """A stager of batches predicted to be small, with the open driver's own log and store."""
 
     def __init__(self, coordinator: Coordinator, small: SmallBatchPredictor) -> None:
         self._coordinator, self._small = coordinator, small
 
     def stage(self, barrier: SparkBarrier, work: StageWork) -> list[Ack] | None:
-        """Collect the rows once and stage them; None: they are not few, or not for the driver.
+        """Collect the rows once and stage them; None: there are too many, or the driver cannot stage them.
 
-        Errors as a task's: the user's plan's own, the log's after ``TRIES`` tries of the same rows.
+        Raises: as a task: the user's plan's own errors, the log's after ``TRIES`` tries of the same
+        rows.
         """
         if not self._small.expected:
             return None
@@ -41,12 +42,12 @@ class DriverStage:
                 rows = collect(barrier.calls, self._small)
             changes = None if rows is None else changes_of(rows, tables, barrier.key_groups)
         except BaseException:
-            self._small.cut()  # it may have been too much for the driver: its next try goes by the job
+            self._small.cut()  # it may have been too much for the driver: the next try uses the job
             raise
         if rows is None:
             return None
         if barrier.placement is not None:
-            barrier.placement.met = (0, 0)  # nobody is asked
+            barrier.placement.met = (0, 0)  # no preferred locations are used
         batches = [] if changes is None else [changes]
         location = EnvironmentLocation() if barrier.placement is None else barrier.placement.provider
         again = tenacity.Retrying(
@@ -64,12 +65,12 @@ class DriverStage:
         return None
 
     def staged(self, acks: Sequence[Ack]) -> None:
-        """Remember how large the batch was, whoever staged it."""
+        """Record the batch's size, whichever way it was staged."""
         self._small.staged(sum(ack.given[0] for ack in acks), sum(ack.given[1] for ack in acks))
 
 
 class Holding:
-    """The driver's log, which keeps what is staged: the apply need not read it back."""
+    """The driver's log with a copy of what is staged, so that the apply need not read it back."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -84,7 +85,7 @@ class Holding:
 
 
 def noted(blobs: Iterable[bytes], kept: list[bytes]) -> Iterator[bytes]:
-    """The blobs as they are, each kept, too."""
+    """Yield the blobs unchanged, keeping a reference to each."""
     for blob in blobs:
         kept.append(blob)
         yield blob

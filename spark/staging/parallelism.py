@@ -1,4 +1,4 @@
-"""How many tasks stage and apply a batch: what the option says, or what Spark has now."""
+"""The number of tasks that stage and apply a batch: the option's, or Spark's current one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ logger = logging.getLogger("tidegate")
 
 
 def tasks_for(options: Options, context: SparkContext, key_groups: int) -> int:
-    """The parallelism of the next batch.
+    """Return the parallelism of the next batch.
 
-    A number that the user named is taken as it is; one that Spark tells is cut to ``key_groups``.
-    ConfigError: the user named more tasks than there are key groups; nothing was written.
+    A number from the user is used as it is; one from Spark is capped at ``key_groups``. Raises:
+    ConfigError, the user set more tasks than there are key groups; nothing was written.
     """
     if options.tasks is not None:
         return check_parallelism(options.tasks, key_groups, " in this namespace")
@@ -27,9 +27,9 @@ def tasks_for(options: Options, context: SparkContext, key_groups: int) -> int:
 
 
 def slots_now(context: SparkContext) -> int:
-    """How many tasks the executors that are there now can run at once.
+    """Return how many tasks the current executors can run at once.
 
-    Spark's default parallelism while there are none, or where Spark does not tell.
+    Spark's default parallelism while there are none, or where Spark does not report it.
     """
     jvm = jvm_context(context)
     try:

@@ -1,1 +1,4 @@
-"""What executors do with state. No pyspark is imported here: it can be tested without a JVM."""
+"""State handling on executors.
+
+No pyspark is imported here: it can be tested without a JVM.
+"""

@@ -1,9 +1,11 @@
-"""Change data capture: of all changes of a key the newest by its sequence stays, in whatever order they come.
+"""Change data capture: the newest change of each key by its sequence wins, whatever the order of arrival.
 
-The sequence is part of a row's value. What was deleted has no row, so its sequence is kept beside, in the
-table ``_deleted.<table>``, whose rows expire. Changes are ordered by (sequence, deletes after upserts,
-value bytes): a total order, so that every order of arrival and every way to cut it into batches leaves
-the same rows. All in Arrow columns; no pyspark is imported here.
+The sequence is part of a row's value. A deleted key has no row, so its sequence is kept in the
+separate table ``_deleted.<table>``, whose rows expire. Changes are ordered by (sequence, deletes
+after upserts, value bytes): a total order, so that every order of arrival and every division into
+batches leaves the same rows. All in Arrow columns.
+
+No pyspark is imported here.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ SEQUENCE_TYPES = (*INTEGERS, *TEXTS)
 
 
 class ChangedTable(msgspec.Struct, frozen=True):
-    """A table written by ``apply_changes`` in this batch, and where the sequences of its deletes are."""
+    """A table written by ``apply_changes`` in this batch, and the table of the sequences of its deletes."""
 
     index: int
     name: str
@@ -39,12 +41,12 @@ class ChangedTable(msgspec.Struct, frozen=True):
 
 
 def deleted_table(table: str) -> str:
-    """The table beside, for the sequences of what was deleted."""
+    """Return the table for the sequences of deleted rows."""
     return f"{DELETED}.{table}"
 
 
 def sequence_column(table: str, column: Column) -> ReducedColumn:
-    """A sequence column. ConfigError: its type has no order that all sides agree on."""
+    """Return a sequence column. Raises: ConfigError, its type has no order that all sides agree on."""
     if column.type not in SEQUENCE_TYPES:
         raise ConfigError(
             f"table {table}: sequence_by column {column.name} is {column.type}; a sequence is"
@@ -54,11 +56,10 @@ def sequence_column(table: str, column: Column) -> ReducedColumn:
 
 
 def changed(read: ReadState, table: ChangedTable, rows: Any) -> Any:
-    """What to write for these changes, one per key: those that are newer than what is known, deletes with
-    their sequence beside; the others are left out.
+    """Return the rows to write for these changes, one per key: only those newer than the known ones.
 
-    A value of ``rows`` is ``+`` and the row, or ``-`` and the sequence alone. BadRecordError: a change has
-    no sequence, or no operation.
+    Deletes also have a row with their sequence. A value of ``rows`` is ``+`` and the row, or ``-``
+    and the sequence alone. Raises: BadRecordError, a change has no sequence, or no operation.
     """
     keys, values = rows["k"], rows["v"]
     unusable = pc.index(pc.starts_with(values, UNUSABLE), True).as_py()
@@ -80,7 +81,7 @@ def changed(read: ReadState, table: ChangedTable, rows: Any) -> Any:
     kept, deletes = rows.filter(newer), deletes.filter(newer)
     if not kept.num_rows:
         return kept
-    # A row is written as it came; a delete as a marker, and its sequence as a row of the table beside.
+    # A row is written as it came; a delete as a marker, and its sequence as a row of the separate table.
     marker = pa.scalar(DELETE, pa.binary())
     live = [kept["g"], kept["t"], kept["k"], pc.if_else(deletes, marker, kept["v"])]
     buried = kept.filter(deletes)
@@ -95,7 +96,9 @@ def changed(read: ReadState, table: ChangedTable, rows: Any) -> Any:
 
 
 def _compared(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[Any, Any]:
-    """Row by row: whether ours is later, and whether both are the same. No sequence is before any other."""
+    """Return, row by row, whether ours is later, and whether both are equal. No sequence is before
+    any other.
+    """
     later = pa.repeat(pa.scalar(False), len(ours[0]))  # noqa: FBT003
     equal = pa.repeat(pa.scalar(True), len(ours[0]))  # noqa: FBT003
     for mine, other in zip(ours, theirs, strict=True):

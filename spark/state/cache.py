@@ -1,4 +1,4 @@
-"""A staging task and its host's cache of state: opened with the task, kept when its frames are durable.
+"""A staging task's use of its host's cache of state: opened with the task, kept once its frames are durable.
 
 No pyspark is imported here.
 """
@@ -28,9 +28,10 @@ from tidegate.wal.staging.bad_rows import StageSpec
 
 @dataclasses.dataclass(frozen=True)
 class CachePlace:
-    """Where the cache of a namespace lies on each host, and what holds in it. Travels to tasks.
+    """The location of a namespace's cache on each host, and what holds in it. Travels to tasks.
 
-    ``local_dir`` None is the host's temporary folder. ``memory_bytes`` of a host's may be in memory.
+    ``local_dir`` None is the host's temporary folder. ``memory_bytes`` of a host's cache may be in
+    memory.
     """
 
     local_dir: tuple[str, ...] | None
@@ -42,7 +43,7 @@ class CachePlace:
 class CachedState:
     """The cache in one run of a staging task, which ``reads`` these tables.
 
-    ``task_attempt`` is this run's alone.
+    ``task_attempt`` is unique to this run.
     """
 
     def __init__(
@@ -65,12 +66,12 @@ class CachedState:
 
     @staticmethod
     def is_needed(place: CachePlace, stage: StageSpec, *, stateful: bool) -> bool:
-        """Whether a task reads state, or a cache that is there has to follow its changes."""
+        """Return whether a task reads state, or an existing cache must follow its changes."""
         local = local_dirs(place.local_dir, place.name, stage.namespace)[0]
         return stateful or os.path.isdir(local.path / "shared" / FOLDER)  # noqa: PTH112 - never raises
 
     def from_store(self, store: Store) -> ReadState:
-        """A read that asks the store for what the cache does not hold."""
+        """Return a read that gets missing values from the store."""
 
         def read(table: str, start: int, rows: Any) -> Any:
             def ask(missing: Any) -> Any:
@@ -81,22 +82,24 @@ class CachedState:
         return read
 
     def reads(self) -> StateReads:
-        """How this run has read its state so far. What it holds is for the staging task to count."""
+        """Return how this run has read its state so far. The staging task counts the bytes held."""
         return msgspec.structs.replace(self._cache.counts, cache_bytes=0)
 
     def hand_over(self) -> None:
-        """What this run of a first stage read of the store is kept by the staging task, if it runs here."""
+        """Leave this run's reads of the store to the staging task, if it runs on this host."""
         self._cache.hand_over()
 
     def watch(self, batch: Any) -> None:
-        """A batch of changes goes into frames."""
+        """Note a batch of changes that is cut into frames."""
         tables = pc.unique(batch["t"]).to_pylist()
         for table in tables:
             rows = batch if len(tables) == 1 else batch.filter(pc.equal(batch["t"], table))
             self._cache.wrote(self._stage.tables[table], rows)
 
     def kept(self, ack: Ack) -> Ack:
-        """Keep what this run read and wrote, if its frames are durable; the ack, with what was read."""
+        """Keep what this run read and wrote, if its frames are durable; return the ack with its
+        read counts.
+        """
         if ack.refusal is None:
             self._cache.take_over(self._read_before)
             of = self._stage.namespace, self._stage.attempt, self._base + 1
@@ -106,12 +109,12 @@ class CachedState:
 
 
 def state_reader(store: Store, spec: StageSpec, base_version: int, cache: CachedState | None) -> ReadState:
-    """How the tasks of every stateful step read state: the one place that says so."""
+    """Return the read of state for the tasks of every stateful step: the only place that chooses it."""
     return from_store(store, base_version, spec.at_us) if cache is None else cache.from_store(store)
 
 
 def together(acks: list[StateReads]) -> StateReads:
-    """What all tasks of a barrier read; their bytes on all hosts, and the longest time."""
+    """Add up the reads of all tasks of a barrier: bytes on all hosts, and the longest time."""
     return StateReads(
         sum(one.hits for one in acks),
         sum(one.absent for one in acks),
@@ -123,9 +126,9 @@ def together(acks: list[StateReads]) -> StateReads:
 
 
 def cache_place(state: Folded, links: tuple[Link, ...], options: Options) -> CachePlace:
-    """What holds of the hosts' caches of state at the base version."""
+    """Return the hosts' caches of state that hold at the base version."""
     starts = {name: at.start for name, at in state.tables.items()}
     spec = CacheSpec(state.last_version, links, starts, state.key_groups, options.state_cache_bytes)
-    # Without the option each host has its own temporary folder: it is asked for there, not here.
+    # Without the option each host has its own temporary folder, which is determined there, not here.
     local = None if options.local_dir is None else check_local_dir(options.local_dir)
     return CachePlace(local, state.name, spec, options.state_memory_bytes)

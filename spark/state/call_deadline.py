@@ -1,4 +1,7 @@
-"""A deadline for each call of a user's function, in the task's own thread. No pyspark is imported here."""
+"""A deadline for each call of a user's function, in the task's own thread.
+
+No pyspark is imported here.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 TICK_S_MAX = 1.0
 TICKS = 10
-"""The clock is looked at so often within a deadline, and at least every second."""
+"""The number of clock checks within a deadline; there is at least one per second."""
 
 
 class Overdue(BaseException):
@@ -23,15 +26,15 @@ class Overdue(BaseException):
 
 
 class Deadline:
-    """Ends calls that take too long: within the context, each stands between ``begin`` and ``end``.
+    """A deadline for calls, each between ``begin`` and ``end`` within the context.
 
-    A timer looks at the clock now and then, so that a call costs two looks at the clock. It is
-    the signal SIGALRM, which Python hands to the main thread, where Spark's workers run tasks;
-    in any other thread nothing is ended. Nor is what never comes back to the interpreter, as an
-    extension in a loop of its own, or what swallows ``Overdue`` each time.
+    A timer checks the clock now and then, so that a call costs two reads of the clock. It is the
+    signal SIGALRM, which Python delivers to the main thread, where Spark's workers run tasks; in
+    any other thread no call is interrupted. Two kinds of code cannot be interrupted: extensions
+    that never return to the interpreter, and code that swallows ``Overdue`` each time.
 
-    A task that is given up leaves the context when its generator is collected: at any time, in any
-    thread. The clock of the next task is left alone then.
+    A task that is given up leaves the context when its generator is garbage-collected: at any time,
+    in any thread. The timer of the next task is not touched then.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -59,16 +62,16 @@ class Deadline:
             signal.signal(signal.SIGALRM, self._before)
 
     def begin(self) -> None:
-        """From here on the time of one call runs, until ``end``."""
+        """Start the time of one call, until ``end``."""
         self._began = time.monotonic()
 
     def end(self) -> None:
-        """The call is over. ``passed`` says whether ``Overdue`` was raised in one, and perhaps swallowed."""
+        """End the call. ``passed`` is whether ``Overdue`` was raised in one, and perhaps swallowed."""
         self._began = None
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Time that is not the function's own, such as that until its next rows are there."""
+        """Exclude time that is not the function's own, such as the wait for its next rows."""
         began, self._began = self._began, None
         since = time.monotonic()
         try:

@@ -1,7 +1,9 @@
 """The rows of a task, key by key, with each key's state: streamed, one Arrow batch at a time.
 
-A key's rows may go on over any number of batches; what its function leaves unread is skipped. No
-pyspark is imported here.
+A key's rows may extend over any number of batches; rows that its function leaves unread are
+skipped.
+
+No pyspark is imported here.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ Waiting = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class _Run(NamedTuple):
-    """Rows of one key beside each other in a batch."""
+    """Adjacent rows of one key in a batch."""
 
     key: bytes
     start: int
@@ -31,12 +33,12 @@ class _Run(NamedTuple):
 
 
 class KeyRows:
-    """Iterates keys: the key's bytes, its state's (None: it has none), and its rows' values.
+    """An iterator over keys: the key's bytes, its state's (None: it has none), and its rows' values.
 
-    ``batches`` have the columns of ``ROWS``; ``read`` gives, for some rows of a batch, the state of
-    their keys, which begin in it. It is asked between two keys, and its errors pass through.
-    ``waiting`` is entered while batches are waited for. An error of theirs is raised where the next
-    row was asked for, and kept as ``fault``: that may be inside a function that swallows it.
+    ``batches`` have the columns of ``ROWS``; ``read`` returns, for some rows of a batch, the state
+    of their keys, which begin in it. It is called between two keys, and its errors pass through.
+    ``waiting`` is entered during the wait for batches. An error of theirs is raised where the next
+    row was requested, and kept as ``fault``, since the function there may swallow it.
     """
 
     def __init__(self, batches: Iterable[Any], read: Callable[[Any], Any], waiting: Waiting) -> None:
@@ -45,7 +47,7 @@ class KeyRows:
         self._waiting = waiting
         self._values: list[bytes] = []
         self._runs: list[_Run] = []  # of the batch, the next one last
-        self._begin: Iterator[Any] = iter(())  # the keys that begin in it and have not been read, in parts
+        self._begin: Iterator[Any] = iter(())  # the keys that begin in it and are not read yet, in parts
         self._states: list[bytes | None] = []  # of those read, the next one last
         self._key: bytes | None = None
         self.fault: BaseException | None = None
@@ -54,11 +56,11 @@ class KeyRows:
         while self._runs or self._fill():
             run = self._runs.pop()
             if run.key == self._key:
-                continue  # what was left unread of the key before
+                continue  # unread rows of the previous key
             self._key = run.key
             state, rows = self._state(), self._rows(run)
             yield run.key, state, rows
-            rows.close()  # whoever kept it gets no rows of other keys
+            rows.close()  # a reference kept by the function yields no rows of other keys
 
     def _rows(self, run: _Run) -> Generator[bytes, None, None]:
         while True:
@@ -69,14 +71,14 @@ class KeyRows:
             run = self._runs.pop()
 
     def _state(self) -> bytes | None:
-        """Of the next key that begins in the batch."""
+        """Return the state of the next key that begins in the batch."""
         if not self._states:
             found = self._portions.noted(self._read(next(self._begin)))
             self._states = found.to_pylist()[::-1]
         return self._states.pop()
 
     def _fill(self) -> bool:
-        """The next batch with rows; False when there is none. Memory holds one batch (I11)."""
+        """Load the next batch with rows; False when there is none. Memory holds one batch (I11)."""
         self._values = []
         try:
             with self._waiting():

@@ -1,4 +1,6 @@
-"""Which caches of state hold at the last version: what the driver tells the tasks of the next barrier."""
+"""The caches of state that hold at the last version: the driver's information for the tasks of the
+next barrier.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from tidegate.wal.record import BatchOrigin, LoadOrigin, VersionFact
 logger = logging.getLogger("tidegate")
 
 LOOK_BACK = 8
-"""So many versions without any change are passed over when the links are looked for in the log."""
+"""The most versions without any change that are skipped in the search for the links in the log."""
 
 
 class StateLinks:
-    """The links that hold at the driver's last version, made anew when there is a newer one."""
+    """The links that hold at the driver's last version, computed again after each newer one."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -26,7 +28,8 @@ class StateLinks:
         self._links: tuple[Link, ...] = ()
 
     def at_last(self) -> tuple[Link, ...]:
-        """The links at the version folded last; none when its manifest cannot be read: caches are empty then.
+        """Return the links at the version folded last; none, so empty caches, when its manifest
+        cannot be read.
 
         The manifest is the one that this driver decided; after a restart it is read from the log.
         """
@@ -54,5 +57,5 @@ class StateLinks:
 
 
 def _is_staged(fact: VersionFact) -> bool:
-    """Whether all that the version changes stands in frames: a restored one may be without any."""
+    """Return whether frames contain all changes of the version: a restored one may have none."""
     return isinstance(fact.origin, BatchOrigin | LoadOrigin)

@@ -1,9 +1,10 @@
 """Local state: one list of items per instance of a step, read at the base version, written with it.
 
-Two tables hold it. ``_local`` has a row per state and instance: how many items it has, and the
-parallelism they were written at. ``_local.<name>`` has a row per instance and item. Only rows that
-changed are written; on rescale the lists are dealt out anew (``redistribution.py``). No pyspark is
-imported here.
+Two tables hold it. ``_local`` has a row per state and instance: the number of its items, and the
+parallelism at which they were written. ``_local.<name>`` has a row per instance and item. Only rows
+that changed are written; on rescale the lists are redistributed (``redistribution.py``).
+
+No pyspark is imported here.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ from tidegate.wal.staging.bad_rows import StageSpec
 from tidegate.wal.value_flags import DELETE, NO_TIME, NOT_TEXT, VALUE
 
 ITEMS_MAX = 100_000
-"""Items of one instance: its list is held in memory."""
+"""The most items of one instance: its list is held in memory."""
 LIST_BYTES_MAX = 256 * 1024 * 1024
-"""All of them together, as they are stored."""
+"""The most bytes of all of them together, as they are stored."""
 READ_AT_ONCE = 5_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Instance:
-    """For which instance of the step a function is called: ``index`` of ``parallelism``.
+    """The instance of the step for which a function is called: ``index`` of ``parallelism``.
 
-    ``before`` is the parallelism that the state was written at: 0 when there was none yet, another
-    one than ``parallelism`` in the one batch that follows a rescale.
+    ``before`` is the parallelism at which the state was written: 0 when there was none yet,
+    different from ``parallelism`` in the one batch that follows a rescale.
     """
 
     index: int
@@ -65,11 +66,12 @@ Redistribute: TypeAlias = str | tuple[Split | None, Merge | None]
 
 @dataclasses.dataclass(frozen=True)
 class LocalWork:
-    """What a task must know to run one instance of one local state. Travels to tasks.
+    """A task's parameters for one instance of one local state. Travels to tasks.
 
-    ``starts`` are the starts of ``_local`` and of the items' table at the base version, -1 where the
-    table was not there; ``rows`` describes the rows that the function gets, ``outputs`` the tables that it
-    may emit to. ``call`` tells the calls of one transaction apart; ``batch`` is for messages.
+    ``starts`` are the starts of ``_local`` and of the items' table at the base version, -1 where
+    the table did not exist; ``rows`` describes the rows of the function, ``outputs`` the tables
+    that it may emit to. ``call`` distinguishes the calls of one transaction; ``batch`` is for
+    messages.
     """
 
     spec: StageSpec
@@ -90,13 +92,13 @@ class LocalWork:
         return table_of(self.name)
 
     def shown(self, instance: Instance) -> str:
-        """This instance, for messages."""
+        """Describe this instance, for messages."""
         which = f"instance {instance.index} of {instance.parallelism}"
         return f"local state {self.name}, {which}, {self.batch}"
 
 
 class Change(NamedTuple):
-    """A row of one of the two tables: which, its key, its stored value with the flags byte."""
+    """A row of one of the two tables: the table, its key, its stored value with the flags byte."""
 
     table: str
     key: bytes
@@ -104,7 +106,7 @@ class Change(NamedTuple):
 
 
 def table_of(name: str) -> str:
-    """The table that holds the items of a local state."""
+    """Return the table that holds the items of a local state."""
     return f"{LOCAL}.{name}"
 
 
@@ -112,7 +114,7 @@ def table_of(name: str) -> str:
 
 
 class Held:
-    """What the base version holds of one local state: read once, as far as it is asked for."""
+    """One local state at the base version: each part is read once, when it is needed."""
 
     def __init__(self, work: LocalWork, store: Store) -> None:
         self._work, self._store = work, store
@@ -125,7 +127,7 @@ class Held:
         self.before = 0 if first is None else int(first["parallelism"])
 
     def counts(self, index: int) -> list[int]:
-        """Items per old instance; with the same parallelism only this instance's is asked for."""
+        """Return the items per old instance; with the same parallelism only this instance's is read."""
         asked = [index] if self.before == self._work.parallelism else list(range(self.before))
         counts = [0] * self.before
         for instance, found in zip(asked, self._instances(asked), strict=True):
@@ -135,7 +137,7 @@ class Held:
         return counts
 
     def items(self, runs: Sequence[Run]) -> list[Any]:
-        """The items of these runs, in order. CorruptError: one is not there."""
+        """Return the items of these runs, in order. Raises: CorruptError, one is missing."""
         places = [(run.instance, item) for run in runs for item in range(run.first, run.end)]
         items = []
         for at in range(0, len(places), READ_AT_ONCE):
@@ -170,11 +172,11 @@ class Held:
 
 
 def run_local(work: LocalWork, fn: Step, store: Store, batches: Iterator[Any]) -> Iterator[Any]:
-    """One task of the first stage: an instance's rows in, what its function made of them out.
+    """Run one task of the first stage: an instance's rows in, its function's output out.
 
     ``batches`` have columns i and r: first a mark with the instance's index, then its rows as JSON.
-    It ends with marks for all tasks of the second stage; or, when the function or something it made is
-    refused, with the refusal. Errors of the store are raised.
+    The output ends with marks for all tasks of the second stage; or, when the function or its
+    output is refused, with the refusal. Raises: errors of the store.
     """
     first = next(batches)
     index = first["i"][0].as_py()
@@ -184,7 +186,7 @@ def run_local(work: LocalWork, fn: Step, store: Store, batches: Iterator[Any]) -
         calls = UdfRunner(work.spec, work.outputs, made, deadline, lambda: rows.fault)
         try:
             for change in run_instance(work, fn, store, index, rows, calls):
-                # Never to the quarantine: of a list every row is needed.
+                # Never quarantined: a list needs all of its rows.
                 check_size(
                     lambda: f"local state {work.name}", "key", "key", change.key, work.spec.key_bytes_max
                 )
@@ -193,14 +195,14 @@ def run_local(work: LocalWork, fn: Step, store: Store, batches: Iterator[Any]) -
         except (FunctionError, BadRecordError) as error:
             yield made.refusal(work.spec.tables.index(work.table), b"", error)
             return
-    for _ in batches:  # what the function did not look at: else Spark would end this process
+    for _ in batches:  # rows that the function did not read: otherwise Spark would end this process
         pass
     yield from made.rest()
     yield made.marks(f"local state {work.name}/{index}", work.parallelism, work.spec.key_groups)
 
 
 def _rows(work: LocalWork, first: Any, batches: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """BadRecordError: a row cannot be had in Python."""
+    """Decode the rows. Raises: BadRecordError, Python cannot represent a row."""
     decode, index = values_of(work.rows).decode, first["i"][0].as_py()
     parts = chain([first["r"].slice(1)], (batch["r"] for batch in batches))
 
@@ -212,7 +214,7 @@ def _rows(work: LocalWork, first: Any, batches: Iterator[Any]) -> Iterator[dict[
             lost = f"text that is not valid UTF-8: {content[1:121].decode(errors='replace')}"
             raise BadRecordError(f"{shown()}: a row has a {lost}; nothing was decided")
         try:
-            row = decode(content.removeprefix(NO_TIME))  # which cannot be read: the error says the column
+            row = decode(content.removeprefix(NO_TIME))  # cannot be decoded: the error names the column
         except CorruptError as error:
             msg = f"{shown()}: a row has a value that Python has not: {error}; nothing was decided"
             raise BadRecordError(msg) from None
@@ -222,10 +224,10 @@ def _rows(work: LocalWork, first: Any, batches: Iterator[Any]) -> Iterator[dict[
 def run_instance(
     work: LocalWork, fn: Step, store: Store, index: int, rows: Iterator[Any], calls: UdfRunner
 ) -> Iterator[Change]:
-    """Call the function for one instance; the rows that its state changes by.
+    """Call the function for one instance; yield the changed rows of its state.
 
-    The function is called once for each batch, with or without rows. FunctionError, BadRecordError: it,
-    or what it returned, is refused; the message names state, instance and batch.
+    The function is called once for each batch, with or without rows. Raises: FunctionError,
+    BadRecordError, it or its result is refused; the message names state, instance and batch.
     """
     held = Held(work, store)
     instance = Instance(index, work.parallelism, held.before)
@@ -238,7 +240,7 @@ def run_instance(
 def _begin(
     work: LocalWork, held: Held, instance: Instance, counts: Sequence[int], calls: UdfRunner
 ) -> list[Any]:
-    """The list that this instance begins the batch with."""
+    """Return the list with which this instance begins the batch."""
     index, after, before = instance.index, instance.parallelism, instance.before
     if before == 0:
         return []
@@ -268,13 +270,13 @@ def _grown(
     split: Split | None,
     calls: UdfRunner,
 ) -> list[Any]:
-    """After growing: this instance's share of what the one it comes from held."""
+    """Return, after an increase of the parallelism, this instance's share of its origin's list."""
     where, origin = work.shown(instance), instance.index % instance.before
     own = [Run(origin, 0, counts[origin])]
     sharing = relatives(origin, instance.before, instance.parallelism)
     if split is None or len(sharing) == 1:
         return held.items(own) if instance.index == origin else []
-    # Each relative calls it for itself: a split that is not repeatable would lose items, or double them.
+    # Each relative calls it: a split that is not repeatable would lose items, or double them.
     shares, again = (
         calls.call(lambda: f"{where}, split", split, held.items(own), len(sharing)) for _ in "12"
     )
@@ -307,7 +309,7 @@ def _changes(
             )
         if held.stored.get(key) != value:
             yield Change(work.table, key, VALUE + value)
-    # What is left of old lists: the end of this instance's own, all of the lost instances it stands for.
+    # The rest of old lists: the end of this instance's own, all of the removed instances that it replaces.
     for old in range(index, before, after):
         kept = len(items) if old == index else 0
         for place in range(kept, counts[old]):

@@ -1,4 +1,4 @@
-"""Values of a batch combined with what their tables hold: one merge for all tables of a staging task.
+"""Values of a batch combined with their tables' state: one merge for all tables of a staging task.
 
 No pyspark is imported here.
 """
@@ -20,7 +20,7 @@ from tidegate.spark.state.reduce import ReduceStep, reduced
 from tidegate.wal.staging.bad_rows import CHANGES
 from tidegate.wal.staging.changelog import Merge
 
-# -- patches: some columns of a row are set, the others stay as they are at the base version ----------------
+# -- patches: some columns of a row are set, the others keep their value at the base version ----------------
 
 _decoder = json_decoder(dict[str, msgspec.Raw])
 _NULL = b"null"
@@ -36,7 +36,7 @@ class PatchedTable(msgspec.Struct, frozen=True):
 
 
 def patched(held: Any, table: PatchedTable, rows: Any) -> Any:
-    """Stored values: ``held`` (null: no state) under the columns that the rows' values name."""
+    """Return stored values: ``held`` (null: no state) overwritten by the columns of the rows' values."""
     names = [(name, msgspec.json.encode(name) + b":") for name in table.columns]
     values = []
     for state, value in zip(held.to_pylist(), rows["v"].to_pylist(), strict=True):
@@ -59,9 +59,9 @@ MergedTable = ReduceStep | PatchedTable | ChangedTable
 def merge_with(
     read: ReadState, tables: Sequence[MergedTable], base_version: int, beside: ReadState | None = None
 ) -> Merge:
-    """A merge for ``stage_task``: values of these tables become state combined with batch.
+    """Return a merge for ``stage_task``: values of these tables become state combined with batch.
 
-    ``beside`` reads for changes in any order, which look at two tables for each key.
+    ``beside`` reads for changes in any order, which need two tables for each key.
     """
     portions = ReadChunks()
 

@@ -1,10 +1,12 @@
-"""What the first stage of an update hands to the second: rows, and marks that say which run made them.
+"""The output of an update's first stage for the second: rows, and marks of the run that made them.
 
-Rows are as those of any other call, with their table. A **mark** goes to every task of the second
-stage: the digest of all that one task of the first stage made. Spark runs a task again when its
-output is lost, even after some tasks have read it; if all acks name the same digests, no two tasks
-have read outputs of runs that differ. A **refusal** is a row whose value says why the batch cannot
-be decided: so Spark does not try again what cannot succeed. No pyspark is imported here.
+Rows are as those of any other call, with their table. A **mark** is sent to every task of the
+second stage: the digest of the whole output of one task of the first stage. Spark runs a task again
+when its output is lost, even after some tasks have read it; if all acks name the same digests, no
+two tasks have read outputs of different runs. A **refusal** is a row whose value has the reason why
+the batch cannot be decided: so Spark does not retry work that cannot succeed.
+
+No pyspark is imported here.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ MARK = -1
 BATCH_ROWS = 10_000
 BATCH_BYTES = 4 * 1024 * 1024
 CALL_BYTES_MAX = 256 * 1024 * 1024
-"""So much may be made by one call of a function: it is held until the call returns (I11)."""
+"""The most output bytes of one call of a function: they are held until the call returns (I11)."""
 
 
 class RunMark(msgspec.Struct, frozen=True):
-    """A mark: the task of a first stage, the digest of what it made, and how it read its state."""
+    """A mark: the task of a first stage, the digest of its output, and how it read its state."""
 
     task: str
     digest: str
@@ -52,7 +54,7 @@ class RunMark(msgspec.Struct, frozen=True):
 
 
 class OutputRows:
-    """Collects rows of one task of a first stage and gives them as record batches of ``OUTPUT_SCHEMA``."""
+    """A collector of the output of one first-stage task, as record batches of ``OUTPUT_SCHEMA``."""
 
     def __init__(self, task: int) -> None:
         self._task = task
@@ -66,7 +68,7 @@ class OutputRows:
         self._digest = xxhash.xxh3_128()
 
     def add(self, table: int, key: bytes | None, value: bytes) -> None:
-        """One more row. FunctionError: one call made more than a task can hold."""
+        """Add a row. Raises: FunctionError, one call made more than a task can hold."""
         self._tables.append(table)
         self._keys.append(key)
         self._values.append(value)
@@ -78,23 +80,23 @@ class OutputRows:
                 raise FunctionError(f"one call emitted more than {mib} MiB: emit less, or upsert such rows")
 
     def ready(self) -> Iterator[Any]:
-        """The batches that are full: to be asked for between two calls."""
+        """Yield the full batches; called between two calls."""
         held, self._held, self._held_bytes = self._held, [], 0
         yield from held
 
     def rest(self) -> Iterator[Any]:
-        """All that is left, at the end."""
+        """Yield the remaining rows, at the end."""
         self._pack()
         yield from self.ready()
 
     def marks(self, task: str, parallelism: int, key_groups: int, state: StateReads | None = None) -> Any:
-        """The digest of everything that was made, for each task of the second stage."""
+        """Return the digest of the whole output, for each task of the second stage."""
         content = msgspec.json.encode(RunMark(task, self._digest.hexdigest(), state))
         groups = [groups_of(reader, parallelism, key_groups).start for reader in range(parallelism)]
         return self._batch(groups, [MARK] * parallelism, [b""] * parallelism, [content] * parallelism)
 
     def refusal(self, table: int, key: bytes, error: TidegateError) -> Any:
-        """Instead of all else: why nothing of this barrier can be decided."""
+        """Return a refusal, in place of all output: the reason why this barrier cannot be decided."""
         told = REFUSED + msgspec.json.encode([type(error).__name__, str(error)])
         return self._batch([None], [table], [key], [told])
 
@@ -103,7 +105,7 @@ class OutputRows:
             return
         self._held.append(self._batch([None] * len(self._keys), self._tables, self._keys, self._values))
         self._held_bytes += self._bytes
-        # Which rows stand in one batch follows from the rows alone, so this is a digest of the rows.
+        # The division into batches follows from the rows alone, so this is a digest of the rows.
         sizes = [len(key or b"") for key in self._keys], [len(value) for value in self._values]
         for numbers in (self._tables, *sizes):
             self._digest.update(np.array(numbers, np.int64).tobytes())
@@ -122,9 +124,10 @@ class OutputRows:
 def unmarked(
     batches: Iterable[Any], runs: dict[str, str], reads: dict[str, StateReads] | None = None
 ) -> Iterator[Any]:
-    """Batches of changes without marks, which go to ``runs``, and how their tasks read state to ``reads``.
+    """Yield batches of changes without marks; put these into ``runs``, and the tasks' state reads
+    into ``reads``.
 
-    FunctionError, BadRecordError: a refusal is among them; nothing was decided.
+    Raises: FunctionError, BadRecordError, there is a refusal; nothing was decided.
     """
     for batch in batches:
         refused = pc.index(pc.fill_null(pc.starts_with(batch["v"], REFUSED), False), True).as_py()  # noqa: FBT003
@@ -138,5 +141,5 @@ def unmarked(
                 runs[mark.task] = mark.digest
                 if reads is not None and mark.state is not None:
                     reads[mark.task] = mark.state
-            batch = batch.filter(pc.invert(marks))  # noqa: PLW2901 - the same rows, less the marks
+            batch = batch.filter(pc.invert(marks))  # noqa: PLW2901 - the same rows, without the marks
         yield batch

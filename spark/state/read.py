@@ -1,4 +1,4 @@
-"""How a stateful step reads the state of its keys: in bulk, the same way for every kind of step."""
+"""Bulk reads of the state of a step's keys, the same for every kind of step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tidegate.sinks.store import Store
 ReadState = Callable[[str, int, Any], Any]
 """``read(table, start, rows)``: the values at the base version of the keys of these rows.
 
-``rows`` is a record batch of ``CHANGES``, of which ``g`` and ``k`` are looked at; ``start`` is the
-table's start at the base version. The answer is an Arrow binary array aligned with the rows, null
-where there is no state. The store's errors pass through.
+``rows`` is a record batch of ``CHANGES``, of which ``g`` and ``k`` are used; ``start`` is the
+table's start at the base version. The result is an Arrow binary array aligned with the rows, null
+where there is no state. Raises: the store's errors.
 """
 
 
 def from_store(store: Store, base_version: int, at_us: int) -> ReadState:
-    """Every key is asked of the store; before the first version there is no state."""
+    """Return a read of every key from the store; before the first version there is no state."""
 
     def read(table: str, start: int, rows: Any) -> Any:
         if base_version == 0:
@@ -30,16 +30,16 @@ def from_store(store: Store, base_version: int, at_us: int) -> ReadState:
 
 
 PORTION_BYTES = 16 * 1024 * 1024
-"""About so much state is in memory at once (I11); a value may take as much as that by itself."""
+"""The approximate bytes of state in memory at once (I11); a single value may take as much by itself."""
 FIRST_ROWS = 200
-"""So many keys of a task are asked for before it is known how large their states are."""
+"""The number of a task's keys that are read before the size of their states is known."""
 
 
 class ReadChunks:
-    """Cuts a task's rows so that what is read of each part's state takes about ``PORTION_BYTES``.
+    """A division of a task's rows into parts whose state takes about ``PORTION_BYTES``.
 
-    How many rows that are follows from what the part before took: nothing else says how large states are.
-    For one thread.
+    The number of rows in a part follows from the state's size in the part before, the only known
+    size. For one thread.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class ReadChunks:
         self._bytes = 0
 
     def of(self, rows: Any) -> Iterator[Any]:
-        """The rows part by part; the state of one is to be read before the next one is asked for."""
+        """Yield the rows part by part; the state of each must be read before the next is requested."""
         at = 0
         while at < len(rows):
             part, self._bytes = rows.slice(at, self._rows), 0
@@ -56,6 +56,6 @@ class ReadChunks:
             self._rows = max(1, PORTION_BYTES * len(part) // max(1, self._bytes))
 
     def noted(self, found: Any) -> Any:
-        """What was read, as it is: so many bytes of it were for the part."""
+        """Return the values unchanged, and count their bytes for the current part."""
         self._bytes += found.nbytes
         return found

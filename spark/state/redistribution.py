@@ -1,14 +1,13 @@
-"""Local state on rescale: which items of which old instances a new instance begins with. Pure.
+"""Local state on rescale: the items of old instances with which a new instance begins. Pure.
 
-A step ran at parallelism ``before``, each of its instances left a list of items, and now it runs
-at ``after``. Three ways to deal them out:
+A step ran at parallelism ``before``, each of its instances left a list of items, and now it runs at
+``after``. There are three ways to redistribute them:
 
-``split``   all lists, one after the other in the order of the instances, cut into ``after`` parts
-            whose sizes are within one of each other, the larger ones first (Flink's even split)
-``union``   every new instance begins with all of them
-functions   instances whose indexes are equal modulo the smaller parallelism are relatives: a
-            new one gets a share of the one it comes from, what a lost one held goes to the one
-            that stays
+- ``split``: all lists, concatenated in the order of the instances, are cut into ``after`` parts
+  whose sizes are within one of each other, the larger ones first (Flink's even split)
+- ``union``: every new instance begins with all of them
+- functions: instances whose indexes are equal modulo the smaller parallelism are relatives; a new
+  one gets a share of its origin's list, and a removed one's list is merged into the remaining one's
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SPLIT, UNION = "split", "union"
 Split: TypeAlias = Callable[[list[Any], int], Sequence[list[Any]]]
 """``split(state, n)``: n lists, the first for the instance that had the state, then its new relatives'."""
 Merge: TypeAlias = Callable[[list[list[Any]]], list[Any]]
-"""``merge(states)``: one list, of the state of the instance that stays and those of its lost relatives."""
+"""``merge(states)``: one list, of the state of the remaining instance and those of its removed relatives."""
 
 
 class Run(NamedTuple):
@@ -33,12 +32,12 @@ class Run(NamedTuple):
 
 
 def all_items(counts: Sequence[int]) -> list[Run]:
-    """Every item of every instance, in order: what each new instance begins with by union."""
+    """Return every item of every instance, in order: each new instance's share by union."""
     return [Run(instance, 0, count) for instance, count in enumerate(counts) if count]
 
 
 def even_share(counts: Sequence[int], index: int, after: int) -> list[Run]:
-    """What instance ``index`` of ``after`` begins with by the even split.
+    """Return the share of instance ``index`` of ``after`` by the even split.
 
     >>> even_share([2, 2, 1], 0, 2)
     [Run(instance=0, first=0, end=2), Run(instance=1, first=0, end=1)]
@@ -56,7 +55,8 @@ def even_share(counts: Sequence[int], index: int, after: int) -> list[Run]:
 
 
 def relatives(index: int, before: int, after: int) -> range:
-    """The instances of the larger parallelism that share one instance of the smaller one, itself first.
+    """Return the instances of the larger parallelism that share one instance of the smaller one,
+    itself first.
 
     >>> list(relatives(1, 2, 5)), list(relatives(1, 5, 2))
     ([1, 3], [1, 3])

@@ -1,9 +1,11 @@
-"""Reducers: state at the base version, the batch's own part, their sum; all in Arrow columns.
+"""Reducers: state at the base version combined with the batch's own part; all in Arrow columns.
 
-Spark has reduced the batch to one row per key before it comes here; its value is the JSON of
-the batch's own aggregates. For each Arrow batch the state of its keys is read in bulk, both
-are parsed by Arrow, combined column by column, and written as JSON again. Nulls are skipped
-by every reducer, as SQL aggregates do. No pyspark is imported here.
+Spark has reduced the batch to one row per key before; its value is the JSON of the batch's own
+aggregates. For each Arrow batch the state of its keys is read in bulk, both are parsed by Arrow,
+combined column by column, and written as JSON again. Nulls are skipped by every reducer, as SQL
+aggregates do.
+
+No pyspark is imported here.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ FLOATS = {"float": pa.float64(), "double": pa.float64()}
 SPECIAL = ("NaN", "Infinity", "-Infinity")
 TEXTS = {"string": pa.string(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC")}
 TYPES = {**INTEGERS, **FLOATS, **TEXTS, "boolean": pa.bool_()}
-"""Types that reducers work on, as they are in Arrow."""
+"""Types that reducers support, with their Arrow types."""
 
 
 FIRST_DAY = pa.scalar("0001-01-01").cast(pa.date32())
@@ -56,7 +58,9 @@ class ReduceStep(msgspec.Struct, frozen=True):
 
 
 def reduced_column(table: str, column: Column, reducer: str) -> ReducedColumn:
-    """The field that a reducer makes of a column. ConfigError: it does not work on that type."""
+    """Return the field that a reducer makes of a column. Raises: ConfigError, it does not support
+    that type.
+    """
     if reducer not in REDUCERS:
         msg = f"table {table}: {reducer!r} is not a reducer; there are {', '.join(REDUCERS)}"
         raise ConfigError(msg)
@@ -79,7 +83,9 @@ def reduced_column(table: str, column: Column, reducer: str) -> ReducedColumn:
 
 
 def reduced(held: Any, table: ReduceStep, base_version: int, rows: Any) -> Any:
-    """Stored values: ``held`` (null: no state) combined with the batch's own part in the rows' values."""
+    """Return stored values: ``held`` (null: no state) combined with the batch's own part in the
+    rows' values.
+    """
     keys, values = rows["k"], rows["v"]
     overflow = pc.index(pc.starts_with(values, UNUSABLE), True).as_py()
     if overflow >= 0:
@@ -107,7 +113,7 @@ def reduced(held: Any, table: ReduceStep, base_version: int, rows: Any) -> Any:
 
 
 def _first_too_large(keys: Any, reducer: str, state: Any, batch: Any) -> bytes:
-    """The key whose combination fails, found row by row."""
+    """Return the key whose combination fails, found row by row."""
     for place, key in enumerate(keys.to_pylist()):
         try:
             combine(reducer, state.slice(place, 1), batch.slice(place, 1))
@@ -117,7 +123,7 @@ def _first_too_large(keys: Any, reducer: str, state: Any, batch: Any) -> bytes:
 
 
 def combine(reducer: str, state: Any, batch: Any) -> Any:
-    """State and batch, row by row; null where both are. ArrowInvalid: a sum overflows."""
+    """Combine state and batch, row by row; null where both are. Raises: ArrowInvalid, a sum overflows."""
     match reducer:
         case "sum" | "count":
             zero = pa.scalar(0, state.type)
@@ -135,7 +141,7 @@ def combine(reducer: str, state: Any, batch: Any) -> Any:
 
 
 def _above(one: Any, other: Any) -> Any:
-    """Whether ``one`` is greater; NaN is above every number, as Spark orders it."""
+    """Return whether ``one`` is greater; NaN is above every number, as in Spark's order."""
     if not pa.types.is_floating(one.type):
         return pc.greater(one, other)
     return pc.or_(pc.greater(one, other), pc.and_(pc.is_nan(one), pc.invert(pc.is_nan(other))))
@@ -145,7 +151,7 @@ def _above(one: Any, other: Any) -> Any:
 
 
 def parse(values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
-    """JSON objects (null: no state) as one Arrow array per column; missing fields are null."""
+    """Parse JSON objects (null: no state) into one Arrow array per column; missing fields are null."""
     if values.null_count == len(values):
         return [pa.nulls(len(values), TYPES[column.type]) for column in columns]
     found = _parse_numbers(values, columns)
@@ -169,8 +175,10 @@ def parse(values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
 
 
 def _of_python(array: Any) -> Any:
-    """The array itself. ArrowInvalid: it has a time of the year 0, which Arrow has, and Python has not, or
-    texts that are not UTF-8, which Arrow's reader of JSON does not look for.
+    """Return the array itself. Raises: ArrowInvalid, it has values that Python cannot represent.
+
+    These are a time of the year 0, which Arrow has and Python has not, and texts that are not
+    UTF-8, for which Arrow's JSON reader does not check.
     """
     if pa.types.is_string(array.type):
         array.validate(full=True)
@@ -182,7 +190,7 @@ def _of_python(array: Any) -> Any:
 
 
 class Keyed(Protocol):
-    """A table with what an error says of it: its name, and its keys as a reader writes them."""
+    """A table as errors describe it: its name, and its keys as a reader writes them."""
 
     @property
     def name(self) -> str: ...
@@ -192,13 +200,14 @@ class Keyed(Protocol):
 
 
 def parse_given(table: Keyed, keys: Any, values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
-    """As ``parse``, of what a batch brought. BadRecordError: a value is none that can be compared."""
+    """As ``parse``, for a batch's input. Raises: BadRecordError, a value cannot be compared."""
     return _parse_or_name(table, keys, values, columns, "")
 
 
 def parse_held(table: Keyed, keys: Any, held: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
-    """As ``parse``, of what the store holds, which another call may have written (``upsert``, ``update``).
-    BadRecordError: a value is none that can be compared.
+    """As ``parse``, for the store's values, which another call may have written (``upsert``, ``update``).
+
+    Raises: BadRecordError, a value cannot be compared.
     """
     return _parse_or_name(table, keys, held, columns, "its row is ")
 
@@ -225,15 +234,19 @@ def _parse_or_name(
 
 
 def _is_framed(lines: Any) -> bool:
-    """Whether each line is a row of its own when all are parsed together: with a brace at either end, and no
-    line break, none can end in the next one; and as many rows as lines then means one in each.
+    """Return whether each line stays a row of its own when all are parsed together.
+
+    With a brace at either end, and no line break, none can end in the next one; then as many rows
+    as lines means one row in each.
     """
     braces = pc.and_(pc.starts_with(lines, b"{"), pc.ends_with(lines, b"}"))
     return bool(pc.all(pc.and_(braces, pc.invert(pc.match_substring(lines, b"\n")))).as_py())
 
 
 def _parse_numbers(values: Any, columns: Sequence[ReducedColumn]) -> list[Any] | None:
-    """As ``parse``, several times as fast, for what is all numbers and spelt as we write it; else None."""
+    """As ``parse``, several times as fast, if all values are numbers in tidegate's own spelling;
+    else None.
+    """
     if not all(column.type in INTEGERS or column.type in FLOATS for column in columns):
         return None
     names = [msgspec.json.encode(column.name) for column in columns]
@@ -265,9 +278,9 @@ def _read_type(kind: str) -> Any:
 
 
 def _parse_slowly(lines: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
-    """Row by row, for what Arrow's reader refuses: "NaN" and "Infinity" among floats.
+    """Parse row by row, for values that Arrow's reader refuses: "NaN" and "Infinity" among floats.
 
-    ArrowInvalid: a line is no JSON object, or one of its cells is none of its type.
+    Raises: ArrowInvalid, a line is no JSON object, or a cell is not of its type.
     """
     arrays = []
     try:
@@ -291,7 +304,7 @@ def _float_in(cell: Any) -> float:
 
 
 def format_values(columns: Sequence[ReducedColumn], arrays: Sequence[Any]) -> Any:
-    """Stored values: ``+`` and a JSON object per row, as the JVM's ``to_json`` writes it."""
+    """Return stored values: ``+`` and a JSON object per row, as the JVM's ``to_json`` writes it."""
     pieces: list[Any] = []
     lead = "+{"
     for column, array in zip(columns, arrays, strict=True):

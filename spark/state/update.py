@@ -1,7 +1,9 @@
 """Keyed update: a user's function is called with each key, its rows and its state.
 
-It runs in the tasks of a first stage, which own the keys; what it returns and emits becomes rows
-of changes like those of any other call. No pyspark is imported here.
+It runs in the tasks of a first stage, which own the keys; its result and emitted rows become rows
+of changes like those of any other call.
+
+No pyspark is imported here.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ StateFunction = Callable[[Any, Iterator[dict[str, Any]], Any, Emit], Any]
 
 @dataclasses.dataclass(frozen=True)
 class UpdateWork:
-    """What a task must know to run one call's function. Small and plain, travels to tasks.
+    """A task's parameters for one call's function. Small and plain, travels to tasks.
 
     ``table`` is the state's, ``start`` its start at the base version; ``rows`` describes the rows
-    that the function gets, ``schemas`` what the state and the outputs are written as. ``call``
-    tells the updates of one transaction apart; ``batch`` is for messages.
+    of the function, ``schemas`` the tables of the state and the outputs. ``call`` distinguishes the
+    updates of one transaction; ``batch`` is for messages.
     """
 
     spec: StageSpec
@@ -63,11 +65,11 @@ def run_function(
     task: int,
     reads: Callable[[], StateReads | None] = lambda: None,
 ) -> Iterator[Any]:
-    """One task of the first stage: sorted rows in, what the function made of them out.
+    """Run one task of the first stage: sorted rows in, the function's output out.
 
-    ``reads`` tells how the state was read so far, and travels with the marks.
-    It ends with marks for all tasks of the second stage; or, when the function or something it
-    made is refused, with the refusal. Errors of the store are raised.
+    ``reads`` returns how the state was read so far, which travels with the marks. The output ends
+    with marks for all tasks of the second stage; or, when the function or its output is refused,
+    with the refusal. Raises: errors of the store.
     """
     made = OutputRows(task)
     with Deadline(work.deadline_s) as deadline:
@@ -86,9 +88,10 @@ def run_function(
 
 
 def _without_bad_rows(batches: Iterable[Any], work: UpdateWork, made: OutputRows) -> Iterator[Any]:
-    """Rows that can be had. The others pass by the function: staging refuses or quarantines them.
+    """Yield usable rows. The others bypass the function: staging refuses or quarantines them.
 
-    No more of them than make it refuse the batch: they wait in memory, and all null keys come to one task.
+    Only up to the number that makes staging refuse the batch: they wait in memory, and all null
+    keys are in one task.
     """
     table = work.index(work.table)
     any_value = msgspec.structs.replace(work.spec, value_bytes_max=sys.maxsize)
@@ -109,7 +112,7 @@ def _without_bad_rows(batches: Iterable[Any], work: UpdateWork, made: OutputRows
 
 
 class _Calls:
-    """Calls the function for one key after the other, and checks what it makes."""
+    """The calls of the function for one key after the other, and the checks of its output."""
 
     def __init__(
         self, work: UpdateWork, fn: StateFunction, made: OutputRows, rows: KeyRows, deadline: Deadline
@@ -124,7 +127,7 @@ class _Calls:
         self._key: Any = None
 
     def call(self, key: bytes, content: bytes | None, rows: Iterator[bytes]) -> None:
-        """One key. FunctionError, BadRecordError: the function, or what it made, is refused."""
+        """Process one key. Raises: FunctionError, BadRecordError, the function or its output is refused."""
         try:
             self._key = self._values.decode_key(key)
         except CorruptError as error:
@@ -151,8 +154,9 @@ class _Calls:
         self._made.add(self._table, key, VALUE + new)
 
     def _same(self, new: bytes, content: bytes) -> bool:
-        """Whether the new state equals what is stored: the state read anew, for the function may have
-        changed the one that it was given, and written anew, for it may lie there in another form.
+        """Compare with a fresh decode of the stored bytes, encoded again.
+
+        The function may have mutated its argument, and old bytes may use another spelling.
         """
         return new == content or new == self._encoder.encode(self._values.decode(content))
 

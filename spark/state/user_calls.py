@@ -1,4 +1,4 @@
-"""Calls of a user's function in a task: under a deadline, with ``emit``, what goes wrong told in one error.
+"""Calls of a user's function in a task: under a deadline, with ``emit``, every failure as one error.
 
 No pyspark is imported here.
 """
@@ -22,19 +22,19 @@ from tidegate.wal.value_flags import DELETE, VALUE
 TEXT_MAX = 1_000
 FRAMES_MAX = 4
 _HERE = __file__.rpartition("/")[0] + "/"
-"""Whose places in a traceback are not the function's."""
+"""The folder whose frames in a traceback are not the function's."""
 ADVICE = "nothing was decided; mend the function, then restart the query"
 
 Emit = Callable[[str, Any, Any], None]
 Where = Callable[[], str]
-"""What is being done, for messages: made only when there is one."""
+"""Describes the current work, for messages: called only when there is one."""
 One = TypeVar("One")
 
 
 class UdfRunner:
-    """Calls functions, one after the other. ``outputs`` are the tables that they may emit to.
+    """A runner of functions, one call after the other. ``outputs`` are the tables that they may emit to.
 
-    ``fault`` tells an error of what the functions read their rows from.
+    ``fault`` returns an error of the source of the functions' rows.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class UdfRunner:
         self._in_call = False
 
     def call(self, where: Where, fn: Callable[..., Any], *given: Any) -> Any:
-        """What the function returns. What went wrong in it or below it comes before that.
+        """Return the function's result. Earlier errors in it or below it take precedence.
 
-        FunctionError: it raised, took too long, or emitted to a table that is not one of the outputs;
-        BadRecordError: what it emitted does not fit its table, or a row was refused.
+        Raises: FunctionError, it raised, took too long, or emitted to a table that is not one of
+        the outputs; BadRecordError, an emitted row does not fit its table, or a row was refused.
         """
         self._where, self._name = where, name_of(fn)
         self._refused, self._in_call = None, True
@@ -93,14 +93,16 @@ class UdfRunner:
         return returned
 
     def refuse(self, error: BadRecordError) -> BadRecordError:
-        """A row that the function asked for is refused: that fails the batch, even if it catches this."""
+        """Refuse a row that the function requested: the batch fails, even if the function catches
+        the error.
+        """
         self._refused = self._refused or error
         return error
 
     # -- outputs ----------------------------------------------------------------------------------
 
     def emit(self, table: str, key: Any, value: Any) -> None:
-        """``emit`` of the function. What is refused fails the batch, even if the function catches it."""
+        """The function's ``emit``. A refusal fails the batch, even if the function catches it."""
         try:
             if not self._in_call:
                 raise FunctionError(
@@ -141,8 +143,10 @@ class UdfRunner:
 
 
 class Source(Generic[One]):
-    """What a function iterates: waiting for it is not the function's time, and an error of the source
-    stays one, ``fault``, whatever the function makes of it.
+    """The iterator that a function reads.
+
+    The wait for it is not the function's time, and an error of the source is kept as ``fault``,
+    whatever the function does with it.
     """
 
     def __init__(self, items: Iterator[One], waiting: Callable[[], AbstractContextManager[None]]) -> None:
@@ -164,7 +168,7 @@ class Source(Generic[One]):
 
 
 def check_size(where: Where, what: str, option: str, content: bytes, most: int) -> None:
-    """BadRecordError: these bytes are too many."""
+    """Raise BadRecordError if these bytes are too many."""
     if len(content) > most:
         raise BadRecordError(
             f"{where()}: the {what} takes {len(content)} bytes, {most} are allowed; nothing was decided;"
@@ -173,15 +177,15 @@ def check_size(where: Where, what: str, option: str, content: bytes, most: int) 
 
 
 def name_of(fn: object) -> str:
-    """A function's name, for messages."""
+    """Return a function's name, for messages."""
     return getattr(fn, "__name__", type(fn).__name__)
 
 
-# -- what a function raised, in words -------------------------------------------------------------
+# -- messages for errors of a function ------------------------------------------------------------
 
 
 def _told(error: BaseException) -> str:
-    """An exception with its message, where it was raised, and what caused it, on one line."""
+    """Describe an exception on one line: its message, its origin, and its cause."""
     text = f"{_text_of(error)}{_places(error)}"
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return text if cause is None else f"{text}, caused by {_text_of(cause)}"
@@ -190,13 +194,13 @@ def _told(error: BaseException) -> str:
 def _text_of(error: BaseException) -> str:
     try:
         text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - an exception that cannot be shown is still told of
+    except Exception:  # noqa: BLE001 - an exception without a usable message is still reported
         text = "(its message cannot be shown)"
     return f"{type(error).__name__}: {text[:TEXT_MAX]}" if text else type(error).__name__
 
 
 def _places(error: BaseException) -> str:
-    """The last places in the function's own code, the outermost first."""
+    """Return the last frames in the function's own code, the outermost first."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_HERE)]
     places = ", ".join(f"{f.filename}:{f.lineno} in {f.name}" for f in frames[-FRAMES_MAX:])
     return f" ({places})" if places else ""

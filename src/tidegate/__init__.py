@@ -1,7 +1,7 @@
 """Numbered, atomic versions of Spark's micro-batches in external stores; here, their readers.
 
-The names below need neither Spark nor Java, and are imported when they are first used. Writers
-import ``tidegate.spark``.
+The names below need neither Spark nor Java, and are imported on first use. Writers import
+``tidegate.spark``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _HOME = {
         "tidegate.errors",
     ),
 }
-"""Where each public name lives."""
+"""The module of each public name."""
 
 __all__ = [*sorted(_HOME), "__version__", "errors"]  # noqa: PLE0604 - all are text
 

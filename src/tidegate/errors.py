@@ -1,7 +1,7 @@
-"""Every error tidegate raises, split by what it proves and by what the operator does next.
+"""Every error tidegate raises, split by what it proves and by the operator's next step.
 
-One root, ``TidegateError``. Each class says what is proven when it is raised, and each
-docstring ends with what to do. The exit code is what the command line returns for it.
+There is one root, ``TidegateError``. Each class states what is proven when it is raised, and each
+docstring ends with the remedy. The exit code is the one of the command line.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class ConfigError(TidegateError):
 class BadRecordError(TidegateError):
     """A row that cannot be staged (null key, key or value over its limit, wrong encoding).
 
-    Proves that nothing of this barrier was decided; frames already written are orphans and
-    are trimmed later. Do: mend or filter the record named in the message and run again.
+    Proves that nothing of this barrier was decided; frames already written are orphans and are
+    trimmed later. Do: correct or filter the record named in the message and run again.
     """
 
     exit_code = 3
@@ -100,17 +100,17 @@ class LineageError(TidegateError):
 
 
 class WalGapError(TidegateError):
-    """The log no longer holds what the store needs, or the log is behind its store.
+    """The log no longer has what the store needs, or the log is behind its store.
 
-    Proves that going on would skip or invent changes; nothing was written. Do: restore the
-    log, or start a new namespace (the message names which).
+    Proves that continuing would skip or invent changes; nothing was written. Do: restore the log,
+    or start a new namespace (the message names which).
     """
 
     exit_code = 10
 
 
 class SnapshotExpiredError(TidegateError):
-    """The version asked for was retired, or its lease ran out or was revoked.
+    """The requested version was retired, or its lease ran out or was revoked.
 
     The answer is withheld rather than mixed with newer data. Do: take a new snapshot; raise
     ``keep_versions`` if readers need more time.
@@ -143,19 +143,19 @@ class StoreNotVerifiedError(TidegateError):
 class CorruptError(TidegateError):
     """Bytes in the log or the store do not match their checksum, digest or format.
 
-    The message names the file, topic or table and the place. Nothing of the damaged version
-    is published. Do: restore the damaged part from a copy, or start a new namespace.
+    The message names the file, topic or table and the position. Nothing of the damaged version is
+    published. Do: restore the damaged part from a copy, or start a new namespace.
     """
 
     exit_code = 14
 
 
 class IncompleteError(TidegateError):
-    """A seal found fewer or other changes than the manifest promised.
+    """A seal found fewer or other changes than the manifest counts.
 
-    Proves that the version was not sealed in that key group; applying again is safe and is
-    what the driver does by itself. Do: nothing; if it repeats until the deadline, the store
-    loses acknowledged writes: check its persistence settings.
+    Proves that the version was not sealed in that key group; applying again is safe and is what the
+    driver does by itself. Do: nothing; if it repeats until the deadline, the store loses
+    acknowledged writes: check its persistence settings.
     """
 
     exit_code = 15
@@ -164,8 +164,8 @@ class IncompleteError(TidegateError):
 class WaitTimeoutError(TidegateError):
     """A version awaited by ``wait_for`` did not become visible in time.
 
-    Proves only that it was not visible when last looked at. Do: wait longer, or check with
-    ``tidegate status`` whether a writer is running.
+    Proves only that it was not visible at the last check. Do: wait longer, or check with ``tidegate
+    status`` whether a writer is running.
     """
 
     exit_code = 16
@@ -175,7 +175,7 @@ class FunctionError(TidegateError):
     """The function given to ``txn.update`` or ``local_state`` raised, took too long, or is not deterministic.
 
     Proves that nothing of this barrier was decided; frames already written are orphans and are
-    trimmed later. Do: mend the function that the message names, then restart the query: it runs
+    trimmed later. Do: correct the function that the message names, then restart the query: it runs
     the batch again.
     """
 
@@ -204,4 +204,4 @@ BY_NAME: dict[str, type[TidegateError]] = {
         FunctionError,
     )
 }
-"""Errors by class name: how a typed error crosses from a Spark task to the driver."""
+"""Errors by class name: the form in which a typed error travels from a Spark task to the driver."""

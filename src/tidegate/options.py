@@ -19,21 +19,22 @@ KEY_BYTES_MAX = 32 * 1024
 VALUE_BYTES_MAX = 16 * 1024 * 1024
 KEEP_VERSIONS_MAX = 1_000
 LEASES_MAX, MOST_LEASES = 4_000, 8_000
-"""Versions are retired by the facts that the fold keeps, of so many versions."""
+"""``KEEP_VERSIONS_MAX``: versions are retired by the fold's facts, which cover this number of versions."""
 DRIVER_ROWS_MAX = 100_000
-"""More rows are not few: what they take in the driver's memory is bounded by their number."""
+"""More rows do not count as few: their number bounds their memory in the driver."""
 SYNC, PIPELINED = "sync", "pipelined"
 """When a batch ends: once its version is visible, or once it is decided."""
 IN_FLIGHT_MAX = 100
-"""So many versions at most may be decided and not yet visible."""
+"""The most versions that may be decided and not yet visible."""
 EXECUTORS = "executors"
-"""The ``parallelism`` that follows the executors there are."""
+"""The ``parallelism`` that follows the number of executors."""
 DAY_S = 86_400
 PORT_MAX, LOCALHOST = 65_535, "127.0.0.1"
 WAL_RETAIN_S_MAX = 3_660 * DAY_S
 WAL_RETAIN_APPLIES = 10
-"""The log is kept at least so many apply deadlines: whoever still applies or reads a version
-finds it there, and clocks may differ by that much."""
+"""The log is kept for at least this number of apply deadlines: a process that still applies or
+reads a version finds it there, and clocks may differ by that much.
+"""
 
 
 DURATIONS = (
@@ -42,21 +43,23 @@ DURATIONS = (
 )
 """Options of less than a day."""
 DELETED_TTL = "7 days"
-"""So long the sequences of what ``apply_changes`` deleted are kept, unless ``ttl`` says otherwise."""
+"""How long the sequences of rows that ``apply_changes`` deleted are kept, unless ``ttl`` sets
+another time.
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Settings of a sink or a command. The tables in docs/configuration.md are made from this class.
+    """Settings of a sink or a command. A test compares the table in docs/configuration.md with this class.
 
-    ``key_groups`` None means: 128 when the namespace is made, afterwards what it was made
-    with. ``parallelism`` None means Spark's default parallelism, "executors" as many tasks as the
-    executors can run at once, both looked at for each batch; ``keep_versions`` and
-    ``max_layers`` None mean what suits the store; ``local_dir`` None the system's temporary folder.
-    ``ttl`` is by table: rows written from now on expire so long after; tables without one keep theirs.
-    Durations are in seconds, sizes in bytes.
+    ``key_groups`` None means: 128 when the namespace is created, afterwards its existing number.
+    ``parallelism`` None means Spark's default parallelism, "executors" the number of tasks that the
+    executors can run at once; both are read for each batch. ``keep_versions`` and ``max_layers``
+    None mean the store's default; ``local_dir`` None the system's temporary folder. ``ttl`` is by
+    table: rows written from now on expire after it; tables without one keep their rows. Durations
+    are in seconds, sizes in bytes.
 
-    ConfigError: a value is of the wrong type or out of range.
+    Raises: ConfigError, a value is of the wrong type or out of range.
     """
 
     key_groups: int | None = None
@@ -142,7 +145,9 @@ class Options:
             raise ConfigError(msg)
 
     def _check_kept(self) -> None:
-        """The log is trimmed only where its state knows every version that is kept, decided or visible."""
+        """Check that the log can be trimmed: its state must know every version that is kept,
+        decided or visible.
+        """
         most = KEEP_VERSIONS_MAX - self.commit_in_flight
         if self.commit == PIPELINED and (self.keep_versions or 0) > most:
             msg = (
@@ -163,7 +168,7 @@ class Options:
             self.ttl_us(table)
 
     def ttl_us(self, table: str) -> int:
-        """How long rows of a table live after they were written, in microseconds; 0: for ever."""
+        """Return how long rows of a table live after they were written, in microseconds; 0: permanently."""
         given = None if self.ttl is None else self.ttl.get(table)
         if given is None and table.partition(".")[0] == DELETED:
             given = DELETED_TTL
@@ -183,12 +188,14 @@ class Options:
 
     @property
     def tasks(self) -> int | None:
-        """The number of tasks that ``parallelism`` names; None: Spark tells it, for each batch."""
+        """The number of tasks that ``parallelism`` sets; None: Spark determines it, for each batch."""
         return self.parallelism if isinstance(self.parallelism, int) else None
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Options:
-        """Options from keyword arguments; ConfigError names an unknown one and those there are."""
+        """Build options from keyword arguments. Raises: ConfigError that names an unknown one and
+        the known ones.
+        """
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(given) - known)
         if unknown:
@@ -199,7 +206,7 @@ class Options:
 
 
 def address_of(metrics_port: int | str) -> tuple[str, int]:
-    """Host and port of a ``metrics_port``: a number is a port of this host alone, 0 any that is free.
+    """Return host and port of a ``metrics_port``: a number is a port of this host alone, 0 any that is free.
 
     >>> address_of(9464), address_of("0.0.0.0:9464")
     (('127.0.0.1', 9464), ('0.0.0.0', 9464))
@@ -216,9 +223,9 @@ def address_of(metrics_port: int | str) -> tuple[str, int]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoreRef:
-    """One store: the name that the log knows it by, its URL, its client's options.
+    """One store: its name in the log, its URL, its client's options.
 
-    ConfigError: the name cannot be one.
+    Raises: ConfigError, the name is not allowed.
     """
 
     name: str
@@ -240,9 +247,9 @@ _NO_NAME = "use 1 to 40 of the characters a-z 0-9 _ and -, the first a letter or
 
 
 def parse_store(text: str, options: dict[str, Any] | None = None) -> StoreRef:
-    """The store that ``URL`` or ``name=URL`` says.
+    """Parse the store in ``URL`` or ``name=URL``.
 
-    Without a name it is called by its kind, never by its host: servers move, and the log keeps
+    Without a name it is named after its kind, never after its host: servers move, and the log keeps
     the name.
 
     >>> parse_store("rediss+cluster://h1:6379,h2:6379").name, parse_store("copy=sqlite:///data/copy").name
@@ -263,10 +270,11 @@ def parse_store(text: str, options: dict[str, Any] | None = None) -> StoreRef:
 def parse_stores(
     stores: str | Sequence[str | StoreRef], options: Mapping[str, Any] | None = None
 ) -> tuple[StoreRef, ...]:
-    """The stores that a user named, the primary first.
+    """Parse the stores that a user named, the primary first.
 
-    One is a URL, and ``options`` are its client's. Of a list, ``options`` are by the store's name.
-    ConfigError: none, two of one name or at one place, or options of a store that is not there.
+    A single one is a URL, and ``options`` are its client's. For a list, ``options`` are by the
+    store's name. Raises: ConfigError, none, two of one name or at one location, or options of a
+    store that is not listed.
     """
     if isinstance(stores, str):
         return (parse_store(stores, dict(options or {})),)
@@ -298,7 +306,7 @@ def parse_stores(
 
 
 def _refuse_one_place(stores: Sequence[StoreRef]) -> None:
-    """ConfigError: two of them are one, as far as their URLs tell."""
+    """Raise ConfigError if two of them are one, as far as their URLs show."""
     by_place: dict[str, StoreRef] = {}
     for one in stores:
         kind, _, where = one.url.partition("://")
@@ -314,10 +322,10 @@ def _refuse_one_place(stores: Sequence[StoreRef]) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a namespace lives: its name, the URLs of log and stores, and their clients' options.
+    """The location of a namespace: its name, the URLs of log and stores, and their clients' options.
 
-    ``store`` and ``store_options`` are the primary's, ``also`` the other stores. Small and plain, so
-    that it can travel to tasks. ``repr`` never shows a password.
+    ``store`` and ``store_options`` are the primary's, ``also`` the other stores. Small and plain,
+    so that it can travel to tasks. ``repr`` never shows a password.
     """
 
     namespace: str
@@ -340,7 +348,7 @@ class Endpoints:
         wal_options: dict[str, Any] | None = None,
         store_options: Mapping[str, Any] | None = None,
     ) -> Endpoints:
-        """From what a user gave; errors as ``parse_stores``."""
+        """Build it from a user's arguments. Raises: as ``parse_stores``."""
         if not isinstance(wal, str):
             raise ConfigError(f"the log's URL is {type(wal).__name__}; it must be text, as in file:///path")
         for name, options in (("wal_options", wal_options), ("store_options", store_options)):
@@ -356,7 +364,7 @@ class Endpoints:
         return (StoreRef(name, self.store, self.store_options), *self.also)
 
     def only(self, at: StoreRef | None = None) -> Endpoints:
-        """The same with one store alone: ``at``, or the primary."""
+        """Return the same with one store alone: ``at``, or the primary."""
         at = at or self.stores[0]
         return dataclasses.replace(self, store=at.url, store_options=at.options, store_name=at.name, also=())
 

@@ -1,14 +1,14 @@
-"""The bytes of the file log (published in docs/storage-format.md). No I/O stands here.
+"""The bytes of the file log (published in docs/storage-format.md). This module does no I/O.
 
-``decisions.log`` starts with 21 bytes, then frames follow, one per record::
+``decisions.log`` starts with 21 bytes, followed by one frame per record::
 
     4 bytes  TGDL
     1 byte   format, 1
     8 bytes  base: the position of the file's first byte, big-endian
     8 bytes  XXH3-64 of the 13 bytes before it, big-endian
 
-``changelog/<segment>.seg`` starts with ``TGSG`` and the format byte, then frames follow, one
-per blob. A frame::
+``changelog/<segment>.seg`` starts with ``TGSG`` and the format byte, followed by one frame per
+blob. A frame::
 
     4 bytes  length n of the content, big-endian
     4 bytes  XXH32 of these 4 bytes, big-endian
@@ -16,14 +16,14 @@ per blob. A frame::
     n bytes  content
     1 byte   line feed
 
-The length has a checksum of its own so that a damaged length is never taken for a record that
-was cut short. The line feed is there because it is not zero: a file that was made longer but
-never written ends in zeros, a frame never does. So a **torn** tail (an append that did not
-finish) and **damage** (bytes that were whole once) can be told apart.
+The length has its own checksum so that a damaged length is never mistaken for a record that was cut
+short. The line feed is there because it is not zero: a file that was extended but never written
+ends in zeros, and a frame never does. A **torn** tail (an append that did not finish) can therefore
+be told from **damage** (bytes that were whole once).
 
-Disks write sectors in any order, so a power cut may also leave the end of an append and not its
-front. The last frame of a file is torn, too, when a whole sector of it is zeros (etcd's rule: its
-``isTornEntry``). Each append is synced before the next, so no frame before the last one can be.
+Disks write sectors in any order, so a power cut may keep the end of an append and lose its front.
+The last frame of a file is therefore also torn when a whole sector of it is zeros (etcd's rule: its
+``isTornEntry``). Each append is synced before the next, so only the last frame can be torn.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ END = b"\n"
 FRAME_EXTRA_BYTES = PREFIX_BYTES + len(END)
 LENGTH_MAX = 2**32 - 1
 SECTOR_BYTES = 512
-"""What disks write whole or not at all; a larger one is several of them."""
+"""The unit that disks write whole or not at all. A larger physical sector is several of these."""
 
 SEGMENT = re.compile(r"[a-z0-9-]{1,200}")
 ADDRESS = re.compile(r"([a-z0-9-]{1,200}):(\d{1,18}):(\d{1,10})", re.ASCII)
 
 
 class Address(NamedTuple):
-    """A blob's place: its segment, its frame's offset there, its content's length."""
+    """A blob's location: its segment, its frame's offset there, its content's length."""
 
     segment: str
     offset: int
@@ -65,8 +65,8 @@ class Address(NamedTuple):
         return f"{self.segment}:{self.offset}:{self.length}"
 
 
-class Damage(Exception):  # noqa: N818 - a finding, turned into CorruptError by who knows the file
-    """Bytes at ``offset`` were whole once and are not any more."""
+class Damage(Exception):  # noqa: N818 - a finding; code that knows the file turns it into CorruptError
+    """Bytes at ``offset`` that were whole once and are not any more."""
 
     def __init__(self, offset: int, why: str) -> None:
         super().__init__(f"at byte {offset}: {why}")
@@ -74,7 +74,7 @@ class Damage(Exception):  # noqa: N818 - a finding, turned into CorruptError by 
 
 
 def parse_address(text: str, where: str) -> Address:
-    """The address in the text; CorruptError when it is none that this log gives out."""
+    """Parse an address. Raises: CorruptError when this log never returned such an address."""
     match = ADDRESS.fullmatch(text)
     if match is None or str(address := Address(match[1], int(match[2]), int(match[3]))) != text:
         msg = f"{where}: {text!r} is not an address of this log"
@@ -88,7 +88,7 @@ def decisions_header(base: int) -> bytes:
 
 
 def parse_decisions_header(head: bytes, where: str) -> int:
-    """The base position. CorruptError: not a header; ConfigError: of a newer format."""
+    """Return the base position. Raises: CorruptError, not a header; ConfigError, a newer format."""
     if len(head) != HEADER_BYTES or head[:4] != DECISIONS_MAGIC:
         msg = f"{where}: the file does not start as a decision log does ({head[:8]!r})"
         raise CorruptError(msg)
@@ -103,34 +103,36 @@ def parse_decisions_header(head: bytes, where: str) -> int:
 
 
 def frame_prefix(content: bytes) -> bytes:
-    """What stands before the content."""
+    """Return the bytes that precede the content in a frame."""
     length = struct.pack(">I", len(content))
     return length + xxhash.xxh32_digest(length) + checksum(content)
 
 
 def frame_length(prefix: bytes) -> int | None:
-    """The content's length, or None when the length's own checksum does not fit."""
+    """Return the content's length, or None when the length's own checksum does not fit."""
     if xxhash.xxh32_digest(prefix[:4]) != prefix[4:8]:
         return None
     return int.from_bytes(prefix[:4], "big")
 
 
 def frame_content(frame: bytes) -> bytes | None:
-    """The content of a whole frame, or None when its checksum or its end does not fit."""
+    """Return the content of a whole frame, or None when its checksum or its last byte does not fit."""
     content = frame[PREFIX_BYTES:-1]
     return content if frame[-1:] == END and checksum(content) == frame[8:PREFIX_BYTES] else None
 
 
 Read = Callable[[int, int], bytes]
-"""``read(offset, count)``: that many bytes, fewer only at the end of the file."""
+"""``read(offset, count)`` returns ``count`` bytes, fewer only at the end of the file."""
 
 
 def scan(read: Read, start: int, end: int) -> Generator[tuple[int, int, bytes], None, int]:
-    """Whole frames in [start, end): offset, next offset, content; returns where they stop.
+    """Yield the whole frames in [start, end): offset, next offset, content. Return where they stop.
 
-    The return value is ``end``, or the offset of a torn tail: a frame cut short, zeros from some
-    point on, or a last frame that lacks a sector. Damage: a frame of full length that does not fit
-    its checksum, or anything else that is followed by bytes.
+    The return value is ``end``, or the offset of a torn tail: a frame cut short, zeros up to the
+    end, or a last frame that lacks a sector.
+
+    Raises: Damage for a frame of full length that does not fit its checksum, and for any other
+    misfit that is followed by more bytes.
     """
     at = start
     while at < end:
@@ -160,16 +162,16 @@ def scan(read: Read, start: int, end: int) -> Generator[tuple[int, int, bytes], 
 
 
 def _lacks_a_sector(piece: bytes, at: int) -> bool:
-    """Whether one of the sectors under these bytes, which stand at ``at``, holds nothing but zeros."""
+    """Return whether any sector under these bytes, which are at offset ``at``, is all zeros."""
     first = SECTOR_BYTES - at % SECTOR_BYTES
     starts = [0, *range(first, len(piece), SECTOR_BYTES)]
     return any(not any(piece[a:b]) for a, b in pairwise([*starts, len(piece)]))
 
 
 def _lacks_its_prefix(read: Read, at: int, end: int) -> bool:
-    """Whether [at, end) is a last frame that lacks a sector with its prefix, so that its length is not known.
+    """Return whether [at, end) is a last frame without the sector of its prefix, so of unknown length.
 
-    The bytes of a length do not count: the first ones are zeros in a whole frame, too.
+    The bytes of the length field do not count: its first ones are zeros in a whole frame, too.
     """
     to_boundary = SECTOR_BYTES - at % SECTOR_BYTES
     reaches = to_boundary if to_boundary >= PREFIX_BYTES else to_boundary + SECTOR_BYTES
@@ -178,7 +180,7 @@ def _lacks_its_prefix(read: Read, at: int, end: int) -> bool:
 
 
 def _holds_a_frame(tail: bytes) -> bool:
-    """Whether a whole frame starts anywhere behind the first byte: then the first is not the last."""
+    """Return whether a whole frame starts anywhere after the first byte: the first is not the last then."""
     for start in range(1, len(tail) - FRAME_EXTRA_BYTES + 1):
         length = frame_length(tail[start : start + PREFIX_BYTES])
         if length is not None:
@@ -189,7 +191,7 @@ def _holds_a_frame(tail: bytes) -> bool:
 
 
 def _zeros(read: Read, start: int, end: int) -> bool:
-    """Whether [start, end) holds nothing but zeros (and at least one of them)."""
+    """Return whether [start, end) is not empty and all zeros."""
     piece_bytes = 64 * 1024
     return start < end and not any(
         any(read(at, min(piece_bytes, end - at))) for at in range(start, end, piece_bytes)

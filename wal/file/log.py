@@ -7,11 +7,11 @@
         changelog/<segment>.seg   one file per segment, written once, never changed
         lock                      empty; its flock is the lock
 
-Three rules carry the guarantees. Only the holder of the lock changes ``decisions.log``, and
-cuts a torn tail before it appends; a trim puts a whole new file in its place. Nothing is acked
-before file and folder are synced (I3). Whoever reads a record syncs the file after reading and
-before giving it out, so nobody acts on a record that a power cut could take back. The bytes
-stand in ``wal/file/format.py``.
+Three rules carry the guarantees. Only the holder of the lock changes ``decisions.log``: it cuts a
+torn tail before it appends, and a trim replaces the whole file. Nothing is acked before the file
+and its folder are synced (I3). A reader syncs the file after it read a record and before it returns
+it, so nobody acts on a record that a power cut could take back. ``wal/file/format.py`` defines the
+bytes.
 """
 
 from __future__ import annotations
@@ -67,22 +67,24 @@ logger = logging.getLogger("tidegate")
 LOCK_TIMEOUT_S = 10.0
 COPY_BYTES = 1024 * 1024
 MTIME_US = 2_000_000
-"""File times may be so much too old: kernels note them by a coarse clock, some file systems by seconds."""
+"""File times may be this much too old: kernels take them from a coarse clock, some file systems
+store whole seconds.
+"""
 POLL_FIRST_S, POLL_MOST_S = 0.001, 0.05
 DAMAGE_LOOKS_MAX = 3
 DROPPED = ".dropped"
 FROM_A_COPY = "put it back from a copy"
 TORN = "%s: cut the last %d bytes, from position %d on: an append that did not finish and was never acked"
-"""A dot never stands in an escaped name, so no namespace's folder is called so."""
+"""``DROPPED`` contains a dot, which no escaped name does: no namespace's folder has that ending."""
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NEVER_MENDS_ITSELF = frozenset({errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS})
-"""Errors of a path that is wrong: trying again would only hide it."""
+"""Errors of a wrong path: a retry would only hide them."""
 
 
 class FileLog(Log):
-    """A log in ``<root>/<escaped namespace>``. Holds no handle between calls.
+    """A log in ``<root>/<escaped namespace>``. Keeps no descriptor open between calls.
 
-    ``lock_timeout_s`` bounds how long an append waits for other appends of this machine.
+    ``lock_timeout_s`` bounds the wait of an append for other appends on this machine.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class FileLog(Log):
         self._named_base = 0
         """The base of the file whose name this instance knows to be durable."""
 
-    # -- making it ---------------------------------------------------------------------------------
+    # -- creation ----------------------------------------------------------------------------------
 
     def create(self) -> None:
         try:
@@ -114,7 +116,7 @@ class FileLog(Log):
             with self._locked(make=True):
                 if not self._decisions.exists():
                     self._put_in_place(base=0)
-                # Also when it was there: whoever made it may have died before this.
+                # Also when it existed: its creator may have died before this.
                 for folder in (self._changelog, self.folder, self.folder.parent):
                     sync_folder(folder)
                 sync_above(self.folder.parent)
@@ -129,12 +131,13 @@ class FileLog(Log):
             raise ConfigError(msg) from error
 
     def _put_in_place(self, base: int, pieces: Iterable[bytes] = ()) -> None:
-        """A new decision log with this base and content, in one step. Needs the lock.
+        """Replace the decision log by one with this base and content, in one step. Requires the lock.
 
-        Made beside and renamed: half a file never stands there, and readers of the old one go on.
+        The new file is written under another name and renamed: readers never see half a file, and
+        readers of the old file continue with it.
         """
         fresh = self._decisions.with_suffix(".new")
-        fresh.unlink(missing_ok=True)  # of one who died here
+        fresh.unlink(missing_ok=True)  # left by a process that died here
         fd = create(fresh, os.O_WRONLY)
         try:
             for piece in chain([decisions_header(base)], pieces):
@@ -149,10 +152,11 @@ class FileLog(Log):
         fresh.rename(self._decisions)
 
     def _sync_name(self, base: int) -> None:
-        """The file that a trim put in place is there after a power cut too.
+        """Make durable the name of the file that a trim put in place.
 
-        Whoever trimmed may have died between rename and sync; then the old file could come back
-        without what was appended since. So each instance syncs the folder before it first acts.
+        The process that trimmed may have died between rename and sync. Then a power cut could bring
+        back the old file, without later appends. So each instance syncs the folder before it first
+        acts.
         """
         if base != self._named_base:
             sync_folder(self.folder)
@@ -172,11 +176,11 @@ class FileLog(Log):
                 self._append(fd, end, frame)
                 self._checked_to = base + end + len(frame)
                 return Appended(base + end, self._checked_to)
-        except OSError as error:  # _append turns its own into what they prove: nothing was written here
+        except OSError as error:  # _append raises what its own errors prove: nothing was written here
             self._unavailable(error)
 
     def _end_of_whole(self, fd: int, base: int) -> int:
-        """Where the next frame goes; a torn tail is cut. Needs the lock."""
+        """Return where the next frame starts, after cutting a torn tail. Requires the lock."""
         size = os.fstat(fd).st_size
         start = max(self._checked_to - base, HEADER_BYTES)
         if start > size:
@@ -194,7 +198,7 @@ class FileLog(Log):
         if end < size:
             logger.warning(TORN, self._decisions, size - end, base + end)
             os.ftruncate(fd, end)
-            os.fsync(fd)  # else a power cut could bring the old bytes back behind the new record
+            os.fsync(fd)  # else a power cut could bring the old bytes back after the new record
         return end
 
     def _append(self, fd: int, end: int, frame: bytes) -> None:
@@ -210,8 +214,9 @@ class FileLog(Log):
         try:
             os.fsync(fd)
         except OSError as error:
-            # After a failed sync the kernel may call these pages clean. Written again they are not, and a
-            # reader that syncs before it acts on the record really brings it to the disk, or learns why not.
+            # After a failed sync the kernel may report these pages as clean. Writing them again makes
+            # them dirty: a reader that syncs before it acts on the record then brings it to the disk,
+            # or learns of the error.
             with contextlib.suppress(OSError):
                 write_all(fd, frame, end)
             msg = f"{self._decisions}: the record was written, but may not last: fsync: {error}"
@@ -253,9 +258,9 @@ class FileLog(Log):
             raise WalUnavailableError(msg)
 
     def _is_damaged(self, fd: int, at: int) -> bool:
-        """Whether damage seen at ``at`` is still there when nobody is writing.
+        """Return whether damage seen at ``at`` is still there while nobody is writing.
 
-        A reader has no lock, so it may have met a torn tail that was being replaced.
+        A reader has no lock, so it may have read a torn tail while it was being replaced.
         """
         try:
             with self._locked():
@@ -270,7 +275,7 @@ class FileLog(Log):
             with self._locked(), self._opened(os.O_RDWR) as (fd, base):
                 at = position - base
                 if at <= HEADER_BYTES:
-                    return  # whoever cut there or further was here before
+                    return  # already cut there or further
                 end = self._end_of_whole(fd, base)
                 if at >= end:
                     self._went_back(base + end, position + 1)
@@ -306,7 +311,7 @@ class FileLog(Log):
             if fd >= 0:
                 self._sync(fd, path)
         except BaseException:
-            if fd >= 0:  # an orphan otherwise: harmless, but why leave it
+            if fd >= 0:  # it would be an orphan, which is harmless; removing it saves space
                 with contextlib.suppress(OSError):
                     path.unlink()
             raise
@@ -389,7 +394,7 @@ class FileLog(Log):
         try:
             for name, status in self._segments():
                 if name not in kept and status.st_mtime_ns // 1000 < before_us - MTIME_US:
-                    with contextlib.suppress(FileNotFoundError):  # another trim was quicker
+                    with contextlib.suppress(FileNotFoundError):  # removed by a concurrent trim
                         (self._changelog / name).unlink()
                         dropped_bytes += status.st_size
         except OSError as error:
@@ -407,7 +412,7 @@ class FileLog(Log):
         return LogSize(decisions_bytes, changelog_bytes)
 
     def _segments(self) -> Iterator[tuple[str, os.stat_result]]:
-        """The segments that are there, in any order; one that vanishes meanwhile is left out."""
+        """Yield the existing segments, in any order. One that vanishes meanwhile is left out."""
         with os.scandir(self._changelog) as found:
             for entry in found:
                 if entry.name.endswith(".seg"):
@@ -417,9 +422,9 @@ class FileLog(Log):
     def drop(self) -> bool:
         aside = self.folder.with_name(self.folder.name + DROPPED)
         try:
-            there = remove_folder(aside)  # what an earlier drop has left
+            there = remove_folder(aside)  # left by an earlier drop
             with contextlib.suppress(FileNotFoundError), self._locked(make=True):
-                # One step, while nobody appends: no name leads to the log any more.
+                # One step, while nobody appends: afterwards no name leads to the log.
                 self.folder.rename(aside)
                 sync_folder(self.folder.parent)
             there = remove_folder(aside) or there
@@ -429,13 +434,13 @@ class FileLog(Log):
         return there
 
     def close(self) -> None:
-        """Nothing to release: every call closes what it opens."""
+        """Release nothing: every call closes what it opens."""
 
     # -- helpers -------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _opened(self, flags: int = os.O_RDONLY) -> Generator[tuple[int, int], None, None]:
-        """The decision log's descriptor and base position."""
+        """Open the decision log: its descriptor and base position."""
         fd = os.open(self._decisions, flags)
         try:
             yield fd, parse_decisions_header(read_at(fd, 0, HEADER_BYTES), str(self._decisions))
@@ -444,19 +449,20 @@ class FileLog(Log):
 
     @contextlib.contextmanager
     def _locked(self, *, make: bool = False) -> Generator[None, None, None]:
-        """Hold the lock. WalUnavailableError: not got in time. OSError: no lock to be had."""
+        """Hold the lock. Raises: WalUnavailableError, not acquired in time; OSError, no lock file."""
         deadline = self._clock.monotonic() + self._lock_timeout_s
         while True:
             fd = open_lock(self._lock, make=make)
             try:
                 self._wait_for_lock(fd, deadline)
-                # The log may have been dropped since, and made anew: its appends go by another file then.
+                # The log may have been dropped and created again meanwhile: its appends use another
+                # lock file then.
                 if not os.path.samestat(os.fstat(fd), self._lock.stat()):
                     continue
                 try:
                     yield
                 finally:
-                    # Closing is not enough: a child forked meanwhile would hold the lock on.
+                    # Closing is not enough: a child that was forked meanwhile would still hold the lock.
                     with contextlib.suppress(OSError):
                         fcntl.flock(fd, fcntl.LOCK_UN)
                 return

@@ -1,4 +1,4 @@
 """The log on Kafka: clients, settings, topics, producer and consumer.
 
-The only files that import Kafka's client.
+No other files import Kafka's client.
 """

@@ -1,8 +1,8 @@
-"""Where a blob lies in a Kafka topic: ``<topic id>:<partition>:<bytes>:<offset>[,<offset>...]``.
+"""Addresses of blobs in a Kafka topic: ``<topic id>:<partition>:<bytes>:<offset>[,<offset>...]``.
 
-A blob is one message, or several when it is longer than a message may be. Other producers may
-write between its pieces, so each has its offset. The topic's id stands in the address, because
-a topic that is deleted and made again counts its offsets from 0 (T20).
+A blob is one message, or several when it is longer than the largest message. Other producers may
+write between its pieces, so each piece has its offset. The address contains the topic's id, because
+a topic that is deleted and created again counts its offsets from 0 (T20).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PIECES_MAX = 10_000
 
 
 class Address(NamedTuple):
-    """A blob's place: its pieces' offsets are in order."""
+    """A blob's location. The offsets of its pieces ascend."""
 
     topic_id: str
     partition: int
@@ -33,7 +33,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, where: str) -> Address:
-    """The address in the text. CorruptError: no Kafka log gives out such an address."""
+    """Parse an address. Raises: CorruptError when no Kafka log returns such an address."""
     match = ADDRESS.fullmatch(text)
     offsets = () if match is None else tuple(map(int, match["offsets"].split(",")))
     if match is None or len(offsets) > PIECES_MAX or list(offsets) != sorted(set(offsets)):
@@ -43,7 +43,7 @@ def parse_address(text: str, where: str) -> Address:
 
 
 def pieces(blob: bytes, length_max: int) -> Iterator[bytes]:
-    """The blob in pieces of at most ``length_max`` bytes; one piece when it is empty or short."""
+    """Split the blob into pieces of at most ``length_max`` bytes; an empty or short blob is one piece."""
     if len(blob) <= length_max:
         yield blob
         return

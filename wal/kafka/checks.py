@@ -1,4 +1,4 @@
-"""What a log's promises rest on in Kafka, and whether its topics are set up so."""
+"""Checks that the log's topics in Kafka have the settings on which its guarantees rest."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ LOUD = "nothing decided is lost, or it is found out (I4, I10)"
 ENVELOPE_BYTES = 1024
 SUMMARY_BYTES = 1024 * 1024
 NEEDED = {"READ": "fail", "WRITE": "fail", "DELETE": "warn"}
-"""What a writer does with the topics, and how bad it is when it may not: DELETE is for trimming."""
+"""The rights a writer needs on the topics, and the result when one is missing. DELETE is for trimming."""
 
 TopicSettings = Mapping[str, Mapping[str, str]]
 
 
 Grant = Callable[[str, str], str]
-"""The command that gives the user a right (as ``kafka-acls`` names it) on a topic."""
+"""``grant(right, topic)`` returns the command that grants a right (as ``kafka-acls`` names it)."""
 
 
 def checks(names: Names, topics: Mapping[str, Topic], settings: TopicSettings, grant: Grant) -> list[Check]:
-    """A line for each thing looked at; a topic that is missing is one, too."""
+    """Return one result per check, including one for each missing topic."""
     found: list[Check] = []
     for name in names:
         topic = topics.get(name)
@@ -46,7 +46,7 @@ def checks(names: Names, topics: Mapping[str, Topic], settings: TopicSettings, g
 
 
 def retention_s(settings: TopicSettings) -> float | None:
-    """The shortest time after which a topic forgets; None when none does."""
+    """Return the shortest retention time of any topic, or None when no topic deletes by age."""
     kept_ms = [int(of["retention.ms"]) for of in settings.values() if _deletes(of)]
     return min((ms / 1000 for ms in kept_ms if ms >= 0), default=None)
 
@@ -132,7 +132,7 @@ def _rights(topic: Topic, grant: Grant) -> Check:
     rights = [name.capitalize() for name in missing]
     commands = ", ".join(grant(right, topic.name) for right in rights)
     lack = f"this user lacks the right {' and '.join(rights)} on the topic; grant it: {commands}"
-    # Whoever may not write decides nothing, whatever is allowed; it would only wait for that.
+    # A writer without the right to write decides nothing, so ``--allow-unsafe`` would not help.
     return Check(
         "rights",
         "fail" if fails else "warn",

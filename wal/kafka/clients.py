@@ -1,8 +1,8 @@
-"""This process's Kafka clients of one log: made when first needed, used by one caller at a time, kept.
+"""This process's Kafka clients of one log: created on first use, lent to one caller at a time, pooled.
 
-A client has threads of its own, which a fork does not copy: a forked child makes its own
-clients and never touches those it inherited. A client that an error came out of is thrown
-away: what it had under way may still reach a broker, but nobody waits for it (append rule 4).
+A client has threads, which a fork does not copy: a forked child creates its own clients and never
+touches those it inherited. A client whose call failed is discarded. Its messages in flight may
+still reach a broker, but no caller waits for them (append rule 4).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.wal.kafka.settings import KafkaSettings
 
 logger = logging.getLogger("tidegate.kafka")
-logger.addHandler(logging.NullHandler())  # else Python prints what nobody listens to on standard error
+logger.addHandler(logging.NullHandler())  # else Python prints records without a handler on standard error
 
 T = TypeVar("T")
 
 REFUSED = frozenset(
     {
-        KafkaError._AUTHENTICATION,  # noqa: SLF001 - librdkafka's names of its own errors start so
+        KafkaError._AUTHENTICATION,  # noqa: SLF001 - librdkafka's names for its own errors start with _
         KafkaError._SSL,  # noqa: SLF001
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError.UNSUPPORTED_SASL_MECHANISM,
@@ -41,11 +41,12 @@ REFUSED = frozenset(
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
-"""The brokers say no, and will again: trying on would only hide it."""
+"""The brokers refuse, and will refuse again: a retry would only hide it."""
 
 UNANSWERED = "handshake failed: Local: "
-"""In librdkafka's words for a SASL handshake that got no answer, with the code of one that was refused: a
-broker went away meanwhile."""
+"""librdkafka's text for a SASL handshake without an answer, because a broker went away. Its error
+code is that of a refused handshake.
+"""
 
 UNTRUSTED = (
     "the brokers' certificate is over its time (`openssl s_client -connect HOST:PORT` tells: renew it there),"
@@ -63,10 +64,10 @@ RIGHTS = {
     "deleting": "Delete",
     "making": "Create",
 }
-"""By how the name of what was asked for begins: the right that a broker wants for it."""
+"""The right that a broker requires, by the first words of the request's description."""
 
 DESTROY_BROKER = getattr(KafkaError, "_DESTROY_BROKER", None)
-"""A connection that ended while it was being made. Older clients, which are admitted, never say so."""
+"""A connection that ended while it was being made. Older supported clients do not report this error."""
 
 TRANSIENT = frozenset(
     {
@@ -93,25 +94,25 @@ TRANSIENT = frozenset(
         KafkaError.NOT_COORDINATOR,
     }
 )
-"""What was asked for may be asked for again: another broker leads, or none yet, or no answer came."""
+"""Errors after which the request may be repeated: another broker leads, or none yet, or no answer arrived."""
 
 END_S = 5.0
-"""How long the end of a consumer is waited for, which the client itself does not bound."""
+"""How long the close of a consumer is awaited; the client itself sets no bound."""
 LAST_ANSWER_S = 1.0
-"""How long the answer behind its last fetch is waited for; where there is none, no more are asked for."""
+"""How long the answer to a consumer's last fetch is awaited. After a time-out no others are awaited."""
 
 _everyone: weakref.WeakSet[Clients] = weakref.WeakSet()
-"""Who may hold clients when this process forks."""
+"""Every instance of this process, for the fork handler."""
 
 
 class _Notes(threading.local):
-    """What the clients told of themselves in this thread's call; another's call does not colour it."""
+    """The last error that the clients reported during this thread's call, separate per thread."""
 
     last: KafkaError | None = None
 
 
 class Clients:
-    """Producers, consumers and an admin client for one log, in whatever process this is."""
+    """Producers, consumers and an admin client for one log, created per process."""
 
     def __init__(self, settings: KafkaSettings, where: str) -> None:
         self.settings, self.where = settings, where
@@ -121,32 +122,32 @@ class Clients:
     def _forget(self) -> None:
         self._idle: dict[str, deque[Any]] = {}
         self._alive: list[Any] = []
-        """Every client that was not ended, lent out or not."""
+        """Every client that was not closed, lent or idle."""
         self._notes = _Notes()
 
     def after_fork(self) -> None:
-        """In the child: what it inherited is not its own.
+        """Abandon the inherited clients, in the child.
 
         Freeing such a client, at the latest when the interpreter ends, would wait for threads that
-        this process does not have. So each gets a reference that is never given back.
+        this process does not have. So each gets a reference that is never released.
         """
         for client in self._alive:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
         self._forget()
 
-    # -- lending them out ---------------------------------------------------------------------------
+    # -- lending ------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def producer(self, topic: str) -> Generator[Any, None, None]:
-        """An idempotent producer that nobody else uses meanwhile."""
+        """Lend an idempotent producer for exclusive use."""
         with self._lent("producer", lambda: self._new_producer(topic), _end_producer) as lent:
             yield lent
 
     @contextlib.contextmanager
     def consumer(self, topic: str) -> Generator[Any, None, None]:
-        """A consumer without any assignment that nobody else uses meanwhile.
+        """Lend a consumer without any assignment for exclusive use.
 
-        One that is used for another topic than before waits up to 1 s for that one's metadata.
+        A consumer that served another topic before waits up to 1 s for the new topic's metadata.
         """
         with self._lent(
             f"consumer of {topic}", lambda: self._new_consumer(topic), _end_consumer, _unassign
@@ -155,7 +156,7 @@ class Clients:
 
     @contextlib.contextmanager
     def admin(self) -> Generator[Any, None, None]:
-        """An admin client that nobody else uses meanwhile."""
+        """Lend an admin client for exclusive use."""
         with self._lent("admin", self._new_admin, lambda _: None) as lent:
             yield lent
 
@@ -177,12 +178,12 @@ class Clients:
         try:
             yield client
             failed = False
-        except GeneratorExit:  # the caller has all it wants
+        except GeneratorExit:  # the caller stops early; the client is fine
             failed = False
             raise
         finally:
             if alive is not self._alive:
-                pass  # lent out before a fork, and this is the child: not its own
+                pass  # lent before a fork, and this is the child: not its own
             elif failed:
                 end(client)
                 alive.remove(client)
@@ -191,10 +192,10 @@ class Clients:
                 idle.append(client)
 
     def _rested(self, idle: deque[T], end: Callable[[T], None]) -> T | None:
-        """An idle client, if there is one, that was not refused while it lay idle.
+        """Return an idle client, if there is one, that was not refused while it was idle.
 
-        It tells of such a refusal only when it is used again, when that may be long over: a time-out of that
-        call would be taken for a refusal. A new client tells how it is now.
+        A client reports such a refusal only on its next use, when it may be over. A time-out of
+        that call would be taken for a refusal. A new client reports its current state.
         """
         while True:
             try:
@@ -202,7 +203,7 @@ class Clients:
             except IndexError:
                 return None
             self._notes.last = None
-            with contextlib.suppress(KafkaException):  # it gave itself up
+            with contextlib.suppress(KafkaException):  # the client gave up
                 client.poll(0)  # type: ignore[attr-defined]
                 if not self._is_refused(self._notes.last):
                     return client
@@ -210,7 +211,7 @@ class Clients:
             self._alive.remove(client)
 
     def close(self) -> None:
-        """End the clients that are idle. May be repeated; later calls make new ones."""
+        """Close the idle clients. Repeatable: later calls create new ones."""
         ends: dict[str, Callable[[Any], None]] = {
             "producer": _end_producer,
             "consumer": _end_consumer,
@@ -223,7 +224,7 @@ class Clients:
                     ends[kind.partition(" ")[0]](client)
                     self._alive.remove(client)
 
-    # -- making them --------------------------------------------------------------------------------
+    # -- creation -----------------------------------------------------------------------------------
 
     def _new_producer(self, topic: str) -> Any:
         producer = self._made(Producer, self.settings.for_producer())
@@ -258,7 +259,7 @@ class Clients:
         return error is not None and error.code() in REFUSED and UNANSWERED not in error.str()
 
     def _note(self, error: KafkaError) -> None:
-        if not self._is_refused(self._notes.last):  # what comes after a refusal only follows from it
+        if not self._is_refused(self._notes.last):  # errors after a refusal are its consequences
             self._notes.last = error
 
     def ask(
@@ -268,11 +269,11 @@ class Clients:
         call: Callable[[Any], T],
         also: frozenset[int] = frozenset(),
     ) -> T:
-        """A client's answer; what is only for the moment, or ``also``, is tried again until the time-out.
+        """Return a client's answer; retry errors in ``TRANSIENT`` or ``also`` until the time-out.
 
-        The call must be one that may be repeated. Each try has a client of ``lend``: one that failed
-        is thrown away, since it may stick to a broker that is gone. A KafkaException becomes what
-        it proves: see ``unavailable``.
+        The call must be repeatable. Each try uses a client of ``lend``: one that failed is
+        discarded, since it may stay connected to a broker that is gone. A KafkaException becomes
+        the error that it proves: see ``unavailable``.
         """
         self._notes.last = None
 
@@ -282,7 +283,7 @@ class Clients:
                     return call(client)
                 except KafkaException:
                     with contextlib.suppress(KafkaException):
-                        client.poll(0)  # else it would not tell that it is refused, only that no answer came
+                        client.poll(0)  # else it reports a missing answer instead of the refusal
                     raise
 
         def again(error: BaseException) -> bool:
@@ -297,15 +298,15 @@ class Clients:
                 reraise=True,
             )(once)
         except KafkaException as error:
-            # Its frames hold the client that was thrown away, whose threads would live on with the error.
+            # Its traceback's frames hold the discarded client, whose threads would live as long as the error.
             self.unavailable(what, error.args[0], error.with_traceback(None))
-        except (TimeoutError, concurrent.futures.TimeoutError) as error:  # one and the same from 3.11 on
+        except (TimeoutError, concurrent.futures.TimeoutError) as error:  # the same class from 3.11 on
             self.unavailable(what, cause=error)
 
     def unavailable(
         self, what: str, error: KafkaError | None = None, cause: BaseException | None = None
     ) -> NoReturn:
-        """ConfigError when the brokers refuse this user, else WalUnavailableError."""
+        """Raise ConfigError when the brokers refuse this user, else WalUnavailableError."""
         noted, self._notes.last = self._notes.last, None
         shown = [one for one in (error, noted) if one is not None]
         said = self.settings.hide("; ".join(dict.fromkeys(one.str() for one in shown)))
@@ -321,7 +322,7 @@ class Clients:
             )
             raise ConfigError(msg) from cause
         if any(one.code() == KafkaError.INVALID_RECORD for one in shown):
-            # Nothing was appended by this try. Others may still be under way, so it proves no more than that.
+            # This try appended nothing. Other tries may still be in flight, so it proves no more than that.
             hint = "a topic whose cleanup.policy is compact takes no record without a key: set delete"
             raise WalUnavailableError(
                 f"{self.where}: {what}: {said}: {hint}, see `tidegate doctor`"
@@ -336,7 +337,7 @@ class Clients:
         raise WalUnavailableError(msg) from cause
 
     def _lacks(self, what: str) -> str:
-        """Which right the user lacks, and what grants it."""
+        """Name the right that the user lacks, and the command that grants it."""
         right = next((right for begin, right in RIGHTS.items() if what.startswith(begin)), None)
         prefix = f"{self.settings.topic_prefix}."
         topic = next((word.rstrip(",") for word in what.split() if word.startswith(prefix)), None)
@@ -356,7 +357,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _end_producer(producer: Any) -> None:
-    # Without this, freeing it would wait for what nobody waits for any more.
+    # Without this, freeing it would wait for messages whose result nobody awaits any more.
     with contextlib.suppress(KafkaException):
         producer.purge(in_queue=True, in_flight=True, blocking=False)
         producer.poll(0)
@@ -367,7 +368,7 @@ def _unassign(consumer: Any) -> None:
 
 
 def _end_consumer(consumer: Any) -> None:
-    """End it, waiting at most END_S: one that cannot end stays behind, with its threads, and is named."""
+    """Close a consumer within END_S. One that does not close keeps its threads, and is logged."""
 
     def end() -> None:
         with contextlib.suppress(KafkaException, RuntimeError):
@@ -378,7 +379,7 @@ def _end_consumer(consumer: Any) -> None:
     ending = threading.Thread(target=end, name="tidegate-kafka-end", daemon=True)
     try:
         ending.start()
-    except RuntimeError:  # the interpreter ends, and takes its threads along
+    except RuntimeError:  # the interpreter is ending, and its threads with it
         return
     ending.join(END_S)
     if ending.is_alive():
@@ -388,11 +389,11 @@ def _end_consumer(consumer: Any) -> None:
 
 
 def _end_fetching(consumer: Any) -> None:
-    """No answer to a fetch is on its way on return, if the brokers answer.
+    """Return once no answer to a fetch is pending, provided that the brokers answer.
 
-    One that comes while the client ends, and says that an offset is out of range (as the next does behind
-    a damaged message), makes the client wait for itself for ever (librdkafka issue 4514). A broker answers
-    in order: what is asked for last is answered last.
+    An answer that arrives while the client closes and reports an offset out of range makes the
+    client wait for itself permanently (librdkafka issue 4514). The fetch after a damaged message
+    gets such an answer. A broker answers in order: the answer to the last request is the last one.
     """
     fetched = consumer.assignment()
     consumer.unassign()

@@ -1,4 +1,4 @@
-"""Reading messages of a topic by partition and offset, with a consumer that is assigned by hand."""
+"""Reads of a topic's messages by partition and offset, with a manually assigned consumer."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tidegate.errors import CorruptError, WalGapError
 from tidegate.wal.kafka.clients import TRANSIENT, Clients
 
 AT_ONCE = 4
-"""Few, since it waits for as many; their memory, still in the cache, serves for the next."""
+"""Few, since the client waits until it has this number. Their memory, still in the cache, is reused."""
 RECORDS_AT_ONCE = 500
 SKIP_MAX = 16
-"""Up to so many messages that nobody asked for are read and dropped; beyond that it seeks."""
+"""The most unwanted messages that are read and dropped in a row; over a longer gap the consumer seeks."""
 POLL_S = 0.5
 NOT_YET = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART})
-"""What a broker says of a topic that another one knows already."""
+"""The error of a broker that has not heard yet of a topic that another broker knows."""
 LOST = ": it was trimmed, or lost; put the topic back from a copy, or use a new namespace"
 GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
 
 
 class Message(NamedTuple):
-    """One message read back."""
+    """One message as it was read."""
 
     partition: int
     offset: int
@@ -33,17 +33,18 @@ class Message(NamedTuple):
 
 
 def read_offsets(clients: Clients, topic: str, wanted: Mapping[int, Sequence[int]]) -> Iterator[Message]:
-    """Every wanted message, each once; ``wanted`` are ascending offsets by partition.
+    """Yield every wanted message once. ``wanted`` maps partitions to ascending offsets.
 
-    In order within a partition, partitions mixed. WalGapError: one is not there (any more).
-    CorruptError: the broker's checksum does not fit. WalUnavailableError: none came in time.
+    Messages of a partition are in order, partitions are mixed. Raises: WalGapError, one is not
+    there (any more); CorruptError, the broker's checksum does not fit; WalUnavailableError, none in
+    time.
     """
     left = {partition: deque(offsets) for partition, offsets in wanted.items() if offsets}
     if not left:
         return
     with clients.consumer(topic) as consumer:
         _assign(clients, consumer, topic, {partition: offsets[0] for partition, offsets in left.items()})
-        # Not more than will surely come: it waits for as many, or for the whole time.
+        # Not more than will surely arrive: the client waits for the full number, or for the whole time.
         for message in _polled(
             clients,
             consumer,
@@ -55,13 +56,13 @@ def read_offsets(clients: Clients, topic: str, wanted: Mapping[int, Sequence[int
             waiting = left.get(partition)
             if waiting is None or offset < waiting[0]:
                 if waiting is not None and message.error() is not None:
-                    # Nothing before what is waited for is needed: on from there.
+                    # Nothing before the wanted offset is needed: resume there.
                     _seek(clients, consumer, topic, partition, left)
                 continue
             at_end = message.error() is not None
             met = at_end and offset <= waiting[0]
             if met and waiting[0] < ends(clients, topic, partition)[1]:
-                continue  # a new leader does not give out yet what it has: the end is what it is asked for
+                continue  # a new leader does not return yet what it has: ask it for the end
             if at_end or offset > waiting[0]:
                 where = f"{clients.where}: {topic}, partition {partition}"
                 msg = f"{where} has nothing at offset {waiting[0]}{LOST}"
@@ -77,9 +78,9 @@ def read_offsets(clients: Clients, topic: str, wanted: Mapping[int, Sequence[int
 
 
 def read_range(clients: Clients, topic: str, partition: int, start: int, end: int) -> list[Message]:
-    """Every message from ``start`` up to ``end`` that there is: offsets may have gaps (T19).
+    """Return every message from ``start`` up to ``end`` that exists: offsets may have gaps (T19).
 
-    Errors as ``read_offsets``; WalGapError: they were trimmed meanwhile.
+    Raises: as ``read_offsets``; WalGapError also when messages were trimmed meanwhile.
     """
     found: list[Message] = []
     if start >= end:
@@ -101,7 +102,7 @@ def read_range(clients: Clients, topic: str, partition: int, start: int, end: in
 
 
 def ends(clients: Clients, topic: str, partition: int) -> tuple[int, int]:
-    """The first offset that is kept, and the one after the last that is acknowledged.
+    """Return the first offset that is kept, and the one after the last acknowledged.
 
     A new leader answers only once it knows how far the old one had got (KIP-207).
     """
@@ -132,10 +133,10 @@ def _assign(clients: Clients, consumer: Any, topic: str, starts: Mapping[int, in
 def _seek(
     clients: Clients, consumer: Any, topic: str, partition: int, left: Mapping[int, Sequence[int]]
 ) -> None:
-    """Go on at the next offset that is wanted; what comes twice by it is dropped."""
+    """Resume at the next wanted offset. Messages that arrive twice because of it are dropped."""
     try:
         consumer.seek(TopicPartition(topic, partition, left[partition][0]))
-    except KafkaException:  # a partition that met an error cannot always be moved
+    except KafkaException:  # a partition that had an error cannot always seek
         _assign(clients, consumer, topic, {one: offsets[0] for one, offsets in left.items()})
 
 
@@ -146,24 +147,24 @@ def _polled(
     count: Callable[[], int],
     awaited: Callable[[int], int | None],
 ) -> Iterator[Any]:
-    """Messages and ends of partitions, as they come; no error but these. Ends when the count is 0.
+    """Yield messages and ends of partitions as they arrive, without errors, until the count is 0.
 
-    ``awaited``: the next offset that is wanted of a partition. An offset that is out of range and is
-    not this one was of an earlier read with this consumer: its client does not take it back.
+    ``awaited(partition)`` is the next wanted offset. An error for another offset out of range
+    belongs to an earlier read with this consumer: its client does not withdraw it.
     """
     silent_since = time.monotonic()
     while (at_once := count()) > 0:
-        # The list is not kept: its memory serves for the next messages.
+        # The list is not kept: its memory is reused for the next messages.
         for message in _consumed(clients, consumer, topic, at_once):
             told = message.error()
             if told is not None and told.code() in (*TRANSIENT, KafkaError.GROUP_AUTHORIZATION_FAILED):
-                continue  # the client goes on by itself, and no group is used
+                continue  # the client retries by itself, and no group is used
             if told is not None and told.code() in GONE:
                 at = awaited(message.partition()) if message.topic() == topic else None
                 if at is None or message.offset() > at:
                     continue
                 if message.offset() < at:
-                    yield message  # only what is skipped on the way is gone
+                    yield message  # only skipped messages are gone
                     continue
             if told is not None and told.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
                 _refuse(clients, topic, message, told)

@@ -5,10 +5,11 @@
     <prefix>.<namespace, escaped>.decisions    one partition; a position is an offset
     <prefix>.<namespace, escaped>.changelog    blobs; an address names topic id, partition and offsets
 
-What carries the guarantees: an ack comes after every delivery report (I3); a report without an
-offset proves nothing, so it is OutcomeUnknownError; after every write the topic's id is compared,
-for a topic that was deleted and made again is another log (T20). No Kafka transactions (T23).
-The brokers' high watermark is the end: a record below it is on every in-sync replica.
+Four rules carry the guarantees. An ack follows after every delivery report (I3). A report without
+an offset proves nothing, so it is an OutcomeUnknownError. After every write the topic's id is
+compared, since a topic that was deleted and created again is another log (T20). The end of the log
+is the brokers' high watermark: a record below it is on every in-sync replica. No Kafka transactions
+are used (T23).
 """
 
 from __future__ import annotations
@@ -41,16 +42,17 @@ from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
 
 SEGMENT = re.compile(r"[a-z0-9-]{1,200}")
 ENVELOPE_BYTES = 1024
-"""What a record batch adds to a message at most: its header, the record's, and the key."""
+"""The most bytes that a record batch adds to a message: its header, the record's, and the key."""
 SAMPLES = 16
 RESTORE = "restore the log's topics, then restart the query"
 LOOKED_S = 5.0
-"""A look at the topics serves so long for what is only asked before blobs are staged: that nobody writes into
-a log that was removed. Which topic took them is asked anew behind every write."""
+"""How long a description of the topics is reused for the check before blobs are staged, that the
+log was not removed. The id of the topic that took them is checked again after every write.
+"""
 
 
 class KafkaLog(Log):
-    """A log in two topics of a Kafka cluster. Connects when it is first used."""
+    """A log in two topics of a Kafka cluster. Connects on first use."""
 
     def __init__(self, settings: KafkaSettings, namespace: str, *, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
@@ -60,15 +62,15 @@ class KafkaLog(Log):
         self._topics = Topics(self._clients, namespace)
         self._decisions, self._changelog = self._topics.names
         self._told: tuple[int, float] | None = None
-        """The brokers' clock at an append, and this process's monotonic clock then."""
+        """The brokers' clock at an append, and this process's monotonic clock at the same moment."""
         self._known: dict[str, str] = {}
-        """The ids of the topics that this instance works on, by name: another one is another log (T20)."""
+        """The ids of the topics that this instance works on, by name: another id is another log (T20)."""
         self._remade: set[str] = set()
-        """Topics that were seen to be others since; this instance writes to them no more."""
+        """Topics whose id was seen to differ. This instance does not write to them any more."""
         self._seen: dict[str, tuple[Topic, float]] = {}
-        """The topics as they were when they were looked at last, and when that was."""
+        """The last description of each topic, and its time."""
 
-    # -- making it ----------------------------------------------------------------------------------
+    # -- creation -----------------------------------------------------------------------------------
 
     def create(self) -> None:
         self._topics.create()
@@ -147,19 +149,19 @@ class KafkaLog(Log):
                 msg = f"{self.where}: {kept}, not {position}: {why}"
                 raise WalGapError(msg)
             try:
-                # All at once, so that no trim meanwhile can tear what the caller iterates.
+                # All at once, so that a concurrent trim cannot tear what the caller iterates.
                 found = read_range(self._clients, self._decisions, 0, position or first, end)
             except WalGapError:
                 if position or self._ends(self._decisions, 0)[0] <= first:
                     raise
-                continue  # trimmed since the ends were asked for: the log starts later now
+                continue  # trimmed since the ends were read: the log starts later now
             return (Entry(message.offset, message.offset + 1, message.content) for message in found)
 
     def trim_decisions(self, position: int) -> None:
         self._there(self._decisions)
         first, end = self._ends(self._decisions, 0)
         if position <= first:
-            return  # whoever cut there or further was here before
+            return  # already cut there or further
         if position >= end:
             msg = f"{self.where}: {self._decisions} ends at {end}, before the record at {position}"
             raise WalGapError(msg)
@@ -182,7 +184,7 @@ class KafkaLog(Log):
         if (first := next(waiting, None)) is None:
             return []
         topic = self._lately_there(self._changelog, self._decisions)
-        # One partition for a segment: what one task wrote is read back in one run.
+        # One partition per segment: what one task wrote is read back in one run.
         partition = zlib.crc32(segment.encode()) % topic.partitions
         counts: list[tuple[int, int]] = []
         with self._clients.producer(self._changelog) as producer:
@@ -242,7 +244,7 @@ class KafkaLog(Log):
             if place.topic_id == topic.topic_id:
                 kept = keep_from.get(place.partition, place.offsets[0])
                 keep_from[place.partition] = min(kept, place.offsets[0])
-        # The ends first: what comes after they were asked for is younger than what the times say.
+        # Ends before times: messages after the ends are younger than any that the times cover.
         stored = {partition: self._ends(self._changelog, partition) for partition in range(topic.partitions)}
         young = self._first_since(before_us, topic.partitions)
         cuts = {}
@@ -256,7 +258,7 @@ class KafkaLog(Log):
         return Trimmed(dropped)
 
     def _first_since(self, since_us: int, partitions: int) -> dict[int, int]:
-        """By partition, the first offset that was appended at or after this time, by the brokers' clocks."""
+        """Return, by partition, the first offset appended at or after this time, by the brokers' clocks."""
         since_ms = since_us // 1000
         asked = [TopicPartition(self._changelog, partition, since_ms) for partition in range(partitions)]
 
@@ -272,7 +274,7 @@ class KafkaLog(Log):
         )
         return {one.partition: one.offset for one in found if one.offset >= 0}
 
-    # -- how much it is -----------------------------------------------------------------------------
+    # -- size ---------------------------------------------------------------------------------------
 
     def size(self) -> LogSize:
         found = self._topics.look(*self._topics.names)
@@ -284,9 +286,9 @@ class KafkaLog(Log):
         return LogSize(totals[self._decisions], totals[self._changelog])
 
     def _bytes_between(self, partition: int, start: int, end: int, name: str | None = None) -> int:
-        """About how many bytes: exactly for a few messages, by evenly spaced samples for more.
+        """Estimate the bytes: exact for a few messages, from evenly spaced samples for more.
 
-        The brokers know, but no request of the client's library asks them.
+        The brokers know the size, but the client's library has no request for it.
         """
         name = name or self._changelog
         count = end - start
@@ -294,14 +296,17 @@ class KafkaLog(Log):
         offsets = sorted({start + int(nth * step) for nth in range(min(count, SAMPLES))})
         try:
             sizes = [len(one.content) for one in read_offsets(self._clients, name, {partition: offsets})]
-        except WalGapError:  # a hole, or trimmed meanwhile
+        except WalGapError:  # a gap, or trimmed meanwhile
             return 0
         return round(sum(sizes) * count / len(sizes)) if sizes else 0
 
     # -- helpers ------------------------------------------------------------------------------------
 
     def _there(self, name: str, *more: str) -> Topic:
-        """The topic, remembered. WalUnavailableError: it or one of ``more`` is missing."""
+        """Return the topic and record its id.
+
+        Raises: WalUnavailableError, it or one of ``more`` is missing.
+        """
         found = self._topics.look(name, *more)
         for wanted in (name, *more):
             if wanted not in found:
@@ -312,7 +317,9 @@ class KafkaLog(Log):
         return found[name]
 
     def _lately_there(self, name: str, *more: str) -> Topic:
-        """As ``_there``, but for a while what was seen last will do. Whoever writes by it looks behind it."""
+        """As ``_there``, but accept a recent description. A caller that writes on it checks the id
+        afterwards.
+        """
         self._refuse_remade(name)
         since = self._clock.monotonic() - LOOKED_S
         seen = [self._seen.get(wanted) for wanted in (name, *more)]
@@ -330,7 +337,9 @@ class KafkaLog(Log):
         )
 
     def _refuse_if_gone(self, name: str, error: Exception) -> None:
-        """WalUnavailableError: there is no such topic (any more), so nothing was written to this log."""
+        """Raise WalUnavailableError when the topic does not exist (any more): nothing was written
+        to this log.
+        """
         try:
             found = self._topics.look(name)
         except (WalUnavailableError, ConfigError):
@@ -339,7 +348,7 @@ class KafkaLog(Log):
             raise self._missing(name) from error
 
     def _same(self, name: str, topic_id: str, topic: Topic | None = None) -> None:
-        """WalGapError: the topic is not there, or another one than when it had this id."""
+        """Raise WalGapError when the topic does not exist, or has another id."""
         now = topic or self._topics.look(name).get(name)
         if now is None:
             self._seen.clear()
@@ -351,7 +360,7 @@ class KafkaLog(Log):
         self._note(now)
 
     def _refuse_remade(self, name: str) -> None:
-        """WalGapError: the topic was seen to be another one. A new instance may take it for the log."""
+        """Raise WalGapError for a topic seen with another id. A new instance may accept it as the log."""
         if name in self._remade:
             msg = f"{self.where}: topic {name} was deleted and made again while it was in use; {RESTORE}"
             raise WalGapError(msg)

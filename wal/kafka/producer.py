@@ -1,4 +1,4 @@
-"""Messages on their way: sent, and acknowledged one by one by the brokers."""
+"""Messages in flight: sent, and acknowledged one by one by the brokers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ UNSET = -1
 
 
 class DeliveryReports:
-    """The delivery reports of one caller's messages to one partition, in the order they were sent.
+    """The delivery reports of one caller's messages to one partition, in the order of sending.
 
-    The producer must be the caller's alone. Its queue is bounded: ``send`` waits for room.
+    The producer must be the caller's alone. Its queue is bounded: ``send`` waits for capacity.
     """
 
     def __init__(
@@ -28,11 +28,13 @@ class DeliveryReports:
         self._offsets: list[int] = []
         self._missing = 0
         self.appended_at_us: int | None = None
-        """When the brokers took the last message, by their clock; None where they do not say."""
+        """When the brokers took the last message, by their clock; None when they do not report it."""
         self._error: KafkaError | None = None
 
     def send(self, content: bytes) -> None:
-        """Hand one message over. WalUnavailableError: an earlier one failed, or no room in time."""
+        """Enqueue one message. Raises: WalUnavailableError, an earlier one failed, or the queue
+        stayed full.
+        """
         nth = len(self._offsets)
         self._offsets.append(UNSET)
 
@@ -60,18 +62,19 @@ class DeliveryReports:
                     self._clients.unavailable(f"writing to {self._topic}")
                 self._poll(POLL_S)
             except KafkaException as error:
-                self._poll(0)  # a client that gave up says why here, and only that it did there
+                self._poll(0)  # a client that gave up reports the reason here only
                 self._clients.unavailable(f"writing to {self._topic}", error.args[0])
             else:
                 self._poll(0)
                 return
 
     def all_in(self) -> list[int]:
-        """The offset of every message, once all are acknowledged.
+        """Wait for all acknowledgements and return the offset of every message.
 
-        WalUnavailableError: one was not; nothing is proven about any of them.
+        Raises: WalUnavailableError when one was not acknowledged; it proves nothing about any of
+        them.
         """
-        # The client reports every message within its own time-out; the rest is for a client that hangs.
+        # The client reports every message within its own time-out; the margin is for a client that hangs.
         until = time.monotonic() + self._clients.settings.timeout_s + 5
         while self._missing and self._error is None and time.monotonic() < until:
             self._poll(POLL_S)
@@ -87,7 +90,7 @@ class DeliveryReports:
         try:
             self._producer.poll(wait_s)
         except KafkaException as error:
-            # The client itself gave up: who may write nothing gets no producer id.
+            # The client itself gave up: a user without the right to write gets no producer id.
             self._clients.unavailable(f"writing to {self._topic}", error.args[0], error)
 
     def _refuse_error(self) -> None:

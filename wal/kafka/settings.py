@@ -1,7 +1,7 @@
-"""From a ``kafka://`` URL and options to what the clients are given. Nothing here connects.
+"""Client settings from a ``kafka://`` URL and options. Nothing here connects.
 
-Options without a dot are ours; all others are librdkafka's, under its own names, passed on as
-they are. What the log's promises rest on cannot be changed.
+Options without a dot are tidegate's. All others are librdkafka's, under its own names, and are
+passed on unchanged. Options on which the log's guarantees rest cannot be set.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tidegate.errors import ConfigError
 TIMEOUT_S = 30.0
 REQUEST_S = 3.0
 MARGIN_S = 5.0
-"""A client answers within its own time-out; so much more is for one that hangs."""
+"""A client answers within its own time-out; this margin is for one that hangs."""
 PARTITIONS = 8
 PIECE_BYTES_MAX = 950_000
-"""A message holds at most so much of a blob: brokers take 1 MiB with its envelope by default."""
+"""The most bytes of a blob in one message: by default brokers take 1 MiB with its envelope."""
 CHANGELOG = ".changelog"
-"""How the name of the topic ends that is read in large pieces, by readers which do something with each."""
+"""The suffix of the topic that is read in large pieces, by readers that process each."""
 AT_END_MS = 5
 RECORD_BYTES_MAX = 8 * 1024 * 1024
-"""How long a record of the decision log may be: a Summary of 1,000 versions takes some 400 KB."""
+"""The most bytes of a record of the decision log: a Summary of 1,000 versions takes some 400 KB."""
 
 OURS = ("topic_prefix", "partitions", "replication_factor", "min_insync_replicas", "timeout_s")
 UNDOTTED = ("debug", "log_level", "retries")
@@ -63,11 +63,12 @@ BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:\d{1,5})?")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """What one log needs to know. ``repr`` shows no password (T48).
+    """The settings of one log. ``repr`` shows no password (T48).
 
-    ``timeout_s`` bounds every call: how long nothing may come from the brokers.
-    ``replication_factor`` None: one replica per broker, at most 3; ``min_insync_replicas`` None:
-    2, or 1 where there is one replica only. All three count when the topics are made.
+    ``timeout_s`` bounds every call: the longest time without anything from the brokers.
+    ``replication_factor`` None: one replica per broker, at most 3. ``min_insync_replicas`` None: 2,
+    or 1 where there is only one replica. These two and ``partitions`` apply when topics are
+    created.
     """
 
     brokers: str
@@ -80,25 +81,25 @@ class KafkaSettings:
 
     @property
     def request_s(self) -> float:
-        """How long one request may take before it is sent again, or the refusal behind it is noticed."""
+        """The time after which a request is sent again, or the refusal that caused its silence is noticed."""
         return min(self.timeout_s, REQUEST_S)
 
     def grant(self, right: str, topic: str) -> str:
-        """The command that gives this user a right on a topic."""
+        """Return the command that grants this user a right on a topic."""
         principal = f"User:{self.client.get('sasl.username') or '<this user>'}"
         return f"`kafka-acls --add --allow-principal {principal} --operation {right} --topic {topic}`"
 
-    # -- what each kind of client is given ------------------------------------------------------------
+    # -- configurations by kind of client -------------------------------------------------------------
 
     def for_admin(self) -> dict[str, Any]:
-        """The configuration of an admin client."""
+        """Return the configuration of an admin client."""
         return self._all(without=(FOR_PRODUCERS, FOR_CONSUMERS))
 
     def for_producer(self) -> dict[str, Any]:
-        """The configuration of a producer: idempotent, acked by all, bounded in time and memory."""
+        """Return the configuration of a producer: idempotent, acked by all, bounded in time and memory."""
         timeout_ms = int(self.timeout_s * 1000)
         defaults = {
-            "linger.ms": 0,  # what is waited for must not wait
+            "linger.ms": 0,  # a caller waits for each message
             "queue.buffering.max.kbytes": 32 * 1024,
             # A lost reply must be noticed, and the request sent again, well before the deadline.
             "request.timeout.ms": max(timeout_ms // 3, 1000),
@@ -115,19 +116,21 @@ class KafkaSettings:
         return defaults | self._all(without=(FOR_CONSUMERS,)) | fixed
 
     def for_consumer(self, topic: str = "") -> dict[str, Any]:
-        """The configuration of a consumer by assignment: it reads what it is told, and notices ends."""
+        """Return the configuration of a manually assigned consumer, which reports ends of partitions."""
         defaults = {
-            # An answer at once, also at the end: what is asked for is there, or the partition ends. But who
-            # works on change-log has long fetched the rest, and asks on: at once, it would take a core.
+            # An answer at once, also at the end: either the message is there, or the partition ends.
+            # But a reader that processes the change-log has prefetched the rest and keeps polling:
+            # without a wait that takes a whole core.
             "fetch.wait.max.ms": AT_END_MS if topic.endswith(CHANGELOG) else 0,
-            # A full queue is looked at again after so long; by default a reader that does something with
-            # each frame empties it at once, and then waits for the rest of a second.
+            # How soon a full queue is checked again. With the client's default of one second, a reader
+            # that processes each frame empties the queue at once, and then waits for the rest of that
+            # second.
             "fetch.queue.backoff.ms": 5,
             "fetch.message.max.bytes": 4 * 1024 * 1024,
             "queued.max.messages.kbytes": 16 * 1024,
         }
         fixed = {
-            "group.id": "tidegate",  # the client wants one; nothing is committed
+            "group.id": "tidegate",  # the client requires one; nothing is committed
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
@@ -155,14 +158,14 @@ class KafkaSettings:
         return common | given | {"bootstrap.servers": self.brokers}
 
     def hide(self, text: str) -> str:
-        """The text without any secret of the client's options."""
+        """Return the text without any secret of the client's options."""
         return hide(text, [str(value) for name, value in self.client.items() if SECRET.search(name)])
 
 
 def settings_of(url: str, options: Mapping[str, Any]) -> KafkaSettings:
-    """The settings in a URL ``kafka://broker1:9092,broker2:9092`` and options.
+    """Return the settings in a URL ``kafka://broker1:9092,broker2:9092`` and options.
 
-    ConfigError: the URL or an option does not fit; the message shows no secret.
+    Raises: ConfigError when the URL or an option does not fit; the message shows no secret.
     """
     brokers = url.removeprefix("kafka://").removesuffix("/")
     if not brokers or not all(BROKER.fullmatch(broker) for broker in brokers.split(",")):
@@ -210,7 +213,7 @@ def _check(ours: Mapping[str, Any], client: Mapping[str, Any]) -> None:
 
 
 def _check_sasl(client: Mapping[str, Any]) -> None:
-    """What librdkafka would not say, or say in words of its own build."""
+    """Refuse SASL options for which librdkafka's own message would be missing or unclear."""
     protocol = str(client.get("security.protocol", "plaintext"))
     logs_in = protocol.lower().startswith("sasl")
     if not logs_in and any(name.startswith("sasl.") for name in client):

@@ -1,4 +1,4 @@
-"""The two topics of a log: made, looked at, removed."""
+"""The two topics of a log: creation, description, removal."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tidegate.wal.kafka.settings import CHANGELOG, MARGIN_S, RECORD_BYTES_MAX, K
 REPLICAS_MOST = 3
 DECISIONS_SEGMENT_BYTES = 16 * 1024 * 1024
 CHANGELOG_SEGMENT_BYTES = 128 * 1024 * 1024
-"""Records that were trimmed take disk until their whole segment is."""
+"""Trimmed records take disk until their whole segment is trimmed."""
 MESSAGE_BYTES = 1_048_588
 CONFIRM_AFTER_S = 0.2
 FEW_BROKERS = frozenset({KafkaError.INVALID_REPLICATION_FACTOR})
-"""Also what the brokers say while one of them is away."""
+"""Brokers also return this while one of them is away."""
 REFUSED_TOPICS = frozenset(
     {
         KafkaError.INVALID_CONFIG,
@@ -32,14 +32,15 @@ REFUSED_TOPICS = frozenset(
         KafkaError._INVALID_ARG,  # noqa: SLF001
     }
 )
-"""The brokers will not take such topics later either."""
+"""Errors for topics that the brokers will not accept later either."""
 NOT_THERE = KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 class Topic(NamedTuple):
-    """A topic as it is: ``replicas`` and ``in_sync`` of its weakest partition.
+    """A topic's description: ``replicas`` and ``in_sync`` are those of its weakest partition.
 
-    ``may``: what this user may do with it; empty when it was not asked for, or the brokers do not say.
+    ``may``: the rights of this user on it; empty when not requested, or not reported by the
+    brokers.
     """
 
     name: str
@@ -51,14 +52,14 @@ class Topic(NamedTuple):
 
 
 class Names(NamedTuple):
-    """The names of a log's topics. Kafka takes 249 characters, and no ``a.b`` beside ``a_b``."""
+    """The names of a log's topics. Kafka takes 249 characters, and not both ``a.b`` and ``a_b``."""
 
     decisions: str
     changelog: str
 
 
 class Topics:
-    """The topics of one log; every method asks the brokers."""
+    """The topics of one log. Every method sends requests to the brokers."""
 
     def __init__(self, clients: Clients, namespace: str) -> None:
         self._clients = clients
@@ -67,12 +68,14 @@ class Topics:
         stem = f"{self._settings.topic_prefix}.{escape(check_name('namespace', namespace))}"
         self.names = Names(f"{stem}.decisions", stem + CHANGELOG)
 
-    # -- looking ------------------------------------------------------------------------------------
+    # -- description --------------------------------------------------------------------------------
 
     def look(self, *names: str, rights: bool = False) -> dict[str, Topic]:
-        """Those of these topics that are there; with ``rights`` their ``may``, which costs the broker more.
+        """Return those of these topics that exist; with ``rights`` also their ``may``, which costs
+        the broker more.
 
-        A broker that was just started may not know yet of a topic, so a No is asked for twice.
+        A broker that has just started may not know a topic yet, so a missing topic is requested
+        twice.
         """
         found = self._described(*names, rights=rights)
         if len(found) < len(names):
@@ -98,7 +101,7 @@ class Topics:
         return self._clients.ask(self._clients.admin, "describing its topics", describe)
 
     def settings_of(self, *names: str) -> dict[str, dict[str, str]]:
-        """The configuration in force of topics that are there, by topic and name."""
+        """Return the effective configuration of existing topics, by topic and name."""
 
         def describe(admin: Any) -> dict[str, dict[str, str]]:
             resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
@@ -108,17 +111,18 @@ class Topics:
                 for resource, future in futures.items()
             }
 
-        # Another broker may be asked than the one that knew them, and not know them yet.
+        # The request may reach another broker than the one that knew the topics, which does not know
+        # them yet.
         late = frozenset({NOT_THERE})
         return self._clients.ask(self._clients.admin, "the configuration of its topics", describe, late)
 
-    # -- making and removing ------------------------------------------------------------------------
+    # -- creation and removal -----------------------------------------------------------------------
 
     def create(self) -> None:
-        """Make the topics that are missing, with the settings the log needs.
+        """Create the topics that are missing, with the settings that the log needs.
 
-        ConfigError: the brokers refuse such topics. WalUnavailableError: nobody made them in time, or
-        fewer brokers were there than replicas are wanted. May be repeated.
+        Repeatable. Raises: ConfigError, the brokers refuse such topics; WalUnavailableError, they
+        were not created in time, or there were fewer brokers than replicas.
         """
 
         def make(admin: Any) -> None:
@@ -167,13 +171,13 @@ class Topics:
         ]
 
     def remove(self) -> bool:
-        """Delete both topics; whether there was any. The decisions go first: without them there is no log."""
+        """Delete both topics; return whether any existed. Decisions first: without them there is no log."""
         there = [self._remove(name) for name in self.names]
         self._await(there=False)
         return any(there)
 
     def _remove(self, name: str) -> bool:
-        # Tried again after a lost answer it may find nothing, although there was something.
+        # A retry after a lost answer may find nothing, although the topic existed.
         tries: list[bool] = []
 
         def delete(admin: Any) -> bool:
@@ -192,7 +196,9 @@ class Topics:
         return self._clients.ask(self._clients.admin, f"deleting topic {name}", delete)
 
     def _await(self, *, there: bool) -> None:
-        """Until the broker that answers knows: it may hear of a change later than the one that made it."""
+        """Wait until the answering broker knows of the change: it may learn of it later than the
+        one that made it.
+        """
         wanted = len(self.names) if there else 0
         waiting = tenacity.Retrying(
             stop=tenacity.stop_after_delay(self._timeout_s),
@@ -205,7 +211,7 @@ class Topics:
             self._clients.unavailable(f"its topics are {'not there yet' if there else 'still there'}")
 
     def _result(self, future: Future[Any], unless: int | None = None) -> Any:
-        """The future's result; None when its error is ``unless``."""
+        """Return the future's result, or None when its error is ``unless``."""
         try:
             return future.result(self._request_s + MARGIN_S)
         except KafkaException as error:

@@ -1,4 +1,4 @@
-"""Rows that cannot be staged: what is wrong with them, found in columns, said in words."""
+"""Validation of rows before staging: vectorised checks, and error messages for rows that fail."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ CHANGES = pa.schema(
         pa.field("v", pa.binary()),  # stored value with its flags byte
     ]
 )
-"""The columns of a batch of changes: by g and t, the rows of a k side by side, the last one wins."""
+"""The columns of a batch of changes: ordered by g and t, rows of a k adjacent, the last one wins."""
 
 
 MARKS = (NOT_TEXT, NO_TIME)
 YEARS = "that is not of the years 1 to 9999"
 OUTSIDE = re.compile(rb'"(?:[+-][0-9]{4,}|0000)-[0-9]{2}-[0-9]{2}')
-"""How Spark writes such a day in JSON."""
+"""How Spark writes a date outside these years in JSON."""
 DAY, FIRST_YEAR = 10, b"0001"
-"""The length of a day as text, and what the first that Python has starts with."""
+"""The length of a date as text, and the first four characters of Python's earliest date."""
 
 
 class StageSpec(msgspec.Struct, frozen=True):
-    """What a task must know to stage its part of an attempt. Plain data, travels to tasks.
+    """The parameters by which a task stages its part of an attempt. Plain data that travels to tasks.
 
-    ``key_types`` holds, per table, the types of its key columns. ``quarantine`` is the index of
-    the table that takes refused rows, None when a refused row fails the batch.
+    ``key_types`` holds, per table, the types of its key columns. ``quarantine`` is the index of the
+    table that takes refused rows, or None when a refused row fails the batch.
 
-    ``at_us`` is the attempt's time: after the last decision's, not after its own decision's. State
-    is read at it. ``ttls_us`` holds per table how long after it the rows expire, 0 for never.
-    ``batch`` is what messages call the attempt's rows. ``key_names`` and ``time_columns`` hold, per table,
-    the key columns, and the value columns that may hold dates or times.
+    ``at_us`` is the attempt's time: later than the last decision, no later than its own decision.
+    State is read as of it. ``ttls_us`` holds, per table, how long after it the rows expire; 0:
+    never. ``batch`` is the name of the attempt's rows in messages. ``key_names`` and
+    ``time_columns`` hold, per table, the key columns, and the value columns that may hold dates or
+    times.
     """
 
     namespace: str
@@ -65,7 +66,7 @@ class StageSpec(msgspec.Struct, frozen=True):
 
 
 class BadRow(NamedTuple):
-    """A row of a batch, why it is refused, and what its owner can do."""
+    """A refused row of a batch, the reason, and advice to its owner."""
 
     row: int
     why: str
@@ -73,7 +74,7 @@ class BadRow(NamedTuple):
 
 
 def refused(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
-    """The batches as they are; BadRecordError names the first bad row, nothing is decided."""
+    """Yield the batches unchanged. Raises: BadRecordError for the first bad row; nothing is decided."""
     for batch in batches:
         for bad in bad_rows(batch, spec)[:1]:
             raise BadRecordError(describe(batch, bad, spec))
@@ -81,8 +82,9 @@ def refused(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
 
 
 def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
-    """The rows that cannot be staged, in row order, each with its first cause. What is in the quarantine
-    already, beside rows that are looked at once more, has limits of its own.
+    """Return the rows that cannot be staged, in row order, each with its first cause.
+
+    Rows that are already in the quarantine and are checked again have limits of their own.
     """
     keys, values = batch["k"], batch["v"]
     found: dict[int, BadRow] = {}
@@ -107,7 +109,7 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
         (values, 1, spec.value_bytes_max, "value"),
     ):
         if column.nbytes <= limit:
-            continue  # then none of them is longer: an Arrow kernel costs more than this to call
+            continue  # then no row is longer: an Arrow kernel call costs more than this
         sizes = pc.subtract(pc.binary_length(column), flags)
         if (pc.max(sizes).as_py() or 0) > limit:
             why = f"its {what} takes {{size}} bytes, {limit} are allowed"
@@ -161,7 +163,7 @@ def _no_time_in_keys(batch: Any, spec: StageSpec) -> Iterator[tuple[int, str]]:
 
 
 def _is_text(key: bytes | None, types: Sequence[str]) -> bool:
-    """Whether the key's strings are UTF-8; its binaries may be anything."""
+    """Return whether the key's strings are UTF-8; its binaries may be anything."""
     try:
         if key is not None and "binary" in types:
             decode_key(key, types)
@@ -173,7 +175,7 @@ def _is_text(key: bytes | None, types: Sequence[str]) -> bool:
 
 
 def describe(batch: Any, bad: BadRow, spec: StageSpec) -> str:
-    """The refusal in words: table, key (or value), cause, and what to do."""
+    """Describe the refusal: table, key (or value), cause, and remedy."""
     key, value = batch["k"][bad.row].as_py(), batch["v"][bad.row].as_py()
     table = batch["t"][bad.row].as_py()
     shown = f"key {shown_key(key, spec.key_types[table])}" if key is not None else f"value {_value(value)}"
@@ -182,7 +184,7 @@ def describe(batch: Any, bad: BadRow, spec: StageSpec) -> str:
 
 
 def shown_key(key: bytes, types: Sequence[str]) -> str:
-    """The key as a reader would write it, its bytes where they cannot be read.
+    """Format the key as a reader would write it, or its bytes where they cannot be decoded.
 
     >>> shown_key(b"k7", ("string",)), shown_key(b"x", ("int",)), shown_key(b"k7", ())
     ("'k7'", "b'x'", "b'k7'")
@@ -194,7 +196,7 @@ def shown_key(key: bytes, types: Sequence[str]) -> str:
 
 
 def _value(stored: bytes | None) -> str:
-    """The value without its flags byte, as text where it is some."""
+    """Format the value without its flags byte, as text where it is text."""
     content = (stored or b"")[1:]
     try:
         return _short(content.decode(), len(content))

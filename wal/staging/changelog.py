@@ -1,7 +1,7 @@
 """One task's change-log: Arrow batches in, frames to the log, an ack out.
 
-The same code runs in a Spark task and in a driver without Spark. It streams: a batch, the
-rows of one unfinished frame, and the index are all it holds (I11). No Python runs per row.
+The same code runs in a Spark task and in a driver without Spark. It streams: it holds one batch,
+the rows of one unfinished frame, and the index (I11). No Python runs per row.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from tidegate.wal.staging.last_per_key import last_per_key
 from tidegate.wal.staging.quarantine import accepted
 
 ROW_BYTES = 8
-"""What Arrow adds to a row's key and value: two 32-bit offsets."""
+"""The bytes that Arrow adds to a row's key and value: two 32-bit offsets."""
 
 Merge = Callable[[Any], Iterable[Any]]
-"""Replaces values of a batch of changes (one row per key) after reading state: part by part, as they come."""
+"""Replaces values of a batch of changes (one row per key) after reading state. Yields parts as they
+are ready.
+"""
 
 
 class Staging(Protocol):
-    """A log, as far as a task needs it."""
+    """The part of a log that a task needs."""
 
     def stage(self, segment: str, blobs: Iterable[bytes]) -> list[str]:
         """See ``Log.stage``."""
@@ -40,7 +42,7 @@ class Staging(Protocol):
 
 
 Watch = Callable[[Any], None]
-"""Is shown each batch of changes as it goes into frames."""
+"""Called with each batch of changes before it is cut into frames."""
 
 
 def stage_task(
@@ -54,21 +56,22 @@ def stage_task(
     merge: Merge | None = None,
     watch: Watch | None = None,
 ) -> Ack:
-    """Write one task's changes to the log; its ack once every frame is durable (I3).
+    """Write one task's changes to the log and return its ack, once every frame is durable (I3).
 
-    ``batches`` iterates record batches of ``CHANGES``, key group by key group and table by table, each
-    key's changes side by side: the last one wins. Or sorted by place alone, with the columns that
-    ``settle.last_per_key`` puts them in order by. A frame's rows are sorted by key. A bad row does not
-    raise: it comes back as the ack's refusal, so that Spark does not retry what cannot succeed. Errors
-    of the log are raised.
+    ``batches`` iterates record batches of ``CHANGES``, ordered by key group and table, each key's
+    changes adjacent: the last one wins. Or they are sorted by place alone, with the extra columns
+    by which ``last_per_key`` orders them. A frame's rows are sorted by key.
+
+    Raises: errors of the log. A bad row does not raise: it is returned as the ack's refusal, so
+    that Spark does not retry work that cannot succeed.
     """
     refs: list[FrameRef] = []
 
     def blobs() -> Iterator[bytes]:
         changes = last_per_key(accepted(as_changes(batches), spec))
         if merge is not None:
-            # What a merge makes is checked again: a null or a value over its limit must not be decided.
-            # It may leave rows out, all of a batch too: they change nothing.
+            # The output of a merge is checked again: a null or a value over its limit must not be
+            # decided. A merge may leave rows out, even all of a batch: they change nothing.
             merged = chain.from_iterable(map(merge, changes))
             changes = refused(filter(len, merged), spec)
         changes = expiring(changes, spec)
@@ -91,11 +94,11 @@ def stage_task(
     return Ack(spec.attempt, task, task_attempt, host, frames, sum(ref.changes for ref in frames))
 
 
-# -- the stations of the stream ---------------------------------------------------------------
+# -- the stages of the pipeline ---------------------------------------------------------------
 
 
 def as_changes(batches: Iterable[Any]) -> Iterator[Any]:
-    """Batches with the columns of ``CHANGES``, and whatever says their order, none empty."""
+    """Yield non-empty batches with the columns of ``CHANGES`` and any columns that order them."""
     for batch in batches:
         if batch.num_rows:
             yield batch if batch.schema == CHANGES else _cast(batch)
@@ -108,14 +111,14 @@ def _cast(batch: Any) -> Any:
 
 
 def watched(batches: Iterable[Any], watch: Watch) -> Iterator[Any]:
-    """The batches as they are, each shown first."""
+    """Yield the batches unchanged, calling ``watch`` on each first."""
     for batch in batches:
         watch(batch)
         yield batch
 
 
 def cut(batches: Iterable[Any], spec: StageSpec) -> Iterator[tuple[FrameHeader, Any, Any]]:
-    """Frames of about ``frame_bytes``: header, keys, values. A larger row is a frame by itself."""
+    """Cut into frames of about ``frame_bytes``: header, keys, values. A larger row is a frame by itself."""
     pieces: list[Any] = []
     held_bytes = 0
     for batch in batches:

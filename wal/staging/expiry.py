@@ -1,6 +1,7 @@
-"""Rows of a table with a time to live get their expiry while they are staged.
+"""Expiry of rows of tables with a time to live, added while they are staged.
 
-So it is a part of the decided change-log: whoever applies, and whoever replays, has the same one.
+The expiry is therefore part of the decided change-log: every apply and every replay has the same
+one.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from tidegate.wal.value_flags import EXPIRING, VALUE, VALUE_END
 
 
 def expiring(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
-    """The batches, rows of tables with a time to live made to expire so long after the attempt's time.
+    """Add an expiry, the attempt's time plus the time to live, to rows of tables that have one.
 
-    Vectorised; batches without such rows pass as they are. Deletes do not expire.
+    Vectorised. Batches without such rows pass unchanged. Deletes do not expire.
     """
     ttls = [(table, ttl_us) for table, ttl_us in enumerate(spec.ttls_us) if ttl_us]
     for batch in batches:

@@ -1,8 +1,9 @@
-"""A key's changes side by side, the last one last: what a sort by place alone leaves to be done.
+"""The last change of each key, after a sort by place alone.
 
-A **place** is one number: key group, table, and a part of the key's hash (``spark/calls/columns.py``).
-Sorting by it alone is quick, and puts all changes of a key next to one another, in any order, mixed at most
-with those of another key of the same place. What is left is little, and is done here, batch by batch.
+A **place** is one number: key group, table, and a part of the key's hash
+(``spark/calls/columns.py``). A sort by it alone is fast. It makes all changes of a key adjacent, in
+any order, mixed at most with those of another key of the same place. The little that remains to be
+sorted is sorted here, batch by batch.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ PLACE = "place"
 TABLE_BITS, HASH_BITS = 16, 32
 HELD_ROWS_MAX = 20_000
 HELD_BYTES_MAX = 64 * 1024 * 1024
-"""Rows of one place that wait for the others of it, and their bytes; of more the losers go at once (I11)."""
+"""The most rows of one place, and their bytes, that wait for the rest of it. Above that the older
+changes of each key are dropped at once (I11).
+"""
 
 
 def place_of(group: int, table: int, part: int = 0) -> int:
-    """The place of a key whose hash ends in these 32 bits."""
+    """Return the place of a key whose hash ends in these 32 bits."""
     return (group << TABLE_BITS | table) << HASH_BITS | part
 
 
 def groups_and_tables(places: Any) -> tuple[Any, Any]:
-    """The key groups and tables of places (int64), as int32; a table of -1 comes back so."""
+    """Return the key groups and tables of places (int64), as int32. A table of -1 is preserved."""
     most = (1 << TABLE_BITS) - 1
     groups = (places >> (TABLE_BITS + HASH_BITS)).astype(np.int32)
     tables = (places >> HASH_BITS & most).astype(np.int32)
@@ -37,17 +40,17 @@ def groups_and_tables(places: Any) -> tuple[Any, Any]:
 
 
 def last_per_key(batches: Iterable[Any]) -> Iterator[Any]:
-    """Of each key's changes the last one, as ``CHANGES``.
+    """Yield the last change of each key, as ``CHANGES``.
 
-    Batches with a column ``place`` come sorted by it. Their columns besides those of ``CHANGES`` say, before
-    the value does, which change of a key is the last: the call, and what it orders by. In batches without it
-    a key's changes stand side by side and in order already.
+    Batches with a column ``place`` are sorted by it. Their columns besides those of ``CHANGES``
+    (the call, and its ordering) decide, before the value does, which change of a key is the last.
+    In batches without it the changes of a key are already adjacent and in order.
     """
     return winners(_settled(batches))
 
 
 def winners(batches: Iterable[Any]) -> Iterator[Any]:
-    """Of each key's rows, which stand side by side, the last one. A batch's last row waits for the next."""
+    """Yield the last of each key's rows, which are adjacent. A batch's last row waits for the next batch."""
     held = None
     for batch in batches:
         rows = batch if held is None else pa.concat_batches([held, batch])
@@ -66,7 +69,7 @@ def winners(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _settled(batches: Iterable[Any]) -> Iterator[Any]:
-    """Batches of ``CHANGES``, the rows of a key side by side and in order."""
+    """Yield batches of ``CHANGES`` in which the rows of a key are adjacent and in order."""
     held = None
     for batch in batches:
         if PLACE not in batch.schema.names:
@@ -88,7 +91,7 @@ def _settled(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _in_order(rows: Any) -> Any:
-    """The rows, those of one place in order."""
+    """Sort the rows within each place."""
     places = rows[PLACE].to_numpy()
     same = places[1:] == places[:-1]
     alike = np.flatnonzero(np.append(same, False) | np.append(False, same))
@@ -102,9 +105,9 @@ def _in_order(rows: Any) -> Any:
 
 
 def sorted_by_all(rows: Any) -> Any:
-    """The order of a batch or table by all of its columns, as Spark sorts: nulls first, NaN last.
+    """Return the order of a batch or table by all of its columns, as Spark sorts: nulls first, NaN last.
 
-    Arrow puts NaN behind all numbers, too, but nulls last.
+    Arrow, too, sorts NaN after all numbers, but nulls last.
     """
     keys: dict[str, Any] = {}
     for name in rows.schema.names:

@@ -1,4 +1,4 @@
-"""The tables that tidegate writes for itself: their names, and the schema that each of them has."""
+"""The tables that tidegate writes for itself: their names and schemas."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ INSTANCES_SCHEMA = TableSchema(
 ITEM_KEY = (Column("instance", "int"), Column("item", "int"))
 """Of ``_local.<name>``, which has the items of one local state."""
 SEQUENCE_TYPES = ("tinyint", "smallint", "int", "bigint", "string", "date", "timestamp")
-"""What orders captured changes, and is kept of a deleted row in ``_deleted.<table>``."""
+"""Types that can order captured changes, and are kept for a deleted row in ``_deleted.<table>``."""
 
 
 def is_own(name: str) -> bool:
-    """Whether a table of this name is none of a user's."""
+    """Return whether a table of this name is tidegate's, not a user's."""
     return name.startswith("_")
 
 
 def fault_of(name: str, schema: TableSchema, others: Mapping[str, TableSchema]) -> str:
-    """Why an own table cannot have this schema beside those of the other tables; '' if it can."""
+    """Return why an own table cannot have this schema, given those of the other tables; '' if it can."""
     local, deleted = f"{LOCAL}.", f"{DELETED}."
     if name in (quarantine.TABLE, LOCAL):
         fits = schema == (quarantine.SCHEMA if name == quarantine.TABLE else INSTANCES_SCHEMA)

@@ -1,8 +1,8 @@
-"""Quarantine: refused rows go to a table beside, in the same version, instead of failing it.
+"""Quarantine: refused rows are written to a separate table, in the same version, instead of failing it.
 
-A refused row has no usable key, so it gets one: an id that hashes to the key group in whose
-stream the row was met. So it is staged by the task that met it, in sort order, without a
-shuffle, and a reader finds it by its id like any other row.
+A refused row has no usable key, so it gets one: an id that hashes to the key group in whose stream
+the row was found. So the task that found it stages it, in sort order, without a shuffle, and a
+reader finds it by its id like any other row.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ SCHEMA = TableSchema(
         Column("value_bytes", "bigint"),
     ),
 )
-"""``key`` and ``value`` are the refused row's (null as they were), of longer ones the first ``KEPT_BYTES`` or
-``KEPT_BESIDES``; ``key_bytes`` and ``value_bytes`` say how long they were.
+"""``key`` and ``value`` are the refused row's, null if they were. Longer ones are cut to
+``KEPT_BYTES`` or ``KEPT_BESIDES`` bytes; ``key_bytes`` and ``value_bytes`` are their full lengths.
 """
 
 KEPT_BYTES, KEPT_BESIDES = 64 * 1024, 1024
 HELD_BYTES_MAX = 64 * 1024 * 1024
-"""Refused rows wait in memory for the end of their key group, and null keys are all of one. Where they take
-that much, less is kept of the others (I11).
+"""Refused rows wait in memory for the end of their key group, and null keys are all in one. Once
+they take this many bytes, less is kept of further ones (I11).
 """
 ROWS_MAX = 10_000
-"""Refused rows that one task takes; more than that is a broken stream, not a poison record."""
+"""The most refused rows of one task. More is a broken stream, not a poison record."""
 
 
 def accepted(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
-    """Batches without their bad rows; those follow at the end of their key group.
+    """Yield batches without their bad rows, which follow at the end of their key group.
 
-    Without a quarantine table the first bad row raises BadRecordError.
+    Raises: BadRecordError for the first bad row when there is no quarantine table.
     """
     if spec.quarantine is None:
         yield from refused(batches, spec)
@@ -90,12 +90,12 @@ def accepted(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
 
 
 def _with(rows: Any, entries: list[tuple[int, bytes, bytes]], spec: StageSpec) -> Any:
-    """The rows and the quarantined ones, in sort order (a stable sort: who wins stays)."""
+    """Merge the quarantined rows into the others, in sort order. The sort is stable, so the winners stay."""
     if not entries:
         return rows
     both = pa.concat_tables(
         [pa.Table.from_batches([rows]), pa.Table.from_batches([_beside(entries, spec, rows.schema)])],
-        promote_options="default",  # what says the order of other rows is null
+        promote_options="default",  # other rows' ordering columns are null
     )
     in_order = pc.sort_indices(both, sort_keys=[("g", "ascending"), ("t", "ascending")])
     (batch,) = both.take(in_order).combine_chunks().to_batches()
@@ -103,7 +103,7 @@ def _with(rows: Any, entries: list[tuple[int, bytes, bytes]], spec: StageSpec) -
 
 
 def _beside(entries: list[tuple[int, bytes, bytes]], spec: StageSpec, like: Any) -> Any:
-    """Refused rows, with a place where the others have one: behind all of their key group."""
+    """Build a batch of refused rows. If the others have a place, theirs is after all of their key group."""
     groups, keys, values = zip(*sorted(entries), strict=True)
     table = [spec.quarantine] * len(entries)
     columns = zip((groups, table, keys, values), CHANGES, strict=True)
@@ -114,7 +114,9 @@ def _beside(entries: list[tuple[int, bytes, bytes]], spec: StageSpec, like: Any)
 
 
 def _entry(batch: Any, bad: BadRow, spec: StageSpec, number: int, most: int) -> tuple[int, bytes, bytes]:
-    """Key group, id and stored value of a refused row: at ``most`` so many bytes of its key and its value."""
+    """Return a refused row's key group, id and stored value, with at most ``most`` bytes of its key
+    and value.
+    """
     group, key, value = (batch[name][bad.row].as_py() for name in ("g", "k", "v"))
     value = value[1:] if value is not None else None  # without its flags byte
     name = id_in(group, spec.key_groups, f"{spec.attempt}-{group}-{number}")
@@ -133,12 +135,12 @@ def _kept(content: bytes | None, most: int) -> str | None:
     return None if content is None else base64.b64encode(content[:most]).decode()
 
 
-# -- ids for refused rows: text whose hash is of a wanted key group ----------------------------------------
+# -- ids for refused rows: text that hashes to a wanted key group ------------------------------------------
 
 SALT_BYTES = 8
 SALTS_MAX = 1 << 16
 STRIPE_BYTES = 32
-"""XXH64 takes so many bytes in at once, and by 8 what is left at the end."""
+"""XXH64 consumes input in stripes of this length, and the rest in steps of 8 bytes."""
 BITS = 64
 MASK = (1 << BITS) - 1
 P1, P2, P3, P4 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63
@@ -146,7 +148,7 @@ P1, P2, P3, P4 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x8
 
 
 def id_in(group: int, key_groups: int, stem: str) -> bytes:
-    """An id that begins with the stem, of this key group; the same stem gives the same id."""
+    """Return an id of this key group that begins with the stem; the same stem gives the same id."""
     for number in itertools.count():
         lead = _aligned(f"{stem}-{number}-".encode())
         fitting = np.flatnonzero(
@@ -158,13 +160,13 @@ def id_in(group: int, key_groups: int, stem: str) -> bytes:
 
 
 def _aligned(lead: bytes) -> bytes:
-    """So long that a salt behind it is the 8 bytes that are taken in last."""
+    """Pad the text so that a salt after it is the last 8-byte step of the hash."""
     lead += b"-" * (-len(lead) % SALT_BYTES)
     return lead + b"-" * SALT_BYTES if not (len(lead) + SALT_BYTES) % STRIPE_BYTES else lead
 
 
 def _hashes(lead: bytes, salts: int) -> Any:
-    """The hash of this text with each of the first salts behind it."""
+    """Hash this text followed by each of the first salts."""
     hashes = np.uint64(_state_behind(lead)) ^ _salts()[:salts]
     hashes = _rotated(hashes, 27) * np.uint64(P1) + np.uint64(P4)
     for shift, prime in ((33, P2), (29, P3)):
@@ -174,7 +176,9 @@ def _hashes(lead: bytes, salts: int) -> Any:
 
 
 def _state_behind(lead: bytes) -> int:
-    """What XXH64 holds when the salt comes: its end undone, behind a salt of zeros, which changes nothing."""
+    """Return XXH64's state before the salt: the finalisation after an all-zero salt, which changes
+    nothing, undone.
+    """
     state = xxhash.xxh64_intdigest(lead + bytes(SALT_BYTES), seed=HASH_SEED)
     for shift, prime in ((32, P3), (29, P2)):
         state ^= state >> shift ^ state >> 2 * shift
@@ -186,7 +190,7 @@ def _state_behind(lead: bytes) -> int:
 
 @functools.lru_cache(maxsize=1)
 def _salts() -> Any:
-    """Each salt, eight digits, as XXH64 takes it in."""
+    """Return each salt of eight digits as XXH64 mixes it in."""
     digits = b"".join(b"%0*d" % (SALT_BYTES, number) for number in range(SALTS_MAX))
     return _rotated(np.frombuffer(digits, "<u8") * np.uint64(P2), 31) * np.uint64(P1)
 

@@ -1,7 +1,7 @@
-"""Which parts of a unit's files are taken, and where the next bytes go. No I/O stands here.
+"""Allocation of space in a unit's files. This module does no I/O.
 
-First fit: files in the order they were made, free parts from the front. Freed neighbours become one
-part. A file grows at its end up to ``file_bytes``; a segment larger than that has a file of its own.
+First fit: files in the order of their creation, free parts from the front. Freed neighbours become
+one part. A file grows at its end up to ``file_bytes``; a larger segment has a file of its own.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class FileName(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Space that was taken."""
+    """Allocated space."""
 
     file: FileName
     offset: int
     grows_by: int
-    """So many bytes of it lie behind what was the file's end; 0: all of it was used before."""
+    """The number of its bytes after the file's previous end; 0: all of it was used before."""
 
 
 def aligned(size: int) -> int:
@@ -60,13 +60,13 @@ class _File:
         self.taken += size
 
     def grow(self, by: int) -> None:
-        """Make it longer by a free part."""
+        """Extend the file by a free part."""
         self.taken += by  # as if it had been taken
         self.length += by
         self.give(self.length - by, by)
 
     def cut(self, by: int) -> None:
-        """Make it shorter by a free part at its end."""
+        """Shorten the file by a free part at its end."""
         self.take(self.length - by, by)
         self.length -= by
         self.taken -= by
@@ -99,13 +99,15 @@ class SpaceAllocator:
         self._files: dict[FileName, _File] = {}
 
     def add(self, file: FileName, length: int = 0) -> None:
-        """A file of that length, all of it free. What a killed writer left at its end is not counted."""
+        """Add a file of that length, all of it free. The unaligned end left by a killed writer is
+        not counted.
+        """
         if file in self._files:
             raise ValueError(f"{file} is known already")
         self._files[file] = _File(length - length % ALIGNMENT)
 
     def remove(self, file: FileName) -> int:
-        """Forget a file that has nothing taken; its length."""
+        """Forget a file without taken parts; return its length."""
         if self._files[file].taken:
             raise ValueError(f"{file} is in use")
         return self._files.pop(file).length
@@ -114,11 +116,11 @@ class SpaceAllocator:
         return list(self._files)
 
     def empty(self) -> list[FileName]:
-        """Files that have nothing taken."""
+        """Return the files without taken parts."""
         return [name for name, file in self._files.items() if not file.taken]
 
     def occupy(self, file: FileName, offset: int, size: int) -> None:
-        """Take what is known to be there. ValueError: it is not free, or lies behind the file's end."""
+        """Take space known to be in use. Raises: ValueError, it is not free, or after the file's end."""
         known = self._files.get(file)
         if known is None or offset % ALIGNMENT:
             raise ValueError(f"[{offset}, {offset + size}) does not lie in {file}")
@@ -129,8 +131,9 @@ class SpaceAllocator:
     ) -> Place | None:
         """Take the first space that is large enough; None: a new file is needed.
 
-        Only files that are ``usable`` are looked at; only those that are ``reusable`` give space that
-        was used before. Each is asked at most once for a file, ``reusable`` only where it has such space.
+        Only ``usable`` files are considered, and only ``reusable`` ones for space that was used
+        before. Each is called at most once per file, ``reusable`` only where the file has such
+        space.
         """
         size = aligned(size)
         for name, file in self._files.items():
@@ -151,16 +154,16 @@ class SpaceAllocator:
         return None
 
     def free(self, file: FileName, offset: int, size: int) -> None:
-        """Give back what was taken. ValueError: some of it is free."""
+        """Free taken space. Raises: ValueError, some of it is free."""
         self._files[file].give(offset, aligned(size))
 
     def undo(self, place: Place, size: int) -> None:
-        """Give back what was just taken; what the file had grown by is cut off."""
+        """Free space that was just taken, and cut off the growth of its file."""
         file = self._files[place.file]
         file.give(place.offset, aligned(size))
         if place.grows_by:
             file.cut(place.grows_by)
 
     def _fits(self, file: _File, start: int, end: int, size: int) -> bool:
-        """A free part fits when it is large enough, or reaches the end of a file that may grow."""
+        """Return whether a free part is large enough, or reaches the end of a file that may grow."""
         return end - start >= size or (end == file.length and start + size <= self.file_bytes)

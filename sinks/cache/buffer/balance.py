@@ -1,4 +1,4 @@
-"""Spill and load: called once after each batch, it measures, chooses and moves."""
+"""Spill and load: one call after each batch measures, chooses and moves."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Accounts = dict[str, UnitStats]
 
 @dataclasses.dataclass
 class Balanced:
-    """What a call moved, in bytes."""
+    """The result of one call, in bytes."""
 
     spilled: int = 0
     loaded: int = 0
     dropped: int = 0
-    """Units given up: damaged, or no disk had room for them."""
+    """Units given up: damaged, or without room on any disk."""
     why: str = ""
-    """Which signal made it spill."""
+    """The signal that made it spill."""
 
 
 def balance(
     buffer: Buffer, *, batch: int, pause_s: float = 0.0, monitor: PressureMonitor | None = None
 ) -> Balanced:
-    """Bring the buffer within its limits, moving whole units; at most one process does at a time.
+    """Bring the buffer within its limits by moving whole units; in at most one process at a time.
 
-    Call it at a task's end, with no claim held. Units that are claimed elsewhere are left out. Never
-    raises for what a disk or a file is like. ``pause_s`` is what the batch spent waiting (garbage
+    Called at a task's end, with no claim held. Units claimed elsewhere are left out. Never raises
+    for the state of a disk or a file. ``pause_s`` is the time that the batch spent waiting (garbage
     collection, page faults).
     """
     done = Balanced()
@@ -54,7 +54,7 @@ def _accounts(buffer: Buffer) -> Accounts:
 
 
 def _spill(buffer: Buffer, target: int, batch: int, done: Balanced) -> None:
-    """Big and cold out, until so many bytes are out of memory; units that are claimed are left out."""
+    """Spill large and cold units until ``target`` bytes are out of memory; claimed units are left out."""
     accounts = _accounts(buffer)
     _make_room_on_disk(buffer, target, accounts, batch, done)
     while target > 0 and (chosen := to_spill(accounts, target, batch)):
@@ -66,13 +66,13 @@ def _spill(buffer: Buffer, target: int, batch: int, done: Balanced) -> None:
 
 
 def _load(buffer: Buffer, room: int, batch: int, done: Balanced) -> None:
-    """Hot and small in, as many as there is room for."""
+    """Load hot and small units, as many as fit into ``room``."""
     for unit in to_load(_accounts(buffer), room, batch):
         done.loaded += _move(buffer, unit, "memory", done) or 0
 
 
 def _make_room_on_disk(buffer: Buffer, target: int, accounts: Accounts, batch: int, done: Balanced) -> None:
-    """Give up the coldest on disk where the limit would not let the spill in."""
+    """Drop the coldest units on disk where the limit would not admit the spill."""
     missing = buffer.used_bytes("disk") + target - buffer.limit("disk")
     for unit in to_drop(accounts, missing, batch) if missing > 0 else ():
         with buffer.claim(unit) as held:
@@ -83,9 +83,10 @@ def _make_room_on_disk(buffer: Buffer, target: int, accounts: Accounts, batch: i
 
 
 def _move(buffer: Buffer, unit: str, tier: Tier, done: Balanced) -> int | None:
-    """Bytes moved; None: it is claimed elsewhere. A unit that is damaged is dropped.
+    """Move a unit; return the bytes moved, or None if it is claimed elsewhere.
 
-    So is one that has to leave memory and finds no room on a disk: it is a cache.
+    A damaged unit is dropped. So is one that must leave memory and has no room on a disk: it is a
+    cache.
     """
     with buffer.claim(unit) as held:
         if held is None:

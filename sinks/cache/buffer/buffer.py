@@ -1,15 +1,15 @@
 """The spillable buffer: bytes in memory or on disk, shared by the processes of one host.
 
-Spark runs Python in several processes for each executor, and they come and go, so "memory" is not a
-process's own: it is files on a memory file system (``/dev/shm``), and "disk" is files under the
+Spark runs Python in several short-lived processes for each executor, so "memory" does not belong to
+one process: it is files on a memory file system (``/dev/shm``), and "disk" is files under the
 ``local_dir`` paths. Both are written once and read through memory maps, without a copy.
 
-A **unit** is what is written, moved and dropped as one: the data of a key group, or of several. Its name
-is the caller's choice. How to use it::
+A **unit** is written, moved and dropped as a whole: the data of a key group, or of several. Its
+name is the caller's choice. Usage::
 
     buffer = open_buffer("flights", uuid, options.local_dir)      # once in a process
     with buffer.claim("7") as held:
-        if held is None:            # a twin of this task has it, or there is no folder: go on without
+        if held is None:            # another run of this task has it, or there is no folder: continue without
             ...
         for segment in held.segments:
             table = pa.ipc.open_stream(held.view(segment)).read_all()
@@ -18,19 +18,20 @@ is the caller's choice. How to use it::
             held.keep([*held.segments, new], b"what it is valid for", batch=41, requests=9000)
     seen = buffer.look("7")                       # without a claim: any number at the same time
     buffer.put("8", [chunk], batch=41)            # a claim with one write and a keep
-    balance(buffer, batch=41)                     # buffer_balance.py: spill, or load back
+    balance(buffer, batch=41)                     # balance.py: spill, or load back
 
-- **One at a time.** A unit is changed by whoever claimed it; a second claim gets None. A claim ends
+- **One at a time.** Only the claim's holder changes a unit; a second claim gets None. A claim ends
   with its ``with`` block, or with the process.
-- **keep is the commit.** Until then the unit is as it was, whatever was written and whoever was
-  killed; from then on it is exactly the segments given, and all its other bytes are free space.
+- **keep is the commit.** Until then the unit is unchanged, whatever was written and whichever
+  process was killed. From then on it is exactly the given segments, and all its other bytes are
+  free space.
 - **Views stay true.** A view shows the same bytes for as long as it is referenced, also after its
-  segment was given up or moved. See mapped_files.py for why.
-- **Nothing is durable, nothing is needed.** No call syncs. What is lost or damaged is dropped; the caller
-  reads the store. What an owner (the executor's JVM, see buffer_owner.py) leaves when it dies is taken
-  over by who opens the buffer again; what it is valid for is the caller's to say.
-- **No error of a disk gets out.** A path that is full, read-only or deleted is left alone for a
-  while, with one warning; writing falls to the next path, then to the other tier, then gives None.
+  segment was dropped or moved. mapped_files.py explains why.
+- **Nothing is durable, nothing is needed.** No call syncs. Lost or damaged content is dropped; the
+  caller reads the store. The next process that opens the buffer takes over the content of a dead
+  owner (the executor's JVM, see owner.py); only the caller knows what that content is valid for.
+- **No disk error escapes.** A path that is full, read-only or deleted is not used for a while,
+  after one warning. Writes fall back to the next path, then to the other tier, then return None.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ FILE_NAME = re.compile(r"\d{6,12}-[0-9a-f]{8}\.(memory|disk)", re.ASCII)
 VERIFIED_MAX = 100_000
 TRIES = 5
 LOOK_S = 2.0
-"""A unit that changes under whoever looks at it, for so long, is looked for in the store."""
+"""A unit that keeps changing for this long during a read is read from the store."""
 POLL_S = 0.002
 
 
@@ -74,16 +75,17 @@ class Looked(NamedTuple):
 
     note: UnitManifest
     views: list[pa.Buffer]
-    """Of its segments, in their order."""
+    """The views of its segments, in their order."""
 
 
 def open_buffer(
     namespace: str, uuid: str, local_dir: LocalDirs = None, limits: BufferLimits | None = None
 ) -> Buffer:
-    """The namespace's buffer on this host: memory in /dev/shm where there is one, disks in ``local_dir``.
+    """Open the namespace's buffer on this host: memory in /dev/shm if it exists, disks in ``local_dir``.
 
-    Who shares the first of these folders is one host, and has the buffer in common. Without any memory in
-    the limits all of it is in these folders. Errors as ``check_local_dir`` and ``LocalDir``.
+    Processes that share the first of these folders are one host, and share the buffer. Without
+    memory in the limits all of it is in these folders. Raises: as ``check_local_dir`` and
+    ``LocalDir``.
     """
     memory, limits, disks = None, limits or BufferLimits(), local_dirs(local_dir, namespace, uuid)
     if limits.memory_bytes_max and Path(MEMORY_PATH).is_dir():
@@ -92,11 +94,12 @@ def open_buffer(
 
 
 class Buffer:
-    """A buffer of one host. Holds no file open between calls; there is nothing to close.
+    """A buffer of one host. Keeps no file open between calls; there is nothing to close.
 
-    Making one registers this process's owner, takes over what dead owners kept of this buffer, and removes
-    what they left of others'. It raises nothing for what a path is like. ``memory`` None: there is only
-    the disk, and its page cache. ``host`` tells apart those who share the memory and not the disk.
+    The constructor registers this process's owner, takes over what dead owners kept of this buffer,
+    and removes the remains of dead owners of other buffers. It never raises for the state of a
+    path. ``memory`` None: there is only the disk, and its page cache. ``host`` distinguishes
+    processes that share the memory and not the disk.
     """
 
     def __init__(
@@ -115,10 +118,10 @@ class Buffer:
         }
         if not (self._tiers["memory"] or self._tiers["disk"]):
             raise ConfigError("a buffer needs a folder in memory or on a disk; give local_dir")
-        # Locks, notes and the count lie here, and nowhere else: two places could disagree.
+        # Locks, notes and the count are here only: two copies could disagree.
         self.home = [*self._tiers["memory"], *self._tiers["disk"]][0]
         self.usage = Usage(self.home.folder / "usage")
-        self._verified: dict[Segment, None] = {}  # whose checksums this process has compared
+        self._verified: dict[Segment, None] = {}  # segments whose checksums this process has compared
         self._enter()
         if self.home.usable():
             with told(self.home.local):
@@ -136,7 +139,7 @@ class Buffer:
                 pass
 
     def _fit_memory(self, used: Used) -> None:
-        """A memory file system may be smaller than the limit (64 MB in a container): then it is the limit."""
+        """Lower the limit to a memory file system that is smaller (64 MB in a container)."""
         for files in self._tiers["memory"]:
             found = os.statvfs(files.folder)
             most = max(0, found.f_bavail * found.f_frsize + used.memory - 2 * HEADROOM_BYTES)
@@ -155,10 +158,10 @@ class Buffer:
 
     @contextlib.contextmanager
     def claim(self, unit: str) -> Iterator[ClaimedUnit | None]:
-        """Hold the unit until the block ends. None: another task holds it, or there is no folder.
+        """Claim the unit until the block ends. None: another task has it, or there is no folder.
 
-        Does not wait. Bytes that a killed process left half-written are free space from here on. A unit
-        that was not there is an empty one; one that is empty in the end is not there afterwards.
+        Does not wait. Bytes that a killed process left half-written are free space from here on. A
+        unit that did not exist is empty; one that is empty in the end does not exist afterwards.
         """
         if UNIT.fullmatch(unit) is None:
             raise ValueError(f"{unit!r} is no name of a unit")
@@ -179,40 +182,41 @@ class Buffer:
         batch: int,
         groups: range | None = None,
     ) -> bool:
-        """Make the unit these bytes, as one segment, whatever it was. False: as it was, or it has no room.
+        """Replace the unit by these bytes, as one segment. False: it is unchanged, or there is no
+        room for it.
 
-        All or nothing, for a process killed at any point. May be repeated.
+        Atomic, for a process killed at any point. Repeatable.
         """
         with self.claim(unit) as held:
             new = held and held.write(chunks)
             return bool(held and new and held.keep([new], caller, batch=batch, requests=0, groups=groups))
 
     def touch(self, unit: str, *, batch: int, requests: int) -> None:
-        """Account for requests to a unit that is there; not for one that is claimed elsewhere."""
+        """Account for requests to an existing unit; not for one that is claimed elsewhere."""
         with self.claim(unit) as held:
             if held is not None and held.segments:
                 held.touch(batch=batch, requests=requests)
 
     def drop(self, unit: str) -> bool:
-        """Forget the unit and free its bytes; whether it is gone. False: it is claimed elsewhere."""
+        """Drop the unit and free its bytes; return whether it is gone. False: it is claimed elsewhere."""
         with self.claim(unit) as held:
             if held is not None:
                 held.drop()
             return held is not None
 
     def units(self) -> list[str]:
-        """Names of the units that are there, or claimed."""
+        """Return the names of existing or claimed units."""
         with told(self.home.local):
             return self.home.units()
         return []
 
     def only_one_balances(self) -> contextlib.AbstractContextManager[bool]:
-        """Whether this process is the one that spills and loads until the block ends."""
+        """Lock balancing until the block ends; yield whether this process got the lock."""
         return self._only_one(self.home.folder / "balance")
 
     @contextlib.contextmanager
     def _only_one(self, path: Path) -> Iterator[bool]:
-        """Whether the lock was free; held until the block ends."""
+        """Try the lock, held until the block ends; yield whether it was free."""
         fd = self._lock_file(path)
         if fd is None:
             yield False
@@ -220,7 +224,7 @@ class Buffer:
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Whoever had it before may have removed the file: then it locks nobody out.
+                # Its previous holder may have removed the file: then the lock excludes no one.
                 taken = os.path.samestat(os.fstat(fd), path.stat())
             except (BlockingIOError, FileNotFoundError):
                 taken = False
@@ -229,7 +233,7 @@ class Buffer:
             os.close(fd)
 
     def _lock_file(self, path: Path) -> int | None:
-        """A descriptor of the file, made when missing. None: there is no folder for it."""
+        """Open the file, created when missing. None: there is no folder for it."""
         for _ in range(TRIES):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # a dropped unit has no folder
                 return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -241,9 +245,10 @@ class Buffer:
     # -- reading ----------------------------------------------------------------------------------
 
     def look(self, unit: str) -> Looked | None:
-        """What is kept of the unit, without a claim. None: nothing, or it changes all the time.
+        """Read the unit without a claim. None: there is nothing, or it keeps changing.
 
-        All of it as of one keep, whoever moves or drops it meanwhile. CorruptError as for ``view``.
+        The result is as of one keep, even if the unit is moved or dropped meanwhile. Raises: as
+        ``view``.
         """
         deadline = time.monotonic() + LOOK_S
         while time.monotonic() < deadline:
@@ -259,16 +264,16 @@ class Buffer:
                 if self.note(unit).segments == note.segments:
                     raise
                 continue
-            # Space is used again only after a keep that does not name it, and not while it is mapped: if
-            # it is named still, now that it is mapped, then the bytes are those that were written.
+            # Space is reused only after a keep that does not name it, and never while it is mapped. If
+            # the note still names it now that it is mapped, its bytes are those that were written.
             if self.note(unit).segments == note.segments:
                 return Looked(note, views)
         return None
 
     def view(self, unit: str, segment: Segment) -> pa.Buffer:
-        """A segment's bytes; for who holds the unit. Else ``look``: the space may be another's by now.
+        """Return a segment's bytes; for the holder of the unit. Others use ``look``: the space may be reused.
 
-        CorruptError: the bytes cannot be had as they were written (damaged, missing, unreadable).
+        Raises: CorruptError, the bytes as written are not available (damaged, missing, unreadable).
         """
         paths, verified = self.paths(segment.tier), self._verified
         where = f"segment {segment.file} of unit {unit}"
@@ -276,7 +281,7 @@ class Buffer:
             raise CorruptError(f"{where}: there is no such file")
         files, place = paths[segment.path], (unit, segment.file, segment.offset, segment.bytes)
         try:
-            # From a disk it is read first: what cannot be read is an error then, and a signal in a map.
+            # On a disk it is read first: a read error there is an exception, and in a map a signal.
             found = files.checksum(*place) if segment.tier == "disk" and segment not in verified else None
             view = files.view(*place)
         except (OSError, EOFError, ValueError) as error:
@@ -291,7 +296,7 @@ class Buffer:
         return view
 
     def note(self, unit: str) -> UnitManifest:
-        """What is kept of the unit; the empty note when there is none, or a damaged one (a warning)."""
+        """Return the unit's note; the empty note if there is none, or a damaged one (a warning)."""
         content = None
         with told(self.home.local), contextlib.suppress(FileNotFoundError):
             content = (self.home.unit_folder(unit) / "note").read_bytes()
@@ -303,7 +308,7 @@ class Buffer:
         return note or EMPTY
 
     def notes(self) -> dict[str, UnitManifest]:
-        """What is kept of every unit on this host, also of those that others hold; reads a file for each."""
+        """Return the note of every unit on this host, claimed or not; reads one file for each."""
         found = {}
         with told(self.home.local):
             for unit in self.home.units():
@@ -312,13 +317,13 @@ class Buffer:
         return found
 
     def used_bytes(self, tier: Tier) -> int:
-        """Bytes of all files of the tier, of all processes; what the limits count."""
+        """Return the bytes of all files of the tier, of all processes, which the limits count."""
         with told(self.home.local):
             return self.usage.read().of(tier)
         return 0
 
     def recount(self) -> Used:
-        """Measure what the files take up, and count on from there. OSError: the folder cannot be used."""
+        """Measure the files' size, and count on from it. Raises: OSError, the folder cannot be used."""
         return self.usage.recount(
             lambda: Used(
                 sum(files.used_bytes() for files in self._tiers["memory"]),

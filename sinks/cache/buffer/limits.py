@@ -1,4 +1,4 @@
-"""What a buffer may take up."""
+"""The limits of a buffer."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tidegate.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class BufferLimits:
-    """What a buffer may take up. All processes of a host give the same. ConfigError: out of range."""
+    """The limits of a buffer. All processes of a host use the same. Raises: ConfigError, out of range."""
 
     memory_bytes_max: int = 256 * 1024 * 1024
-    """What all processes of the host together may have in the memory tier."""
+    """The most bytes of all processes of the host together in the memory tier."""
     disk_bytes_max: int = 10 * 1024 * 1024 * 1024
     """Likewise on all disks together."""
     file_bytes: int = 1024 * 1024
-    """Size of the files in rotation. A larger segment gets a file of its own, which goes with it."""
+    """Size of the files in rotation. A larger segment has a file of its own, which is removed with it."""
 
     def __post_init__(self) -> None:
         for name, least in (("memory_bytes_max", 0), ("disk_bytes_max", 0), ("file_bytes", 64)):

@@ -1,15 +1,15 @@
 """Files of the buffer on one path: written once, read through memory maps, removed.
 
-Why a view never shows other bytes. A view is a slice of a memory map, and the map was made while its
-file was locked (shared). The kernel keeps that lock for as long as the map is there, through a crash
-and in every process. So:
+A view never shows other bytes, for this reason. It is a slice of a memory map, and the map was made
+while its file was locked (shared). The kernel keeps that lock for as long as the map exists,
+through a crash and in every process. So:
 
-- bytes that nobody took before (a file's new end) are written without asking;
-- space that was used before is written only under the exclusive lock, which there is only while no
-  process has a map of the file;
-- a file is removed at any time: maps keep what they show until they go.
+- bytes that were never used (a file's new end) are written without a lock;
+- space that was used before is written only under the exclusive lock, which is available only while
+  no process has a map of the file;
+- a file is removed at any time: existing maps keep their content.
 
-Writing is by ``write``, not through the map, so a full disk is an error and not a signal.
+Writing uses ``write``, not the map, so a full disk is an error and not a signal.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from tidegate.errors import CorruptError
 from tidegate.sinks.cache.buffer.note import Tier
 
 WHAT = "buffer"
-"""The buffer's folder inside the namespace's; where hosts may share it, with the host's id behind it."""
+"""The buffer's folder inside the namespace's, with the host's id as a suffix where hosts may share it."""
 VECTORS_MAX = 512
 """Chunks in one write; Linux takes 1,024."""
 PIECE_BYTES = 1024 * 1024
 HEADROOM_BYTES = 1024 * 1024
-"""What is left free on a path, for notes."""
+"""The bytes left free on a path, for notes."""
 
 
 class BusyError(CorruptError):
-    """Another process writes into the file just now, and what is there is not known until it has."""
+    """Another process is writing into the file, and its content is unknown until it has finished."""
 
 
 class MappedFiles:
     """One path of a tier: a folder for each unit, files in it.
 
-    OSError from its methods says what the path is like; whoever calls tells ``local.failed``.
+    Raises: OSError for the state of the path; the caller reports it to ``local.failed``.
     """
 
     def __init__(self, local: LocalDir, tier: Tier, host: str = "") -> None:
         self.local = local
-        self.suffix = f".{tier}"  # both tiers may lie in one folder
+        self.suffix = f".{tier}"  # both tiers may be in one folder
         self._what = f"{WHAT}-{host}" if host else WHAT
         self.folder = local.path / "shared" / self._what
         self._maps: weakref.WeakValueDictionary[Path, mmap.mmap] = weakref.WeakValueDictionary()
 
     def usable(self) -> bool:
-        """Whether something can be written there now; asks the folder to be made when it is missing."""
+        """Return whether the path is writable now; a missing folder is created."""
         return self.local.shared(self._what) is not None
 
     def unit_folder(self, unit: str) -> Path:
@@ -67,12 +67,12 @@ class MappedFiles:
         return self.unit_folder(unit) / name
 
     def has_room(self, size: int) -> bool:
-        """Whether the file system says so; it may still refuse (quotas, others who write)."""
+        """Return whether the file system reports room; it may still refuse (quotas, other writers)."""
         found = os.statvfs(self.folder)
         return found.f_bavail * found.f_frsize >= size + HEADROOM_BYTES
 
     def lengths(self, unit: str) -> dict[str, int]:
-        """The unit's files and their lengths, oldest name first; empty when there is no folder."""
+        """Return the unit's files and their lengths, oldest name first; empty when there is no folder."""
         try:
             with os.scandir(self.unit_folder(unit)) as entries:
                 found = {
@@ -83,7 +83,7 @@ class MappedFiles:
         return dict(sorted(found.items()))
 
     def used_bytes(self) -> int:
-        """Bytes of all files of all units."""
+        """Return the bytes of all files of all units."""
         total = 0
         for unit in self.units():
             with contextlib.suppress(OSError):  # removed meanwhile
@@ -91,7 +91,7 @@ class MappedFiles:
         return total
 
     def units(self) -> list[str]:
-        """Units that have a folder here."""
+        """Return the units that have a folder here."""
         try:
             return sorted(path.name for path in (self.folder / "units").iterdir())
         except FileNotFoundError:
@@ -101,7 +101,7 @@ class MappedFiles:
 
     @contextlib.contextmanager
     def for_reuse(self, unit: str, name: str) -> Iterator[bool]:
-        """Hold the file so that no process begins to look at it; False: some process looks at it."""
+        """Lock the file against new maps; yield False if some process has it mapped."""
         with _opened(self.path(unit, name), os.O_RDWR) as fd:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,14 +111,14 @@ class MappedFiles:
                 yield True
 
     def make(self, unit: str, name: str) -> None:
-        """Make an empty file, and the unit's folder."""
+        """Create an empty file, and the unit's folder."""
         path = self.path(unit, name)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL):
             pass
 
     def grow(self, unit: str, name: str, length: int) -> None:
-        """Make a file longer. What is behind its end so far has no bytes on a disk until it is written."""
+        """Extend a file. The new part takes no disk space until it is written."""
         os.truncate(self.path(unit, name), length)
 
     def write(self, unit: str, name: str, offset: int, chunks: Sequence[memoryview]) -> None:
@@ -128,23 +128,23 @@ class MappedFiles:
                 offset = _write_vector(fd, list(chunks[first : first + VECTORS_MAX]), offset)
 
     def cut(self, unit: str, name: str, length: int) -> None:
-        """Take back what a write that failed has put behind a file's end. Nobody has a map of that part."""
+        """Cut off the part that a failed write added at a file's end. No process has a map of that part."""
         with contextlib.suppress(OSError):
             os.truncate(self.path(unit, name), length)
 
     def remove(self, unit: str, name: str) -> None:
-        """Remove the file; views of it stay as they are. Missing is fine."""
+        """Remove the file; views of it are unaffected. Repeatable."""
         self.path(unit, name).unlink(missing_ok=True)
 
     def remove_folder(self, unit: str) -> None:
-        """Remove the unit's folder if nothing is in it."""
+        """Remove the unit's folder if it is empty."""
         with contextlib.suppress(OSError):
             self.unit_folder(unit).rmdir()
 
     # -- reading ----------------------------------------------------------------------------------
 
     def checksum(self, unit: str, name: str, offset: int, size: int) -> int:
-        """Of the bytes as they can be read: a disk that cannot read them is an error, not a signal."""
+        """Compute the checksum with reads: a disk error is then an exception, not a signal."""
         summed, end = xxhash.xxh3_64(), offset + size
         with _opened(self.path(unit, name), os.O_RDONLY) as fd:
             while offset < end:
@@ -156,10 +156,10 @@ class MappedFiles:
         return summed.intdigest()
 
     def view(self, unit: str, name: str, offset: int, size: int) -> pa.Buffer:
-        """These bytes of the file, without a copy.
+        """Return these bytes of the file, without a copy.
 
-        One map of a whole file for each process, as long as there is a view of it. CorruptError: the
-        file is too short; BusyError: another process writes into it.
+        Each process has one map of a whole file, for as long as there is a view of it. Raises:
+        CorruptError, the file is too short; BusyError, another process writes into it.
         """
         path = self.path(unit, name)
         mapped = self._maps.get(path)
@@ -190,7 +190,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def _write_vector(fd: int, chunks: list[memoryview], offset: int) -> int:
-    """Write them all; the offset behind them."""
+    """Write all chunks; return the offset after them."""
     while chunks:
         written = os.pwritev(fd, chunks, offset)
         if written == 0:
@@ -205,7 +205,7 @@ def _write_vector(fd: int, chunks: list[memoryview], offset: int) -> int:
 
 @contextlib.contextmanager
 def told(local: LocalDir) -> Iterator[None]:
-    """An OSError inside ends the block and becomes one warning: the buffer is never needed."""
+    """End the block at an OSError and warn once: the buffer is never needed."""
     try:
         yield
     except OSError as error:

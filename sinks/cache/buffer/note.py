@@ -1,9 +1,9 @@
-"""What the buffer knows of a unit: its segments, its account, and what the caller keeps beside them.
+"""The manifest of a unit of the buffer: its segments, its usage statistics, and the caller's bytes.
 
-A **unit** is what its caller writes, moves and drops as one: the data of a key group, or of several. A
-**segment** names bytes that were written into a file of the buffer and never change. A **note** is
-all that is kept of one unit; it is the only index, so what no note names is free space. Its
-bytes: ``TGBN1``, 8 bytes of XXH3-64, then MessagePack.
+A **unit** is written, moved and dropped as a whole by its caller: the data of a key group, or of
+several. A **segment** names bytes that were written into a file of the buffer and never change. A
+**note** is the whole record of one unit. It is the only index, so space that no note names is free.
+Its bytes: ``TGBN1``, 8 bytes of XXH3-64, then MessagePack.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MAGIC = b"TGBN1"
 HEAD_BYTES = len(MAGIC) + 8
 
 Tier: TypeAlias = Literal["memory", "disk"]
-"""Where bytes lie: in files of a memory file system, or in files on a disk. Never in both."""
+"""The location of bytes: files of a memory file system, or files on a disk. Never both."""
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """Bytes that were written: so many at ``offset`` of ``file``, in the tier's path number ``path``."""
+    """Written bytes: ``bytes`` of them at ``offset`` of ``file``, in the tier's path number ``path``."""
 
     tier: Tier
     path: int
@@ -35,7 +35,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnitStats(msgspec.Struct, frozen=True, array_like=True):
-    """What one unit takes up, and how often it is asked for."""
+    """The size of one unit, and its request rate."""
 
     memory_bytes: int = 0
     disk_bytes: int = 0
@@ -45,15 +45,15 @@ class UnitStats(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnitManifest(msgspec.Struct, frozen=True, array_like=True):
-    """All that is kept of one unit."""
+    """The whole record of one unit."""
 
     account: UnitStats = UnitStats()
     segments: tuple[Segment, ...] = ()
     """In the caller's order."""
     caller: bytes = b""
-    """The caller's own: what the segments are valid for. Opaque here."""
+    """The caller's own bytes: what the segments are valid for. Opaque here."""
     groups: tuple[int, int] = (0, 0)
-    """The key groups that it has data of: the first, and the one behind the last."""
+    """The key groups of its data: the first, and the one after the last."""
 
 
 EMPTY = UnitManifest()
@@ -65,7 +65,7 @@ def encode_note(note: UnitManifest) -> bytes:
 
 
 def decode_note(content: bytes) -> UnitManifest | None:
-    """The note, or None when the bytes are not what was written: the unit is then an empty one."""
+    """Decode a note; None when the bytes are damaged: the unit counts as empty then."""
     body = content[HEAD_BYTES:]
     if content[:HEAD_BYTES] != MAGIC + xxhash.xxh3_64_digest(body):
         return None

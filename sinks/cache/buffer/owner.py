@@ -1,16 +1,17 @@
-"""Who a buffer's content lives for, and how it is known that they are gone.
+"""The owners of a buffer's content, and the detection of their death.
 
-Python workers come and go between the tasks of one application, so content does not end with the
-process that wrote it. It has an **owner**: the JVM that a Python worker runs under, or the process
-itself where there is none. Every process that opens a buffer leaves a mark of its owner: an empty file
-whose name says boot, process namespace, pid and start time, so that a pid that was given to another
-process later is not taken for the owner. What dead owners left is taken over by who opens the buffer of
-the same namespace again, and removed by who opens another's.
+Python workers start and end between the tasks of one application, so content outlives the process
+that wrote it. It has an **owner**: the JVM above a Python worker, or the process itself where there
+is none. Every process that opens a buffer leaves a mark of its owner: an empty file whose name
+contains boot, process namespace, pid and start time, so that another process with the same pid is
+not taken for the owner. The content of dead owners is taken over by the next process that opens the
+buffer of the same namespace, and removed by one that opens another namespace's.
 
-A buffer is one **host's**: those processes' that share its ``local_dir``. Several of them may see one memory
-file system (the workers of one machine, containers that share its memory); each has a folder there that is
-named after its ``local_dir``, and leaves the others' alone. Only what nobody can come back to is removed
-for others: its ``local_dir`` is gone, or its owners are dead and left no mark for a day.
+A buffer belongs to one **host**: the processes that share its ``local_dir``. Several hosts may see
+one memory file system (the workers of one machine, containers that share its memory). Each has a
+folder there, named after its ``local_dir``, and leaves the others' alone. It removes another host's
+content only if no process can return to it: its ``local_dir`` is gone, or its owners are dead and
+left no mark for a day.
 """
 
 from __future__ import annotations
@@ -33,19 +34,20 @@ from tidegate.sinks.cache.buffer.usage import locked
 
 DEAD = "dead-"
 HOST = "host"
-"""A file in a buffer's folder in memory: whose buffer it is."""
+"""A file in a buffer's folder in memory that names the host."""
 MARK = re.compile(r"([0-9a-f-]{1,40})\.(\d{1,20})\.(\d{1,10})\.(\d{1,20})", re.ASCII)
 FOREIGN_S = 86_400.0
-"""An owner in another process namespace (a container) cannot be looked at: it counts as alive for so
-long after its last mark."""
+"""An owner in another process namespace (a container) cannot be checked: it counts as alive for
+this long after its last mark.
+"""
 OTHERS_S = 86_400.0
-"""What dead owners of another host left in memory may be removed so long after their last mark."""
+"""The content of another host's dead owners in memory may be removed this long after their last mark."""
 GENERATIONS_MAX = 32
-"""How far up the JVM is looked for."""
+"""The most parents searched for the JVM."""
 
 
 class Owner(NamedTuple):
-    """One process, for good: no other has or will have the same four."""
+    """One process, permanently: no other ever has the same four values."""
 
     boot: str
     namespace: int
@@ -63,7 +65,7 @@ class Owner(NamedTuple):
 
 
 def _stat(pid: int, proc: Path) -> tuple[str, int, int]:
-    """A process's name, its parent, and its start time in ticks since boot. OSError: it is gone."""
+    """Return a process's name, parent, and start time in ticks since boot. Raises: OSError, it is gone."""
     text = (proc / str(pid) / "stat").read_text(errors="replace")
     name, _, rest = text.partition("(")[2].rpartition(")")
     fields = rest.split()
@@ -73,13 +75,13 @@ def _stat(pid: int, proc: Path) -> tuple[str, int, int]:
 
 
 def _here(proc: Path) -> tuple[str, int]:
-    """This boot and this process namespace."""
+    """Return this boot and this process namespace."""
     boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
     return boot, int(re.sub(r"\D", "", (proc / "self/ns/pid").readlink().name))
 
 
 def owner_of_this_process(proc: Path = Path("/proc")) -> Owner:
-    """The nearest JVM above this process, else the process itself."""
+    """Return the nearest JVM above this process, or else the process itself."""
     own = os.getpid()
     try:
         boot, namespace = _here(proc)
@@ -94,11 +96,11 @@ def owner_of_this_process(proc: Path = Path("/proc")) -> Owner:
             pid = parent
         return Owner(boot, namespace, found, _stat(found, proc)[2])
     except (OSError, ValueError, IndexError):
-        return Owner("0", 0, own, 0)  # no /proc that says it
+        return Owner("0", 0, own, 0)  # no usable /proc
 
 
 def is_alive(owner: Owner, marked_at: float, proc: Path = Path("/proc")) -> bool:
-    """Whether the owner lives. Where it cannot be known: whether it left a mark lately."""
+    """Return whether the owner lives. Where that is unknown: whether it left a mark recently."""
     try:
         boot, namespace = _here(proc)
     except (OSError, ValueError):
@@ -115,7 +117,7 @@ def is_alive(owner: Owner, marked_at: float, proc: Path = Path("/proc")) -> bool
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """The processes that share this folder of a disk, known by the folder: the path may be another's."""
+    """The processes that share this folder of a disk, identified by its inode: the path may be reused."""
 
     folder: Path
     device: int
@@ -123,11 +125,11 @@ class Host:
 
     @property
     def id(self) -> str:
-        """A name for it, the same for all its processes."""
+        """A name for the host, the same in all its processes."""
         return hashlib.blake2b(f"{self.device}:{self.inode}".encode(), digest_size=8).hexdigest()
 
     def is_there(self) -> bool:
-        """Whether the folder is where it was; True where that cannot be seen."""
+        """Return whether the folder still exists at its path; True where that cannot be checked."""
         try:
             found = self.folder.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -138,7 +140,7 @@ class Host:
 
 
 def host_at(folder: Path) -> Host | None:
-    """The host that has this folder, which is made when missing; None: it cannot be made now."""
+    """Return the host of this folder, created when missing; None: it cannot be created now."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
@@ -148,10 +150,11 @@ def host_at(folder: Path) -> Host | None:
 
 
 def enter(folder: Path, owner: Owner, host: Host | None = None) -> bool:
-    """Leave the owner's mark in a buffer's folder; whether all who left one before are dead.
+    """Leave the owner's mark in a buffer's folder; return whether all earlier owners are dead.
 
-    What dead owners left in the buffers of other namespaces beside it is removed: of this ``host``'s, and of
-    another's only what nobody can come back to. OSError: the folder cannot be used.
+    Removes the content of dead owners in the buffers of other namespaces beside it: for this
+    ``host``, and for another one only what no process can return to. Raises: OSError, the folder
+    cannot be used.
     """
     with locked(folder / "lock"):
         marks = _marks(folder)
@@ -170,13 +173,13 @@ def enter(folder: Path, owner: Owner, host: Host | None = None) -> bool:
 
 
 def _is_deserted(other: Path) -> bool:
-    """Whether another host will not come back to its buffer, if its owners are dead."""
+    """Return whether another host cannot return to its buffer, if its owners are dead."""
     try:
         path, device, inode = json_decoder(tuple[str, int, int]).decode((other / HOST).read_bytes())
         if not Host(Path(path), device, inode).is_there():
             return True
         marked = [mark.stat().st_mtime for mark in (other / "owners").iterdir()]
-    except (OSError, ValueError, msgspec.MsgspecError):  # it is being made, or removed by another process
+    except (OSError, ValueError, msgspec.MsgspecError):  # it is being created, or removed by another process
         return False
     return bool(marked) and time.time() - max(marked) > OTHERS_S
 
@@ -194,7 +197,7 @@ def _marks(folder: Path) -> Marks:
 
 
 def _all_dead(marks: Marks) -> bool:
-    """Without any mark it cannot be known whose the content is: then it stays."""
+    """Return whether all owners are dead. Without any mark the owner is unknown: then the content stays."""
     return bool(marks) and not any(alive for _, alive in marks)
 
 
@@ -207,7 +210,8 @@ def _forget_the_dead(marks: Marks) -> None:
 def _remove_if_dead(folder: Path) -> None:
     marks = _marks(folder)
     if _all_dead(marks):
-        # At once: who opens that buffer now finds it empty. The bytes go in _sweep, outside the lock.
+        # At once: a process that opens that buffer now finds it empty. _sweep deletes the bytes,
+        # outside the lock.
         if (folder / "units").exists():
             (folder / "units").rename(folder / f"{DEAD}{secrets.token_hex(4)}")
         _forget_the_dead(marks)
@@ -215,4 +219,4 @@ def _remove_if_dead(folder: Path) -> None:
 
 def _sweep(folder: Path) -> None:
     for dead in folder.glob(f"{DEAD}*"):
-        shutil.rmtree(dead, ignore_errors=True)  # what is left is removed by the next who opens
+        shutil.rmtree(dead, ignore_errors=True)  # the next process that opens it removes the rest

@@ -1,8 +1,8 @@
-"""Which units to spill, load or drop, after FLIP-50: big and cold out, hot and small in. Pure.
+"""The choice of units to spill, load or drop, after FLIP-50: large and cold out, hot and small in. Pure.
 
 The weight of a unit is the weighted average of its size and its request rate, each normalised by
-the largest among the candidates. A spill takes the heaviest when big and cold weigh most; a load takes
-them when hot and small do.
+the largest among the candidates. A spill takes the heaviest when large and cold ones weigh most; a
+load takes the heaviest when hot and small ones do.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import msgspec
 from tidegate.sinks.cache.buffer.note import Segment, UnitManifest, UnitStats
 
 NEW_SHARE = 0.3
-"""What the newest batch counts in a request rate; the one before it 0.7 of that, and so on."""
+"""The share of the newest batch in a request rate; the one before it has 0.7 of that, and so on."""
 SIZE_SHARE = 0.5
-"""What the size counts in a weight; the request rate counts the rest."""
+"""The share of the size in a weight; the request rate has the rest."""
 RATE_MIN = 1e-3
-"""A unit that is asked for less often than that is not loaded: it would only be spilled again."""
+"""A unit with a lower rate is not loaded: it would only be spilled again."""
 
 
 def rate_at(account: UnitStats, batch: int) -> float:
-    """The request rate as of a batch: what was not asked for since has cooled down."""
+    """Return the request rate as of a batch: it decays without requests."""
     rate: float = account.rate * (1 - NEW_SHARE) ** max(0, batch - account.batch)
     return rate
 
 
 def after_batch(account: UnitStats, batch: int, requests: int) -> UnitStats:
-    """The account after so many (more) requests in a batch."""
+    """Return the statistics after ``requests`` more requests in a batch."""
     rate = rate_at(account, batch) + NEW_SHARE * requests
     return msgspec.structs.replace(account, rate=rate, batch=max(batch, account.batch))
 
@@ -40,7 +40,7 @@ def with_sizes(account: UnitStats, segments: tuple[Segment, ...]) -> UnitStats:
 
 
 def per_key_group(notes: Iterable[UnitManifest]) -> dict[int, UnitStats]:
-    """What each key group takes up and how often it is asked for; a unit of several is spread evenly."""
+    """Return the statistics of each key group; a unit of several is spread evenly."""
     found: dict[int, UnitStats] = {}
     for note in notes:
         first, end = note.groups
@@ -56,17 +56,17 @@ def per_key_group(notes: Iterable[UnitManifest]) -> dict[int, UnitStats]:
 
 
 def _share(amount: int, at: int, count: int) -> int:
-    """The at-th of ``count`` parts that add up to the amount and differ by at most one."""
+    """Return the at-th of ``count`` parts that add up to the amount and differ by at most one."""
     return amount * (at + 1) // count - amount * at // count
 
 
 def to_spill(
     accounts: Mapping[str, UnitStats], target: int, batch: int, size_share: float = SIZE_SHARE
 ) -> list[str]:
-    """Units whose bytes in memory make up ``target``, the one to spill first in front.
+    """Return units whose bytes in memory make up ``target``, the first to spill in front.
 
-    No more than needed: without any one of them the rest falls short. All that have bytes in memory,
-    when they do not suffice.
+    No more than needed: without any one of them the rest falls short. If all units with bytes in
+    memory do not suffice, it returns all.
     """
     sizes = {unit: account.memory_bytes for unit, account in accounts.items() if account.memory_bytes > 0}
     rates = _cooled(accounts, batch)
@@ -77,7 +77,7 @@ def to_spill(
 def to_load(
     accounts: Mapping[str, UnitStats], room: int, batch: int, size_share: float = SIZE_SHARE
 ) -> list[str]:
-    """Units whose bytes on disk fit into ``room`` together, the one to load first in front."""
+    """Return units whose bytes on disk fit into ``room`` together, the first to load in front."""
     rates = _cooled(accounts, batch)
     sizes = {
         unit: account.disk_bytes
@@ -93,7 +93,7 @@ def to_load(
 
 
 def to_drop(accounts: Mapping[str, UnitStats], target: int, batch: int) -> list[str]:
-    """Units on disk to give up for ``target`` bytes there: the coldest, no more than needed."""
+    """Return units on disk to drop for ``target`` bytes there: the coldest, no more than needed."""
     sizes = {unit: account.disk_bytes for unit, account in accounts.items() if account.disk_bytes > 0}
     rates = _cooled(accounts, batch)
     return _just_enough(sorted(sizes, key=lambda unit: (rates[unit], unit)), sizes, target)
@@ -106,7 +106,7 @@ def _cooled(accounts: Mapping[str, UnitStats], batch: int) -> dict[str, float]:
 def _ordered(
     sizes: Mapping[str, int], weight: Callable[[float, float], float], rates: Mapping[str, float]
 ) -> list[str]:
-    """The units, the greatest weight of (normalised size, normalised rate) first."""
+    """Sort the units by descending weight of (normalised size, normalised rate)."""
     size_max = max(sizes.values(), default=0) or 1
     rate_max = max((rates[unit] for unit in sizes), default=0.0) or 1.0
     weights = {unit: weight(size / size_max, rates[unit] / rate_max) for unit, size in sizes.items()}
@@ -114,7 +114,7 @@ def _ordered(
 
 
 def _just_enough(order: list[str], sizes: Mapping[str, int], target: int) -> list[str]:
-    """The first of them that make up the target, without those that it can do without."""
+    """Return the first units that make up the target, without dispensable ones."""
     chosen: list[str] = []
     total = 0
     for unit in order:

@@ -1,8 +1,8 @@
-"""How hard the buffer presses on memory: what to spill now, or what may be loaded back.
+"""Memory pressure of the buffer: how much to spill now, or how much may be loaded back.
 
-Three signals: the share of the byte budget in use, the process's memory, and how long the last batch
-waited. Each has a threshold to spill above and one to load below; between them nothing moves, and a
-load ends below where a spill begins, so that neither makes the other.
+Three signals: the share of the byte budget in use, the process's memory, and the wait of the last
+batch. Each has a threshold to spill above and one to load below. Between them nothing moves, and a
+load ends below the start of a spill, so that neither causes the other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from tidegate.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Thresholds:
-    """When to spill and when to load. Shares are of a limit. ConfigError: they do not fit each other."""
+    """When to spill and when to load, as shares of a limit. Raises: ConfigError, they contradict
+    each other.
+    """
 
     spill_above: float = 0.9
     """Of the byte budget: above it, spill ..."""
@@ -29,15 +31,15 @@ class Thresholds:
     load_to: float = 0.7
     """... up to this."""
     process_bytes_max: int | None = None
-    """The memory that this process may take up; None: not looked at. The same shares hold."""
+    """The limit of this process's memory; None: not checked. The same shares apply."""
     pause_spill_s: float = 2.0
     """A batch that waited longer than this (garbage collection, page faults) spills ..."""
     pause_load_s: float = 0.5
     """... and only one that waited less than this loads."""
     pause_spill_share: float = 0.1
-    """What a pause spills at once, as a share of the byte budget ..."""
+    """The amount that a pause spills at once, as a share of the byte budget ..."""
     pause_spill_to: float = 0.3
-    """... and never below this: a batch may wait for reasons that spilling does not mend."""
+    """... and never below this: a batch may wait for reasons that spilling does not cure."""
 
     def __post_init__(self) -> None:
         shares = (0, self.load_below, self.load_to, self.spill_to, self.spill_above, 1)
@@ -55,10 +57,10 @@ class Thresholds:
 
 
 class Sample(NamedTuple):
-    """What was measured."""
+    """One measurement."""
 
     memory_bytes: int
-    """In the memory tier, of all processes of the host."""
+    """The memory tier's bytes, of all processes of the host."""
     budget_bytes: int
     process_bytes: int
     """This process's resident memory."""
@@ -66,7 +68,7 @@ class Sample(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What to move; at most one of both is not 0."""
+    """The amounts to move; at most one of the two is not 0."""
 
     spill_bytes: int = 0
     load_bytes: int = 0
@@ -74,13 +76,13 @@ class Advice(NamedTuple):
 
 
 class PressureMonitor:
-    """The thresholds, and what they say of a sample."""
+    """The thresholds, and their application to a sample."""
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
 
     def advise(self, sample: Sample) -> Advice:
-        """The strongest signal decides what is spilled; only if there is none, the weakest what is loaded."""
+        """Advise a spill by the strongest signal; without any, a load by the weakest."""
         spill = max(self._spills(sample), default=(0, ""))
         if spill[0] > 0:
             return Advice(spill_bytes=spill[0], why=spill[1])
@@ -104,7 +106,7 @@ class PressureMonitor:
         return found
 
     def _rooms(self, sample: Sample) -> list[int]:
-        """What each signal lets in; 0 where it lets nothing in."""
+        """Return the room that each signal leaves; 0 where it admits nothing."""
         limits = self.thresholds
         pairs = [(sample.memory_bytes, sample.budget_bytes)]
         if limits.process_bytes_max is not None:
@@ -119,12 +121,12 @@ class PressureMonitor:
 
 
 def _bytes(amount: float) -> int:
-    """Rounded up, so that moving so much reaches the target."""
+    """Round up, so that moving that amount reaches the target."""
     return max(0, -int(-amount // 1))
 
 
 def resident_bytes() -> int:
-    """This process's resident memory; where /proc does not tell, the most that it ever was."""
+    """Return this process's resident memory; without /proc, its maximum so far."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * resource.getpagesize()

@@ -1,4 +1,4 @@
-"""One unit of the buffer while a task has claimed it: write, view, keep, move, drop."""
+"""One unit of the buffer, claimed by a task: write, view, keep, move, drop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIERS: tuple[Tier, ...] = ("memory", "disk")
 
 
 class Home(Protocol):
-    """What a unit uses of its buffer."""
+    """The part of its buffer that a unit uses."""
 
     limits: BufferLimits
     usage: Usage
@@ -46,14 +46,14 @@ class ClaimedUnit:
     """One unit, claimed. Not for use after the ``with`` block of its claim, nor by two threads."""
 
     def __init__(self, buffer: Home, unit: str) -> None:
-        """OSError: the note cannot be read, or what is left of a killed process not be removed."""
+        """Raises: OSError, the note cannot be read, or the remains of a killed process cannot be removed."""
         self.unit = unit
         self._buffer = buffer
         self._note = buffer.note(unit)
         self._written: list[Segment] = []
         try:
             self._spaces = self._find_spaces()
-        except ValueError as error:  # a file is missing or too short: what is left is of no use
+        except ValueError as error:  # a file is missing or too short: the rest is useless
             logger.warning("unit %s of the buffer is damaged and was dropped: %s", unit, error)
             self._note = EMPTY
             self._spaces = self._find_spaces()
@@ -61,7 +61,7 @@ class ClaimedUnit:
         self._remove_empty_files()
 
     def _find_spaces(self) -> dict[Tier, SpaceAllocator]:
-        """What of the unit's files the note takes; all else is free. ValueError: a file lacks some of it."""
+        """Return the unit's space as the note uses it. Raises: ValueError, a file lacks some of it."""
         spaces = {tier: SpaceAllocator(self._buffer.limits.file_bytes) for tier in TIERS}
         for tier in TIERS:
             for path, files in enumerate(self._buffer.paths(tier)):
@@ -73,22 +73,22 @@ class ClaimedUnit:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """What was kept last, in the order it was given; empty for a unit that is not there."""
+        """The segments of the last keep, in its order; empty for a unit that does not exist."""
         return self._note.segments
 
     @property
     def caller(self) -> bytes:
-        """What the caller kept beside them; empty for a unit that is not there."""
+        """The caller's bytes of the last keep; empty for a unit that does not exist."""
         return self._note.caller
 
     @property
     def account(self) -> UnitStats:
-        """As of the last keep or touch."""
+        """The statistics of the last keep or touch."""
         return self._note.account
 
     @property
     def tier(self) -> Tier:
-        """Where most of its bytes lie; a new unit starts in memory."""
+        """The tier of most of its bytes; a new unit starts in memory."""
         return "disk" if self.account.disk_bytes > self.account.memory_bytes else "memory"
 
     # -- writing ----------------------------------------------------------------------------------
@@ -96,9 +96,10 @@ class ClaimedUnit:
     def write(self, chunks: Sequence[Any], tier: Tier | None = None) -> Segment | None:
         """Write the chunks (anything with the buffer interface) as one segment, aligned to 64 bytes.
 
-        Without a tier: where the unit lies. The segment says where it went: into the other tier when
-        the one asked for has no room, is over its limit, or is not there. None: nowhere. It may be
-        viewed at once; it is free space again unless a keep names it before the claim ends.
+        By default it is written to the unit's tier, and to the other one if there is no room, the
+        limit is reached, or the tier is absent; the segment names the tier. None: neither took it.
+        The segment may be viewed at once; it is free space again unless a keep names it before the
+        claim ends.
         """
         wanted = tier or self.tier
         return self._write(chunks, [wanted, *(other for other in TIERS if other != wanted)])
@@ -106,7 +107,7 @@ class ClaimedUnit:
     def _write(
         self, chunks: Sequence[Any], tiers: Sequence[Tier], checksum: int | None = None
     ) -> Segment | None:
-        """Write to the first of the tiers that takes it; the checksum is made when it is not known."""
+        """Write to the first of the tiers that has room; compute the checksum if it is not known."""
         views = [view.cast("B") for chunk in chunks if (view := memoryview(chunk)).nbytes]
         size = sum(view.nbytes for view in views)
         if size == 0:
@@ -127,7 +128,7 @@ class ClaimedUnit:
         return None
 
     def _place(self, tier: Tier, size: int, views: Sequence[memoryview]) -> Place | None:
-        """Write to the first path of the tier that takes it. None: none does, or the limit is reached."""
+        """Write to the first path of the tier that has room. None: none has, or the limit is reached."""
         paths = self._buffer.paths(tier)
         for _ in paths:  # a path that failed is not usable in the next round
             usable = [path for path, files in enumerate(paths) if _has_room(files, size)]
@@ -145,7 +146,7 @@ class ClaimedUnit:
         return None
 
     def _take(self, tier: Tier, size: int, usable: list[int], locks: contextlib.ExitStack) -> Place | None:
-        """Space in one of the usable paths, counted; locked until ``locks`` ends where it was used before."""
+        """Take and count space in a usable path; reused space is locked until ``locks`` ends."""
         paths, space = self._buffer.paths(tier), self._spaces[tier]
 
         def reusable(file: FileName) -> bool:
@@ -168,7 +169,7 @@ class ClaimedUnit:
         return None
 
     def _make_file(self, tier: Tier, usable: list[int]) -> FileName | None:
-        """An empty file, in rotation over the paths; None: none could be made."""
+        """Create an empty file, in rotation over the paths; None: none could be created."""
         files = self._spaces[tier].files()
         number = 1 + max((int(file.name.split("-")[0]) for file in files), default=0)
         first = (xxhash.xxh32_intdigest(self.unit.encode()) + number) % len(usable)
@@ -182,7 +183,7 @@ class ClaimedUnit:
         return None
 
     def _grow(self, tier: Tier, file: FileName, length: int) -> None:
-        """Where that fails, the write to it will."""
+        """Extend the file. If that fails, the write to it will."""
         files = self._buffer.paths(tier)[file.path]
         with told(files.local):
             files.grow(self.unit, file.name, length)
@@ -200,10 +201,10 @@ class ClaimedUnit:
     # -- reading ----------------------------------------------------------------------------------
 
     def view(self, segment: Segment) -> pa.Buffer:
-        """The segment's bytes, without a copy, for as long as the result is referenced.
+        """Return the segment's bytes, without a copy, for as long as the result is referenced.
 
-        The checksum is verified on a process's first view of a segment. CorruptError: the bytes
-        cannot be had as they were written (damaged, missing, unreadable); drop the unit.
+        The checksum is verified on a process's first view of a segment. Raises: CorruptError, the
+        bytes as written are not available (damaged, missing, unreadable); drop the unit.
         """
         return self._buffer.view(self.unit, segment)
 
@@ -218,31 +219,32 @@ class ClaimedUnit:
         requests: int,
         groups: range | None = None,
     ) -> bool:
-        """From now on the unit is exactly these segments: written by this claim, or kept before.
+        """Make the unit exactly these segments: written by this claim, or kept before.
 
-        One rename: all or nothing, for a process killed at any point. ``requests`` of ``batch`` go
-        into the account; ``groups`` are the key groups it has data of, by default those it had. False:
-        it could not be kept; the unit is then dropped, as by ``drop``.
+        Atomic: one rename, for a process killed at any point. ``requests`` of ``batch`` are added
+        to the statistics; ``groups`` are the key groups of its data, by default the previous ones.
+        False: it could not be kept; the unit is then dropped, as by ``drop``.
         """
         account = after_batch(self.account, batch, requests)
         between = (groups.start, groups.stop) if groups else self._note.groups
         return self._keep(UnitManifest(account, tuple(segments), caller, between))
 
     def touch(self, *, batch: int, requests: int) -> bool:
-        """UnitStats for a batch that changed nothing. False as for ``keep``."""
+        """Update the statistics for a batch that changed nothing. False: as for ``keep``."""
         return self.keep(self.segments, self.caller, batch=batch, requests=requests)
 
     def drop(self) -> None:
-        """Forget the unit and free all its bytes. May be repeated."""
+        """Drop the unit and free all its bytes. Repeatable."""
         with told(self._buffer.home.local):
             (self._buffer.home.unit_folder(self.unit) / "note").unlink(missing_ok=True)
         self._replace(EMPTY)
 
     def move(self, tier: Tier) -> int:
-        """Spill to "disk" or load to "memory": rewrite what does not lie there; the bytes moved.
+        """Spill to "disk" or load to "memory": rewrite segments of the other tier; return the bytes moved.
 
-        Keeps contents, order and the caller's bytes; each segment gets a new name. Moves all or
-        nothing (0: nothing to move, or no room there). Reads the bytes: CorruptError as for ``view``.
+        Contents, order and the caller's bytes are kept; each segment gets a new name. All or
+        nothing (0: nothing to move, or no room there). Reads the bytes. Raises: CorruptError, as
+        ``view``.
         """
         moved: list[Segment] = []
         total = 0
@@ -278,12 +280,12 @@ class ClaimedUnit:
         return True
 
     def _replace(self, note: UnitManifest) -> None:
-        """The note that holds from now on; what it does not name is free."""
+        """Put a note in force; space that it does not name is free."""
         before, self._note = self._note, note
         self._forget([*before.segments, *self._written])
 
     def _forget(self, segments: Sequence[Segment]) -> None:
-        """Free those that are not kept."""
+        """Free the segments that are not kept."""
         kept = set(self._note.segments)
         for segment in {*segments} - kept:
             self._spaces[segment.tier].free(
@@ -303,13 +305,13 @@ class ClaimedUnit:
                     self._buffer.usage.give_back(tier, length, remove)
 
     def end(self) -> None:
-        """The claim ends: what was written and not kept is free. Of an empty unit nothing is left."""
+        """End the claim: free what was written and not kept, and remove all traces of an empty unit."""
         self._forget(self._written)
         if self._note == EMPTY:
             folder = self._buffer.home.unit_folder(self.unit)
             with told(self._buffer.home.local):
                 (folder / "note.new").unlink(missing_ok=True)
-                # The lock last: from here on another may make and claim the unit anew.
+                # The lock last: from here on another process may create and claim the unit again.
                 (folder / "lock").unlink(missing_ok=True)
             for tier in TIERS:
                 for files in self._buffer.paths(tier):
@@ -317,7 +319,7 @@ class ClaimedUnit:
 
 
 def _has_room(files: MappedFiles, size: int) -> bool:
-    """Whether the path can be used and has so many bytes left; a warning when it is full."""
+    """Return whether the path is usable and has ``size`` bytes left; warn when it is full."""
     if not files.usable():
         return False
     with told(files.local):

@@ -1,7 +1,8 @@
-"""How many bytes the files of a buffer take up: one count for all processes of the host.
+"""The size of a buffer's files: one count for all processes of the host.
 
-A file of two numbers, read and changed under its lock, so that a limit holds at every moment. A process
-that is killed between counting and writing leaves the count too high; ``recount`` mends it.
+A file of two numbers, read and changed under its lock, so that a limit holds at every moment. A
+process that is killed between counting and writing leaves the count too high; ``recount`` corrects
+it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from tidegate.sinks.cache.buffer.note import Tier
 
 WAIT_S = 5.0
-"""A lock is held for microseconds; whoever has it longer was stopped."""
+"""A lock is held for microseconds; a process that has it longer was stopped."""
 POLL_S = 0.001
 _FORMAT = struct.Struct("<qq")
 
@@ -41,7 +42,7 @@ class Used(NamedTuple):
 
 @contextlib.contextmanager
 def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[int]:
-    """The file, made when missing, under its exclusive lock. OSError(EBUSY): not to be had in time."""
+    """Lock the file, created when missing, exclusively. Raises: OSError(EBUSY), not acquired in time."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         deadline = time.monotonic() + wait_s
@@ -59,7 +60,7 @@ def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[int]:
 
 
 class Usage:
-    """The count in one file. OSError from its methods: the file's folder cannot be used."""
+    """The count in one file. Raises: OSError from all methods, the file's folder cannot be used."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -71,8 +72,8 @@ class Usage:
             return Used()
 
     def reserve(self, tier: Tier, size: int, limit: int, grow: Callable[[], None]) -> bool:
-        """Count so many bytes more, and make the file that they will be in longer by them: one step for
-        whoever recounts. False: it would be more than the limit.
+        """Count ``size`` bytes more and extend their file, in one step for a recount. False: over
+        the limit.
         """
         if size == 0:
             return True
@@ -85,7 +86,7 @@ class Usage:
             return True
 
     def give_back(self, tier: Tier, size: int, shrink: Callable[[], None]) -> None:
-        """Make a file shorter by so many bytes, or remove it, and count them no more, in one step."""
+        """Shorten a file by ``size`` bytes, or remove it, and stop counting them, in one step."""
         if size == 0:
             shrink()
         else:
@@ -95,7 +96,7 @@ class Usage:
                 os.pwrite(fd, _FORMAT.pack(*used.plus(tier, -size)), 0)
 
     def recount(self, measure: Callable[[], Used]) -> Used:
-        """Set it to what is measured. Nobody reserves meanwhile."""
+        """Set the count to what ``measure`` returns. No process reserves meanwhile."""
         with locked(self._path) as fd:
             used = measure()
             os.pwrite(fd, _FORMAT.pack(*used), 0)

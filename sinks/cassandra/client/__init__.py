@@ -1,4 +1,4 @@
-"""Sending statements to Cassandra: sessions, schema, prepared statements, packed batches.
+"""Statements to Cassandra: sessions, schema, prepared statements, packed batches.
 
-The only files that build on the driver's internals.
+No other files build on the driver's internals.
 """

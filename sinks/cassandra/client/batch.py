@@ -1,9 +1,9 @@
 """Unlogged batches of one partition, packed from Arrow arrays: no Python work per row.
 
-The driver binds each value of each row by itself, about ten times what the rest costs. Here the
-body of a BATCH message (native protocol 4 and 5, section 4.1.7) is joined by Arrow: what is the
-same for all rows of a partition is one constant, keys and values get their lengths in front. A
-batch of one partition is one mutation for the server, atomic there and without a batch log.
+The driver binds each value of each row by itself, which costs about ten times the rest. Here Arrow
+joins the body of a BATCH message (native protocol 4 and 5, section 4.1.7): the part that is the
+same for all rows of a partition is one constant, and keys and values are prefixed by their lengths.
+A batch of one partition is one mutation for the server, atomic there and without a batch log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cassandra import protocol
 from cassandra.query import BatchStatement, BatchType
 
 BATCH_BYTES = 128 * 1024
-"""Where a batch is cut; a single larger row is a batch of its own."""
+"""The size at which a batch is cut; a single larger row is a batch by itself."""
 SMALL_BYTES = 16 * 1024
 BATCH_ROWS = 4_000
 PREPARED = b"\x01"
@@ -30,7 +30,7 @@ INT_FLAGS_SINCE = 5
 
 
 class Packed(NamedTuple):
-    """Statements of one partition as they travel: how many, and their bytes."""
+    """Statements of one partition on the wire: their number and their bytes."""
 
     statements: int
     body: bytes
@@ -47,10 +47,10 @@ class PackedBatch(BatchStatement):  # type: ignore[misc]  # the driver has no ty
         self, keyspace: str, partition: tuple[bytes, ...], packed: Packed, timestamp_us: int, level: int
     ) -> None:
         super().__init__(BatchType.UNLOGGED, consistency_level=level)
-        self.keyspace = keyspace  # with it the driver finds the replicas of the partition
+        self.keyspace = keyspace  # lets the driver find the replicas of the partition
         self._statements_and_parameters = _Stamped(packed, timestamp_us)
         self._token_of = routing_key(partition)
-        # It may be repeated; but a second node is given it, too, only where that is no load to speak of.
+        # It is repeatable, but it is sent to a second node only where that is a negligible load.
         self.is_idempotent = packed.weight <= SMALL_BYTES
 
     @property
@@ -59,7 +59,7 @@ class PackedBatch(BatchStatement):  # type: ignore[misc]  # the driver has no ty
 
 
 class Protocol(protocol.ProtocolHandler):  # type: ignore[misc]
-    """The driver's, and packed batches; a session takes it as its ``client_protocol_handler``."""
+    """The driver's handler with packed batches; a session has it as its ``client_protocol_handler``."""
 
     @classmethod
     def encode_message(cls, msg: Any, *args: Any, **kwargs: Any) -> Any:
@@ -91,17 +91,17 @@ class _PackedMessage(protocol.BatchMessage):  # type: ignore[misc]
 
 
 def routing_key(partition: tuple[bytes, ...]) -> bytes:
-    """What the token of a composite partition key is computed of: CompositeType's serialization."""
+    """Return the bytes from which a composite partition key's token is computed (CompositeType)."""
     return b"".join(struct.pack(">H", len(part)) + part + b"\0" for part in partition)
 
 
 def bound(*values: bytes) -> bytes:
-    """Bound values as they travel: each one's length, then its bytes."""
+    """Encode bound values for the wire: each one's length, then its bytes."""
     return b"".join(struct.pack(">i", len(value)) + value for value in values)
 
 
 def statement(query_id: bytes, values: int) -> bytes:
-    """The beginning of a prepared statement in a batch that binds so many values."""
+    """Return the start of a prepared statement with this number of bound values, in a batch."""
     return PREPARED + struct.pack(">H", len(query_id)) + query_id + struct.pack(">H", values)
 
 
@@ -110,20 +110,20 @@ def bigint(number: int) -> bytes:
 
 
 def one(head: bytes, *values: bytes) -> Packed:
-    """One statement."""
+    """Pack one statement."""
     return Packed(1, head + bound(*values))
 
 
 def joined(parts: Iterable[Packed]) -> Packed:
-    """All their statements, in order."""
+    """Join all statements, in order."""
     some = list(parts)
     return Packed(sum(packed.statements for packed in some), b"".join(packed.body for packed in some))
 
 
 def rows(head: bytes, keys: Any, tail: bytes, values: Any = None) -> Iterator[Packed]:
-    """A statement per key, in batches: ``head``, the key, ``tail``, and the value if there are values.
+    """Yield batches of one statement per key: ``head``, the key, ``tail``, and the value if there are values.
 
-    ``head`` and ``tail`` hold whatever values are the same for all, bound already.
+    ``head`` and ``tail`` contain the values that are the same for all, already bound.
     """
     yield from _batches(_joined([pa.scalar(head, pa.binary())], keys, tail, values), 0, len(keys))
 
@@ -131,8 +131,9 @@ def rows(head: bytes, keys: Any, tail: bytes, values: Any = None) -> Iterator[Pa
 def rows_of_groups(
     head: bytes, groups: Any, keys: Any, tail: bytes, values: Any = None
 ) -> Iterator[tuple[int, Iterator[Packed]]]:
-    """As ``rows``, for each stretch of rows of one key group: all are packed at once. The key group is bound
-    behind ``head``. ``groups``: of each row, as numpy integers.
+    """As ``rows``, for each stretch of rows of one key group; all are packed at once.
+
+    The key group is bound after ``head``. ``groups``: the key group of each row, as numpy integers.
     """
     bound_groups = [pa.scalar(head + struct.pack(">i", 4), pa.binary()), _four_bytes(groups)]
     joined = _joined(bound_groups, keys, tail, values)
@@ -142,7 +143,7 @@ def rows_of_groups(
 
 
 def _joined(heads: list[Any], keys: Any, tail: bytes, values: Any) -> tuple[memoryview, Any]:
-    """The statements of all rows, and where each begins; where the last one ends."""
+    """Return the statements of all rows, and the offsets of their starts and of the end."""
     parts = [*heads, _lengths(keys), keys, pa.scalar(tail, pa.binary())]
     if values is not None:
         parts += [_lengths(values), values]
@@ -162,11 +163,11 @@ def _batches(joined: tuple[memoryview, Any], at: int, last: int) -> Iterator[Pac
 
 
 def _lengths(values: Any) -> Any:
-    """The length of each value, as the four bytes that go before it."""
+    """Return the length of each value as the four bytes that precede it."""
     return _four_bytes(pc.binary_length(values).to_numpy(zero_copy_only=False))
 
 
 def _four_bytes(numbers: Any) -> Any:
-    """Each number, big-endian."""
+    """Encode each number in four bytes, big-endian."""
     fixed = pa.Array.from_buffers(pa.binary(4), len(numbers), [None, pa.py_buffer(numbers.astype(">i4"))])
     return fixed.cast(pa.binary())

@@ -1,6 +1,6 @@
-"""The keyspace and its tables: whether they are there, as they should be, and how they are made.
+"""The keyspace and its tables: their existence, their shape, and their creation.
 
-Only whoever is told to makes them: `tidegate init`, or a store with ``create``.
+Only a caller that is allowed to creates them: `tidegate init`, or a store with ``create``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 KEYSPACES = "SELECT * FROM system_schema.keyspaces WHERE keyspace_name = %s"
 COLUMNS = "SELECT * FROM system_schema.columns WHERE keyspace_name = %s"
 CHANGE_WAITS = 6
-"""A change of the schema takes longer than a request: so many times ``timeout_s``."""
+"""A change of the schema takes longer than a request: this number of times ``timeout_s``."""
 
 
 class Session(Protocol):
-    """What is used here of ``session.Session``."""
+    """The part of ``session.Session`` that is used here."""
 
     where: str
     settings: CassandraSettings
@@ -36,17 +36,17 @@ class Session(Protocol):
 
 
 def is_made(session: Session) -> bool:
-    """Whether all tables are there. ConfigError: one is made otherwise than here."""
+    """Return whether all tables exist. Raises: ConfigError, one has another shape."""
     found = _found(session)
     _check_shapes(session, found)
     return set(tables()) <= set(found)
 
 
 def make(session: Session) -> list[str]:
-    """Make keyspace and tables, whatever of them is missing; what was made, in words.
+    """Create the missing parts of keyspace and tables; return descriptions of them.
 
-    On return all nodes agree on them. May be repeated and raced. ConfigError: the cluster
-    refuses, how many copies to keep is not known, or a table of ours is made otherwise.
+    On return all nodes agree on them. Repeatable, and safe to race. Raises: ConfigError, the
+    cluster refuses, the number of copies is not known, or a table of tidegate's has another shape.
     """
     settings, made = session.settings, []
     if not session.plain(KEYSPACES, settings.keyspace):
@@ -74,15 +74,15 @@ def make(session: Session) -> list[str]:
 
 
 def planned(session: Session) -> dict[str, int]:
-    """The copies per data centre of a keyspace that is made with these settings; none are known: none."""
+    """Return the copies per data centre of a keyspace created with these settings; empty: not known."""
     return {dc or session.local_dc: number for dc, number in session.settings.replication.items()}
 
 
 def _change(session: Session, cql: str) -> None:
     """Change the schema, and wait until all nodes agree.
 
-    Every client asks the same node: two nodes that make one table at the same moment would each
-    give it an id of its own, and no longer agree.
+    Every client asks the same node: two nodes that create one table at the same moment would each
+    give it another id, and no longer agree.
     """
     timeout_s = CHANGE_WAITS * session.settings.timeout_s
     session.plain(cql, host=next(iter(session.hosts()), None), timeout_s=timeout_s)
@@ -94,7 +94,7 @@ def _change(session: Session, cql: str) -> None:
 
 
 def _found(session: Session) -> dict[str, dict[str, str]]:
-    """Our tables as they are."""
+    """Return tidegate's tables as they are."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for column in session.plain(COLUMNS, session.settings.keyspace):
         if column["table_name"] in tables():
@@ -105,7 +105,7 @@ def _found(session: Session) -> dict[str, dict[str, str]]:
 
 
 def _check_shapes(session: Session, found: dict[str, dict[str, str]]) -> None:
-    """ConfigError names a table of ours that lacks a column or has it otherwise; more columns are fine."""
+    """Raise ConfigError for a table that lacks a column or has it in another shape; more columns are fine."""
     for table in sorted(found):
         for column, wanted in shapes()[table].items():
             is_there = found[table].get(column)

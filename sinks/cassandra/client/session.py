@@ -1,8 +1,8 @@
 """The connection to a Cassandra cluster: one per process and settings, its statements, its errors.
 
-Everything but a conditional write may be repeated, and is, until ``timeout_s`` are over. A
+Everything but a conditional write is repeatable, and is repeated for up to ``timeout_s``. A
 conditional write is sent once, unless its caller may repeat it: whether it took effect is unknown
-after a time-out, and whoever asked reads back (``committers/steps/publish.py``).
+after a time-out, and its caller reads back (``committers/steps/publish.py``).
 """
 
 from __future__ import annotations
@@ -39,25 +39,26 @@ from tidegate.sinks.cassandra.client.settings import CassandraSettings
 from tidegate.sinks.cassandra.client.statements import statements, within
 
 IN_FLIGHT = 64
-"""Requests at once. The server has 128 threads for requests; more only wait there."""
+"""Concurrent requests. The server has 128 threads for requests; more would only queue there."""
 IN_FLIGHT_BYTES = 2 * 1024 * 1024
-"""What is more waits at the server until its time is over, and is sent again."""
+"""More bytes would queue at the server until their time-out, and be sent again."""
 FETCH_ROWS = 1_000
 TRIES = 3
-"""So often a request is sent within ``timeout_s`` when nothing answers; and when half the time of a try is
-over to another node too, since one that stands still is taken for a live one for a minute.
+"""The tries of an unanswered request within ``timeout_s``. When half the time of a try has passed
+it is also sent to another node, since a hung node is considered alive for a minute.
 """
 AT_ONCE_S = 0.001
-"""What the driver is given for a try when nothing is left: it has no zero."""
+"""The driver's time-out for a try when no time is left: it does not accept zero."""
 BACK_FIRST_S, BACK_MOST_S = 0.5, 5.0
-"""How long after another a node that is down is looked for again. The driver's own choice goes up to ten
-minutes, and ends for ever after 64 times.
+"""The pauses between reconnections to a node that is down. The driver's own policy goes up to ten
+minutes, and stops permanently after 64 tries.
 """
 
 
 class CasWriteUnknown(ErrorMessageSub):  # type: ignore[misc]
-    """What became of a conditional write is unknown: so protocol 5 says it, a time-out by protocol 4. The
-    driver has no name for it.
+    """The outcome of a conditional write is unknown, in protocol 5; protocol 4 reports a time-out.
+
+    The driver has no class for it.
     """
 
     summary = "Unknown outcome of a conditional write"
@@ -77,8 +78,8 @@ NO_ANSWER = (
     ServerError,
     CasWriteUnknown,
 )
-"""Nothing is proven by these. ``CoordinationFailure``: a replica could not, e.g. a full disk.
-``ServerError``: something went wrong in a node, and nobody says how far it had come.
+"""Errors that prove nothing. ``CoordinationFailure``: a replica failed, e.g. by a full disk.
+``ServerError``: a node failed at an unknown point.
 """
 SIZES = "SELECT partitions_count, mean_partition_size FROM system.size_estimates WHERE keyspace_name = %s"
 GRANT = (
@@ -90,7 +91,7 @@ NOT_LEFT_THERE = ("unconfigured table", "does not exist", "Keyspace")
 Found = TypeVar("Found")
 Row = tuple[Any, ...]
 Page = tuple[list[Row], bytes | None]
-"""Rows, and where the next page begins; None: there is none."""
+"""Rows, and the start of the next page, or None at the end."""
 Fields = dict[str, Any]
 
 
@@ -100,23 +101,24 @@ class Session:
     def __init__(self, settings: CassandraSettings, where: str) -> None:
         self.settings, self.where = settings, where
         self._prepared: dict[str, Any] = {}
-        self._lock = threading.RLock()  # a scan that is collected while this thread prepares asks, too
+        self._lock = threading.RLock()  # a scan collected while this thread prepares sends requests, too
         self._tables_seen = False
         self.cluster, self.driver = self._connect()
 
-    # -- what is there -------------------------------------------------------------------------
+    # -- discovery -----------------------------------------------------------------------------
 
     @property
     def local_dc(self) -> str:
-        """The data centre that requests go to."""
+        """The data centre to which requests are sent."""
         if self.settings.local_dc:
             return self.settings.local_dc
         policy = self.cluster.profile_manager.default.load_balancing_policy
-        return str(policy._child_policy.local_dc)  # noqa: SLF001 - the driver finds it out and tells nobody
+        return str(policy._child_policy.local_dc)  # noqa: SLF001 - the driver has no public way
 
     def has_tables(self) -> bool:
-        """Whether the keyspace and its tables are there; asked until they are. ConfigError: a table of
-        ours is made otherwise.
+        """Return whether the keyspace and its tables exist; checked until they do.
+
+        Raises: ConfigError, a table of tidegate's has another shape.
         """
         if not self._tables_seen and schema.is_made(self):
             self._tables_seen = self._ask(self._is_told_of_keyspace)
@@ -129,23 +131,23 @@ class Session:
             return False
         except NO_ANSWER:
             raise
-        except cassandra.DriverException as error:  # that is all it says when its node does not answer
+        except cassandra.DriverException as error:  # the driver's only error when its node does not answer
             raise ConnectionException(str(error)) from error
         return True
 
     def hosts(self) -> list[Any]:
-        """The nodes that requests go to, those left out that are known to be down."""
+        """Return the nodes to which requests are sent, without those known to be down."""
         here = [host for host in self.cluster.metadata.all_hosts() if host.datacenter == self.local_dc]
         return sorted((host for host in here if host.is_up is not False), key=lambda host: str(host.host_id))
 
-    # -- asking --------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------
 
     def rows(self, name: str, *values: Any, level: int) -> list[Row]:
-        """All rows that a statement gives; each page is asked for again until it has an answer."""
+        """Return all rows of a statement; each page is requested until it is answered."""
         return list(self.stream(name, *values, level=level))
 
     def stream(self, name: str, *values: Any, level: int) -> Iterator[Row]:
-        """The rows that a statement gives, ``FETCH_ROWS`` in memory at a time."""
+        """Yield the rows of a statement, ``FETCH_ROWS`` in memory at a time."""
         statement = self.bind(name, values, level)
         rows, following = self._ask(functools.partial(self._page, statement, None))
         yield from rows
@@ -154,23 +156,26 @@ class Session:
             yield from rows
 
     def _page(self, statement: Any, at: bytes | None) -> Page:
-        """Each page is a request of its own. The driver's way to the next one counts the time of all pages as
-        one, and takes a page that comes twice for the next: of a second node, which it asks when the first
-        is slow.
+        """Return one page, as a request of its own.
+
+        The driver's paging counts the time of all pages as one. It also takes a page that arrives
+        twice, once from a second node because the first was slow, for the next page.
         """
         result = self.driver.execute(statement, timeout=self._try_s(), paging_state=at)
         return result.current_rows, result.paging_state
 
     def write(self, name: str, *values: Any, level: int) -> None:
-        """A plain write, repeated until it is acknowledged."""
+        """Send a plain write until it is acknowledged."""
         statement = self.bind(name, values, level)
         self._ask(lambda: self._execute(statement))
 
     def decide(self, *steps: tuple[Any, ...], level: int, again: bool = False) -> Row:
-        """Conditional writes of one partition, each (name, values...), all or none: what the server says.
+        """Send conditional writes of one partition, each (name, values...), all or none; return the
+        server's row.
 
-        ``row[0]`` tells whether they were applied. Sent once, or ``again`` until there is an answer,
-        where it does not matter whose copy took effect. StoreUnavailableError: unknown.
+        ``row[0]`` is whether they were applied. Sent once, or with ``again`` until there is a
+        reply, where it does not matter which copy took effect. Raises: StoreUnavailableError, the
+        outcome is unknown.
         """
         if len(steps) == 1:
             statement: Any = self.bind(steps[0][0], steps[0][1:], level)
@@ -179,13 +184,14 @@ class Session:
             for name, *values in steps:
                 statement.add(self.prepared(name), values)
         statement.serial_consistency_level = ConsistencyLevel.SERIAL
-        statement.is_idempotent = again  # else two nodes may be given it
+        statement.is_idempotent = again  # else it might be sent to two nodes
         return tuple(self._ask(lambda: self._execute(statement).one(), once=not again))
 
     def each(self, requests: Iterable[tuple[Any, int]]) -> Iterator[list[Row]]:
-        """The rows of many requests (statement, bytes), in order, a bounded number of them at once.
+        """Yield the rows of many requests (statement, bytes), in order, a bounded number of them at once.
 
-        They may be repeated, and are. StoreUnavailableError: one had no answer for ``timeout_s``.
+        They must be repeatable, and are repeated. Raises: StoreUnavailableError, one had no reply
+        within ``timeout_s``.
         """
         waiting: collections.deque[tuple[Any, Any, int]] = collections.deque()
         in_flight = 0
@@ -216,14 +222,15 @@ class Session:
         return self._ask(lambda: list(self._execute(statement))), weight
 
     def plain(self, cql: str, *values: Any, host: Any = None, timeout_s: float | None = None) -> list[Fields]:
-        """The rows of a statement, by their columns' names; of ``host`` alone if it is given. For what is
-        asked rarely, and for changes of the schema. Repeated until it has an answer.
+        """Return the rows of a statement, by column name; from ``host`` alone if given.
+
+        For rare requests, and for changes of the schema. Repeated until there is a reply.
         """
 
         def ask() -> list[Fields]:
             found: list[Fields] = []
             following, timeout = None, timeout_s or self.settings.timeout_s
-            while True:  # a request for each page: see ``_page``
+            while True:  # one request per page: see ``_page``
                 asked = {"timeout": timeout, "host": host, "paging_state": following}
                 result = self.driver.execute(cql, values or None, **asked)
                 found += [dict(zip(result.column_names, row, strict=True)) for row in result.current_rows]
@@ -233,7 +240,9 @@ class Session:
         return self._ask(ask)
 
     def agree(self) -> bool:
-        """Wait until all nodes have the same schema; whether they do within the driver's ten seconds."""
+        """Wait until all nodes have the same schema; return whether they do within the driver's ten
+        seconds.
+        """
         return bool(self._ask(self.cluster.control_connection.wait_for_schema_agreement))
 
     def bind(self, name: str, values: Sequence[Any], level: int) -> Any:
@@ -242,11 +251,13 @@ class Session:
         return statement
 
     def replicas(self, routing_key: bytes) -> frozenset[Any]:
-        """The nodes that have a partition of this key, as the driver knows the ring; none: it does not."""
+        """Return the nodes that have a partition of this key, as the driver knows the ring; empty:
+        not known.
+        """
         return frozenset(self.cluster.metadata.get_replicas(self.settings.keyspace, routing_key))
 
     def prepared(self, name: str) -> Any:
-        """A statement, prepared once in this session; a node that does not know it is told by the driver."""
+        """Return a statement, prepared once per session; the driver prepares it on nodes that lack it."""
         found = self._prepared.get(name)
         if found is None:
             with self._lock:
@@ -258,20 +269,21 @@ class Session:
         return found
 
     def cql(self, name: str) -> str:
-        """A statement, its tables with their keyspace: what is prepared holds whatever a connection uses."""
+        """Return a statement with its keyspace, so that it does not depend on a connection's keyspace."""
         return within(statements()[name], self.settings.keyspace)
 
     def _execute(self, statement: Any) -> Any:
         return self.driver.execute(statement, timeout=self._try_s())
 
     def _try_s(self) -> float:
-        """How long one try may take: its part of ``timeout_s``, or what is left of the call."""
+        """Return the time-out of one try: its part of ``timeout_s``, or the rest of the call's time."""
         timeout_s = self.settings.timeout_s
         return max(AT_ONCE_S, min(timeout_s / TRIES, left_of(timeout_s)))
 
     def _ask(self, ask: Callable[[], Found], *, once: bool = False) -> Found:
-        """The answer; our error if there is none within ``timeout_s``, which count from where the call began
-        (``deadline.py``).
+        """Return the reply. Raises: tidegate's error if there is none within ``timeout_s``.
+
+        The time counts from the start of the call (``deadline.py``).
         """
         with one_call():
             return self._answer(ask, once=once)
@@ -280,9 +292,9 @@ class Session:
         end = end_of(self.settings.timeout_s)
         if not once:
             try:
-                return ask()  # no detour when all is well
+                return ask()  # the fast path
             except NO_ANSWER:
-                pass  # asked again below
+                pass  # sent again below
             except Exception as error:
                 raise self._as_ours(error) from error
         tries = tenacity.Retrying(
@@ -302,8 +314,9 @@ class Session:
         return as_ours(error, self.where, self.settings.tls)
 
     def size(self) -> int:
-        """About how many bytes all tables take up on the nodes of this data centre, every copy and every
-        namespace. They estimate it every few minutes, from what they have flushed.
+        """Estimate the bytes of all tables on the nodes of this data centre: all copies, all namespaces.
+
+        The nodes estimate it every few minutes, from their flushed data.
         """
         return sum(
             of["partitions_count"] * of["mean_partition_size"]
@@ -311,10 +324,12 @@ class Session:
             for of in self.plain(SIZES, self.settings.keyspace, host=host)
         )
 
-    # -- connecting ----------------------------------------------------------------------------
+    # -- connection ----------------------------------------------------------------------------
 
     def _connect(self) -> tuple[Any, Any]:
-        """A driver's cluster that could not connect is of no use any more: each try makes its own."""
+        """Connect. A driver's cluster that failed to connect cannot be used again: each try creates
+        its own.
+        """
 
         def once() -> tuple[Any, Any]:
             made = self._cluster()
@@ -351,7 +366,7 @@ class Session:
             auth_provider=login,
             ssl_context=_tls(settings),
             compression=False,
-            prepare_on_all_hosts=False,  # a node that stands still would hold up every statement's first use
+            prepare_on_all_hosts=False,  # a hung node would delay every statement's first use
             reconnection_policy=policies.ExponentialReconnectionPolicy(
                 BACK_FIRST_S, BACK_MOST_S, max_attempts=None
             ),
@@ -363,8 +378,9 @@ class Session:
 
 
 def as_ours(error: Exception, where: str, tls: dict[str, Any] | None = None) -> Exception:
-    """The driver's error as ours; what is none of its kind stays as it is, a mistake of ours. ``tls``: what
-    TLS was told, where it is used.
+    """Translate the driver's error; other errors are bugs and are returned unchanged.
+
+    ``tls``: the TLS options, where it is used.
     """
     if isinstance(error, cluster.NoHostAvailable):
         for each in getattr(error, "errors", {}).values():
@@ -415,7 +431,7 @@ def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
 
 class _Shared:
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # a store that is collected while this thread connects is closed
+        self.lock = threading.RLock()  # a store garbage-collected while this thread connects is closed
         self.sessions: dict[str, tuple[Session, int]] = {}
 
 
@@ -424,9 +440,9 @@ _left_to_parent: list[Any] = []
 
 
 def take(settings: CassandraSettings, where: str) -> Session:
-    """This process's session for these settings; every ``take`` is followed by one ``give_back``."""
+    """Return this process's session for these settings; every ``take`` needs one ``give_back``."""
     with _shared.lock:
-        name = repr(dataclasses.astuple(settings))  # of all of it; its repr leaves the login out
+        name = repr(dataclasses.astuple(settings))  # of all fields; its own repr leaves the login out
         session, users = _shared.sessions.get(name, (None, 0))
         if session is None:
             session = Session(settings, where)
@@ -435,7 +451,7 @@ def take(settings: CassandraSettings, where: str) -> Session:
 
 
 def give_back(session: Session) -> None:
-    """The last user's closes it."""
+    """Release a session; the last user's release closes it."""
     with _shared.lock:
         for name, (each, users) in list(_shared.sessions.items()):
             if each is session:
@@ -447,17 +463,17 @@ def give_back(session: Session) -> None:
 
 
 def _after_fork() -> None:
-    """The parent's sessions are left alone in a child (T13): neither used nor closed there.
+    """Abandon the parent's sessions in a child (T13): they are neither used nor closed there.
 
-    The driver itself would close them: its next cluster begins with the connections of its event
+    The driver itself would close them: its next cluster starts with the connections of its event
     loop, and the end of the process with all clusters it knows. Either waits for locks that a
-    thread of the parent may have held, for ever.
+    thread of the parent may have held, permanently.
     """
     global _shared  # noqa: PLW0603
     reactor: Any = sys.modules[cluster.Cluster.connection_class.__module__]
     _left_to_parent.append((_shared, getattr(reactor, "_global_loop", None)))
     for session, _ in _shared.sessions.values():
-        cluster._discard_cluster_shutdown(session.cluster)  # noqa: SLF001 - it has no public way
+        cluster._discard_cluster_shutdown(session.cluster)  # noqa: SLF001 - the driver has no public way
     if _shared.sessions and hasattr(reactor, "_global_loop"):
         reactor._global_loop = None  # noqa: SLF001 - likewise
     _shared = _Shared()

@@ -1,8 +1,8 @@
-"""What a Cassandra URL and its options say: where the cluster is, and how to write to it.
+"""Settings from a Cassandra URL and its options: the cluster's address, and how to write to it.
 
 ``cassandra://[user:password@]host1,host2[:port]/keyspace``
 
-A version is read whole only where every read meets a replica that every write reached, so a
+A version is read whole only where every read meets a replica that every write reached. So a
 namespace is written at one consistency for life, and read at one that overlaps with it:
 
     written at     read at                          by readers of
@@ -10,8 +10,8 @@ namespace is written at one consistency for life, and read at one that overlaps 
     QUORUM         QUORUM                           any
     EACH_QUORUM    LOCAL_QUORUM (or QUORUM)         any
 
-One replica alone (ONE, LOCAL_ONE) may have missed any write, and nothing in what it answers says
-so: it would mix versions. It is refused.
+One replica alone (ONE, LOCAL_ONE) may have missed any write, and its replies do not show that: it
+would mix versions. It is refused.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CassandraSettings:
-    """Plain data. ``replication``: copies per data centre; ``""`` stands for the local one. ``leases`` False:
-    a reader without the right to write; its snapshots hold no version.
+    """The settings of one store.
+
+    ``replication``: copies per data centre; ``""`` is the local one. ``leases`` False: a reader
+    without the right to write, whose snapshots pin no version.
     """
 
     url: str = dataclasses.field(repr=False)
@@ -69,12 +71,12 @@ class CassandraSettings:
 
 
 def settings_of(url: str, options: dict[str, Any]) -> CassandraSettings:
-    """The settings. ConfigError names what does not fit; a password is never shown."""
+    """Return the settings. Raises: ConfigError that names what does not fit, and never shows a password."""
     shown, parts = f"store {redact(url)}", servers_at(url)
     if parts.rest:
         raise ConfigError(f"{shown}: give options as store_options (--store-config), not after '?' or '#'")
     hosts, port = _hosts(parts, shown)
-    keyspace = unquote(parts.path.strip("/")).lower()  # as CQL takes a name
+    keyspace = unquote(parts.path.strip("/")).lower()  # the form in which CQL takes a name
     if not KEYSPACE.fullmatch(keyspace):
         raise ConfigError(
             f"{shown}: what follows its hosts is no keyspace: write cassandra://host1,host2/keyspace, a name"
@@ -144,7 +146,9 @@ def _read_level(options: dict[str, Any], shown: str) -> str:
 
 
 def _replication(given: Any, hosts: tuple[str, ...], shown: str) -> dict[str, int]:
-    """Copies per data centre. Empty: not given, and not on one machine where one copy is all there can be."""
+    """Return the copies per data centre. Empty: not given, and not on one machine, where only one
+    is possible.
+    """
     if given is None:
         return {"": 1} if all(is_loopback(host) for host in hosts) else {}
     copies = _copies(given) if isinstance(given, str) else {"": given} if isinstance(given, int) else given
@@ -158,7 +162,7 @@ def _replication(given: Any, hosts: tuple[str, ...], shown: str) -> dict[str, in
 
 
 def _copies(given: str) -> dict[str, int]:
-    """``3``, or ``dc1:3,dc2:2``, as it stands in a file; nothing that fits if it is neither."""
+    """Parse ``3``, or ``dc1:3,dc2:2``, as a file has it; empty if it is neither."""
     found = re.fullmatch(r"\d+", given.strip())
     if found:
         return {"": int(given)}
@@ -167,7 +171,7 @@ def _copies(given: str) -> dict[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine."""
+    """Return whether a host is this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -175,7 +179,9 @@ def is_loopback(host: str) -> bool:
 
 
 def read_level(written_at: str, asked: str, shown: str) -> str:
-    """The consistency to read at. ConfigError: what is asked for does not overlap with the writes."""
+    """Return the read consistency. Raises: ConfigError, the requested one does not overlap with the
+    writes.
+    """
     allowed = READ_AT[written_at]
     if asked and asked not in allowed:
         raise ConfigError(

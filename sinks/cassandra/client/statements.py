@@ -1,4 +1,4 @@
-"""The CQL, from the files in ``cql/``: one statement behind each ``-- name:``."""
+"""The CQL, from the files in ``cql/``: one statement after each ``-- name:``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = re.compile(r"PRIMARY KEY \(\(([^)]*)\)(?:, ([^)]*))?\)")
 
 @functools.cache
 def statements() -> dict[str, str]:
-    """Every statement by its name. Names are unique over all files."""
+    """Return every statement by its name. Names are unique over all files."""
     found: dict[str, str] = {}
     for file in FILES:
         for name, cql in NAMED.findall(_text(file)):
@@ -27,19 +27,19 @@ def statements() -> dict[str, str]:
 
 @functools.cache
 def tables() -> dict[str, str]:
-    """How each table is made, in the order of the file."""
+    """Return the CREATE TABLE of each table, in the order of the file."""
     parts = (" ".join(part.split()) for part in COMMENT.sub("", _text("schema")).split(";"))
     return {part.removeprefix("CREATE TABLE IF NOT EXISTS ").split(" ")[0]: part for part in parts if part}
 
 
 @functools.cache
 def shapes() -> dict[str, dict[str, str]]:
-    """What each table is like: its columns, each in the words of ``shape``."""
+    """Return each table's columns, in the form of ``shape``."""
     return {table: _shape(made) for table, made in tables().items()}
 
 
 def shape(kind: str, type_: str, position: int, order: str) -> str:
-    """A column in words, from its row in system_schema.columns."""
+    """Describe a column, from its row in system_schema.columns."""
     at = f" {position + 1}" if kind in ("partition_key", "clustering") else ""
     return f"{type_}, {kind}{at}{f' {order}' if order == 'desc' else ''}"
 
@@ -60,7 +60,7 @@ def _shape(made: str) -> dict[str, str]:
 
 
 def within(cql: str, keyspace: str) -> str:
-    """The same, of the tables in this keyspace."""
+    """Return the statement with its tables in this keyspace."""
     return TABLE.sub(lambda table: f"{keyspace}.{table[0]}", cql)
 
 

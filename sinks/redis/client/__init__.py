@@ -1,1 +1,1 @@
-"""Sending commands to many Redis servers, with threads or in an event loop. Knows Redis, not versions."""
+"""Commands to many Redis servers, with threads or in an event loop. Knows Redis, not versions."""

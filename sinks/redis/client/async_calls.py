@@ -1,8 +1,8 @@
 """Calls to many servers at once from an event loop: ``calls.py`` without threads, for reads.
 
-Any number of tasks may ask at the same time; their calls share few connections
-(``channel.py``). What an answer means, and when it may be asked again, stands in
-``sinks/redis/client/replies.py``, for both.
+Any number of tasks may send at the same time; their calls share few connections (``channel.py``).
+``sinks/redis/client/replies.py`` defines, for both modules, what a reply means and when a call may
+be sent again.
 """
 
 from __future__ import annotations
@@ -44,25 +44,26 @@ from tidegate.sinks.redis.client.replies import (
 from tidegate.sinks.redis.client.settings import RedisSettings
 
 AHEAD = 2
-"""So many flights of one request are out to one server at a time."""
+"""The most flights (pipeline batches) of one request that are in flight to one server."""
 
 Listed = Callable[[], frozenset[bytes]]
-"""The servers whose data may be relied on, as they are listed now."""
+"""Returns the ids of the servers whose data may be relied on at the moment."""
 
 
 class AsyncMoves(Protocol):
-    """Knows which key groups moved, and are whole where they are now."""
+    """Knowledge about key groups that moved and are whole at their new server."""
 
     def meant(self, key: bytes, server_id: bytes) -> bytes:
-        """How a call for this key names the server."""
+        """Return the server as a call for this key names it."""
 
     async def moved(self, call: Call, node: AsyncNode, origin: bytes) -> bool:
-        """Whether the call's key group came whole from its origin to this server. It is remembered."""
+        """Return whether the call's key group moved whole from its origin to this server, and remember it."""
 
 
 class AsyncCalls:
-    """Sends calls that may be repeated. ``accept`` looks again whether a server is listed. ``moves`` knows of
-    key groups that moved.
+    """A sender of repeatable calls.
+
+    ``accept`` checks again whether a server is listed. ``moves`` knows the key groups that moved.
     """
 
     def __init__(
@@ -78,12 +79,13 @@ class AsyncCalls:
         self.closed = False
 
     async def one(self, call: Call, listed: Listed) -> Any:
-        """The reply to one call: no detour when all is well. Errors as ``run``."""
+        """Return the reply to one call, on the fast path if there is no error. Raises: as ``run``."""
         return (await self.few((call,), listed))[0]
 
     async def few(self, calls: Sequence[Call], listed: Listed) -> list[Any]:
-        """The replies: no detour when there are few, one server has them all, and all is well. Errors as
-        ``run``.
+        """Return the replies; on the fast path if there are few calls, all for one server, and no errors.
+
+        Raises: as ``run``.
         """
         view = self.servers.known
         if view is not None and 0 < len(calls) <= FEW_CALLS:
@@ -94,15 +96,15 @@ class AsyncCalls:
                     if not any(isinstance(reply, Exception) for reply in replies):
                         return replies
             except (redis.RedisError, OSError):
-                pass  # asked again, and dealt with, below
+                pass  # sent again, and handled, below
         return await self.run(calls, listed)
 
     async def run(self, calls: Sequence[Call], listed: Listed) -> list[Any]:
-        """The replies, in order; what a function refused is ``Refused``. All calls may be repeated.
+        """Return the replies, in order; a function's refusal is a ``Refused``. All calls must be repeatable.
 
-        StoreUnavailableError: no answer within ``timeout_s``, which count from where the user's call began
-        (``deadline.py``). StoreNotVerifiedError: a server answered
-        that is not listed. ConfigError: the servers refuse us.
+        Raises: StoreUnavailableError, no answer within ``timeout_s`` of the start of the user's
+        call (``deadline.py``); StoreNotVerifiedError, a server answered that is not listed;
+        ConfigError, the servers refuse this user.
         """
         replies: list[Any] = [None] * len(calls)
         left = list(range(len(calls)))
@@ -114,7 +116,7 @@ class AsyncCalls:
         return replies
 
     async def close(self) -> None:
-        """End all connections; who still waits for a reply is refused. May be repeated."""
+        """Close all connections; pending replies fail. Repeatable."""
         self.closed = True
         await self.servers.close()
 
@@ -135,7 +137,7 @@ class AsyncCalls:
     async def _round(
         self, calls: Sequence[Call], left: list[int], replies: list[Any], listed: Listed
     ) -> tuple[list[int], str]:
-        """Ask each server for what is left of its calls; those without an answer, and why."""
+        """Send each server the rest of its calls; return those without an answer, and why."""
         if self.closed:
             raise ConfigError(f"{self.where}: it was closed while it was asked")
         view: View | None = None
@@ -149,7 +151,7 @@ class AsyncCalls:
         except (redis.RedisError, OSError) as error:
             self.servers.forget(view)
             return left, str(error) or type(error).__name__
-        # Each is waited for, whatever the others met: nothing of this round goes on after it.
+        # Wait for every exchange, whatever the others raised: no work of this round outlives it.
         found = await asyncio.gather(
             *(self._exchange(view, node, calls, mine, replies, listed) for node, mine in by_node.items()),
             return_exceptions=True,
@@ -174,7 +176,7 @@ class AsyncCalls:
         replies: list[Any],
         listed: Listed,
     ) -> tuple[list[int], str]:
-        """One server's calls: those to send again, and why."""
+        """Exchange one server's calls; return those to send again, and why."""
         read = 0
         flights: list[tuple[int, asyncio.Future[list[Any]]]] = []
         try:
@@ -227,7 +229,7 @@ class AsyncCalls:
         return encoded(call, known, functions=self._functions)
 
     async def _make_ready(self, node: AsyncNode) -> None:
-        """Our functions on this server, or the knowledge that they are barred: then EVAL it is."""
+        """Load the functions on this server, or note that they are barred and use EVAL."""
         if self._functions and not node.ready:
             self._functions = await self._load(node)
         node.ready = True
@@ -255,7 +257,7 @@ class AsyncCalls:
         replies: list[Any],
         listed: Listed,
     ) -> tuple[list[int], str]:
-        """Errors among the replies: which calls to send again, and why; what we refused ourselves."""
+        """Sort out the errors among the replies: return the calls to send again, and why; store refusals."""
         again: list[int] = []
         why, met, proven = "", set[bytes](), dict[tuple[bytes, bytes], bool]()
         for at in answered:
@@ -285,7 +287,7 @@ class AsyncCalls:
     async def _is_whole(
         self, call: Call, node: AsyncNode, origin: bytes, proven: dict[tuple[bytes, bytes], bool]
     ) -> bool:
-        """Whether a key group that moved is whole; not asked again in this round once it was not."""
+        """Return whether a key group that moved is whole; a negative answer holds for the whole round."""
         way = call.server or node.server_id, origin
         if way not in proven or proven[way]:
             try:
@@ -295,7 +297,7 @@ class AsyncCalls:
         return proven[way]
 
     async def each_primary(self, view: View, content: bytes) -> list[Any]:
-        """The reply of every primary to one command; None: it does not answer now."""
+        """Return the reply of every primary to one command; None where one does not answer now."""
         nodes = list(dict.fromkeys(node for _, _, node in view.ranges))
         asked = await asyncio.gather(*(node.ask([content]) for node in nodes), return_exceptions=True)
         found: list[Any] = []
@@ -309,7 +311,7 @@ class AsyncCalls:
     async def _meet(
         self, view: View, node: AsyncNode, server_id: bytes, met: set[bytes], listed: Listed
     ) -> None:
-        """A server gave its id: remember it if it is listed."""
+        """Remember the id of a server that identified itself, if it is listed."""
         if server_id in met:
             return
         if server_id == b"replica":

@@ -1,4 +1,4 @@
-"""Which server holds which key, looked at from an event loop (``servers.py`` is for threads)."""
+"""Discovery of the server that holds a key, from an event loop (``servers.py`` is for threads)."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from tidegate.sinks.redis.keys import SLOTS, slot_of
 
 
 class View(NamedTuple):
-    """The primaries as they were looked at once: last slot, first slot and server of each range."""
+    """One look-up of the primaries: last slot, first slot and server of each range."""
 
     ranges: tuple[tuple[int, int, AsyncNode], ...]
 
     def node_of(self, key: bytes) -> AsyncNode:
-        """The primary that holds the key. redis.ClusterDownError: none does."""
+        """Return the primary that holds the key. Raises: redis.ClusterDownError, no server does."""
         if len(self.ranges) == 1:
             return self.ranges[0][2]
         return self.ranges[place_of(slot_of(key), self.ranges)][2]
 
 
 class AsyncServers:
-    """The primaries, as last looked at, and the connections to them."""
+    """The primaries of the last look-up, and the connections to them."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self.settings = settings
@@ -48,13 +48,13 @@ class AsyncServers:
         self._looking = SingleFlight(self._look, closed)
 
     async def view(self) -> View:
-        """The primaries, looked up when that has to be. redis.RedisError, OSError: they cannot be now."""
+        """Return the primaries, looked up if needed. Raises: redis.RedisError, OSError, it fails now."""
         if self.known is not None:
             return self.known
         return await in_time(self._looking.result(), self.settings, "the servers were not found in time")
 
     async def view_from(self, node: AsyncNode) -> View:
-        """The primaries as this server sees them now. redis.RedisError, OSError: they cannot be looked up."""
+        """Return the primaries as this server sees them now. Raises: redis.RedisError, OSError, it fails."""
         if self.settings.kind != "cluster":
             return await self.view()
         view = await self._ask_cluster(node.address)
@@ -63,17 +63,17 @@ class AsyncServers:
         return view
 
     def forget(self, view: View | None) -> None:
-        """Look again when next needed, unless somebody has done so since."""
+        """Look up again when next needed, unless that has happened since ``view``."""
         if self.known is view:
             self.known = None
 
     async def close(self) -> None:
-        """End all connections. May be repeated."""
+        """Close all connections. Repeatable."""
         await self._looking.close()
         await self._keep(set())
 
     async def _keep(self, addresses: set[Address]) -> None:
-        """Only these servers' connections; whatever is out to others is asked again elsewhere."""
+        """Keep only the connections to these servers; calls pending at others are sent again elsewhere."""
         for address in set(self._nodes) - addresses:
             await self._nodes.pop(address).close()
 
@@ -96,7 +96,7 @@ class AsyncServers:
     async def _ask_sentinels(self) -> Address:
         make: Any = Sentinel
         seeds = [tuple(seed) for seed in self.settings.seeds]
-        # One that is silent is asked once: the next one may answer. Its client would try again and again.
+        # One attempt per Sentinel: the next one may answer. Its client would retry the same one.
         once = {"retry": Retry(NoBackoff(), 0)}
         sentinel = make(seeds, sentinel_kwargs={**self.settings.sentinel, **once})
         failed = []
@@ -121,7 +121,7 @@ class AsyncServers:
         raise no_primary(self.settings, failed)
 
     async def _ask_cluster(self, *first: Address) -> View:
-        """Ask any server that answers; those known before the ones of the URL."""
+        """Ask any server that answers; known servers before those of the URL."""
         error: Exception | None = None
         for address in dict.fromkeys([*first, *self._nodes, *self.settings.seeds]):
             try:

@@ -1,9 +1,9 @@
 """Calls to many servers at once: pipelined by server, sent again where that is safe.
 
-A call is one command for the server that holds its key. ``Calls.run`` sends each server all of
-its calls, a flight ahead of the replies, and deals with everything that has nothing to do with
-tidegate: servers that moved, restarted, lost our functions. What a function refused comes back
-as ``Refused``.
+A call is one command for the server that holds its key. ``Calls.run`` sends each server all of its
+calls, in flights (pipeline batches), the next before the replies to the last. It handles everything
+that has nothing to do with tidegate: servers that moved, restarted, or lost the functions. A
+function's refusal is returned as ``Refused``.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from tidegate.sinks.redis.client.resp import pack
 from tidegate.sinks.redis.client.servers import Node, Servers
 
 AHEAD = 2
-"""So many flights are sent before the first one's replies are read: the server never waits for us."""
+"""Flights sent before the first one's replies are read, so that the server never waits for the client."""
 FLIGHT_S = 0.0005
-"""A flight that is kept small keeps a server for about so long."""
+"""The approximate time for which a small flight occupies a server."""
 
 
 @dataclasses.dataclass
 class _Exchange:
-    """What one server is asked in one round: which calls are sent, and which have their reply."""
+    """One server's share of a round: the calls sent, and those with a reply."""
 
     node: Node
     calls: list[int]
@@ -68,28 +68,30 @@ class _Exchange:
 
     @property
     def ahead(self) -> int:
-        """So many calls are on their way at most. Of flights that are kept small, so that others get in
-        between, as many more as the way there and back has room for: no more of them wait at the server.
+        """The most calls in flight.
+
+        Small flights let other clients' calls in between. Of them the round-trip time has room for
+        more: these are on the wire, not queued at the server.
         """
         far = int(self.node.answer_s / FLIGHT_S) if self.flight < FLIGHT_CALLS else 0
         return (AHEAD + far) * self.flight
 
 
 class Moves(Protocol):
-    """Knows which key groups moved, and are whole where they are now."""
+    """Knowledge about key groups that moved and are whole at their new server."""
 
     def meant(self, key: bytes, server_id: bytes) -> bytes:
-        """How a call for this key names the server."""
+        """Return the server as a call for this key names it."""
 
     def moved(self, call: Call, node: Node, origin: bytes) -> bool:
-        """Whether the call's key group came whole from its origin to this server. It is remembered."""
+        """Return whether the call's key group moved whole from its origin to this server, and remember it."""
 
 
 class Calls:
-    """Sends calls, on connections that are reused. May be used by several threads.
+    """A sender of calls on pooled connections. May be used by several threads.
 
-    ``listed`` are the ids of servers whose data may be relied on; ``accept`` looks again whether
-    one of them is. ``moves`` knows of key groups that moved.
+    ``listed`` returns the ids of servers whose data may be relied on; ``accept`` checks again
+    whether a server is one of them. ``moves`` knows the key groups that moved.
     """
 
     def __init__(
@@ -105,12 +107,12 @@ class Calls:
         self._functions = servers.settings.functions
 
     def one(self, call: Call) -> Any:
-        """The reply to a call that may be repeated: no detour when all is well."""
+        """Return the reply to a repeatable call, on the fast path if there is no error."""
         return self.few((call,))[0]
 
     def few(self, calls: Sequence[Call]) -> list[Any]:
-        """The replies to calls that may be repeated: no detour when few are asked, of one server, and
-        all is well.
+        """Return the replies to repeatable calls; on the fast path if there are few, for one
+        server, without errors.
         """
         try:
             node = self.servers.node_of(calls[0].key)
@@ -126,18 +128,19 @@ class Calls:
                 node.give(connection)
                 return replies
         except (redis.RedisError, OSError):
-            pass  # asked again, and dealt with, below
+            pass  # sent again, and handled, below
         return self.run(calls)
 
     def run(self, calls: Sequence[Call], *, once: bool = False, flight: int = FLIGHT_CALLS) -> list[Any]:
-        """The replies, in order. Calls of one server are answered in order.
+        """Return the replies, in order. Calls of one server are answered in order.
 
-        ``once``: a call that may have reached its server is not sent again. ``flight``: so many calls go to
-        a server together, and ``AHEAD`` times as many wait there at most; a server does all that wait before
-        it turns to anybody else. StoreUnavailableError:
-        no answer within ``timeout_s``; which of the calls took effect is unknown.
-        StoreNotVerifiedError: a server answered that is not listed. ConfigError: the servers
-        refuse us.
+        ``once``: a call that may have reached its server is not sent again. ``flight``: the number
+        of calls sent to a server together; at most ``AHEAD`` times as many are queued there. A
+        server executes its queue before it serves another client.
+
+        Raises: StoreUnavailableError, no answer within ``timeout_s``, and any of the calls may have
+        taken effect; StoreNotVerifiedError, a server answered that is not listed; ConfigError, the
+        servers refuse this user.
         """
         replies: list[Any] = [None] * len(calls)
         left = list(range(len(calls)))
@@ -151,7 +154,8 @@ class Calls:
     def retrying(self) -> Iterator[tenacity.AttemptManager]:
         """Yield attempts until one does not raise RetryLater.
 
-        StoreUnavailableError: none did within ``timeout_s`` of the begin of the call (``deadline.py``).
+        Raises: StoreUnavailableError, none succeeded within ``timeout_s`` of the start of the call
+        (``deadline.py``).
         """
         timeout_s = self.servers.settings.timeout_s
         try:
@@ -166,7 +170,9 @@ class Calls:
             raise no_answer(self.where, timeout_s, later, own) from later
 
     def node_of(self, key: bytes) -> Node:
-        """The server that holds the key. StoreUnavailableError: nobody can tell within ``timeout_s``."""
+        """Return the server that holds the key. Raises: StoreUnavailableError, not found within
+        ``timeout_s``.
+        """
         for attempt in self.retrying():
             with attempt:
                 try:
@@ -179,7 +185,7 @@ class Calls:
         raise AssertionError
 
     def each_primary(self, parts: tuple[bytes, ...]) -> list[Any]:
-        """The reply of every primary to one command that may be repeated."""
+        """Return the reply of every primary to one repeatable command."""
         for attempt in self.retrying():
             with attempt:
                 try:
@@ -192,7 +198,7 @@ class Calls:
         return replies
 
     def each_primary_once(self, parts: tuple[bytes, ...]) -> list[Any]:
-        """The reply of every primary to one command that may be repeated; None: it does not answer now."""
+        """Return the reply of every primary to one repeatable command; None where one does not answer now."""
         replies: list[Any] = []
         for node in self.servers.primaries():
             replies.append(None)
@@ -203,7 +209,7 @@ class Calls:
         return replies
 
     def each_primary_scan(self, pattern: str) -> list[Any]:
-        """The keys that fit the pattern, of all primaries."""
+        """Return the keys that match the pattern, of all primaries."""
         found: list[Any] = []
         for attempt in self.retrying():
             with attempt:
@@ -223,10 +229,12 @@ class Calls:
         return found
 
     def wait_behind(self, call: Call, replicas: int, *, aof: bool) -> tuple[bool, int]:
-        """Send a call that writes, whatever stands there, then wait for it on the same connection (T32):
-        whether it is on its own server, fsynced there with ``aof``, and on how many of its replicas.
+        """Send a writing call, ignore its reply, then wait for the write on the same connection (T32).
 
-        StoreUnavailableError: no answer. ConfigError: the server has no WAITAOF, or no append-only file.
+        Return whether it is on its own server (fsynced, with ``aof``), and on how many replicas.
+
+        Raises: StoreUnavailableError, no answer; ConfigError, the server has no WAITAOF, or no
+        append-only file.
         """
         limit_s = self.servers.settings.connection["socket_timeout"]
         timeout_ms = b"%d" % int(1_000 * limit_s / 2)
@@ -240,7 +248,7 @@ class Calls:
             connection.read_response(disable_decoding=True)
             found = connection.read_response(disable_decoding=True)
         except redis.ResponseError as error:
-            connection.disconnect()  # a reply may be on its way
+            connection.disconnect()  # a reply may be in flight
             if "unknown command" in str(error):
                 raise ConfigError(f"{self.where}: wait_aof needs Redis 7.2 or later: {error}") from error
             if "appendonly is disabled" in str(error):
@@ -260,7 +268,7 @@ class Calls:
 
     @staticmethod
     def at(node: Node, parts: tuple[bytes, ...]) -> Any:
-        """The reply of one server to one command, tried once."""
+        """Return the reply of one server to one command, tried once."""
         connection, _ = node.take()
         try:
             connection.send_packed_command([pack(parts)])
@@ -275,7 +283,7 @@ class Calls:
     def _round(
         self, calls: Sequence[Call], left: list[int], replies: list[Any], *, once: bool, flight: int
     ) -> tuple[list[int], str]:
-        """Ask each server for what is left of its calls; those without an answer, and why."""
+        """Send each server the rest of its calls; return those without an answer, and why."""
         why = ""
         later: list[int] = []
         asked: dict[int, Node] = {}
@@ -314,7 +322,7 @@ class Calls:
     # -- one server ------------------------------------------------------------------------------
 
     def _begin(self, exchange: _Exchange) -> bool:
-        """A connection to a server that has our functions; False: not now."""
+        """Connect to a server and load the functions there; return False when that fails for now."""
         node = exchange.node
         try:
             exchange.connection, used = node.take()
@@ -335,13 +343,13 @@ class Calls:
         exchange.failed = str(error) or type(error).__name__
         if exchange.connection is not None:
             exchange.connection.disconnect()
-        exchange.node.close()  # those that are idle are of the same age, or older
-        if exchange.fresh:  # an idle connection that was closed says nothing about the server
+        exchange.node.close()  # its idle connections are at least as old
+        if exchange.fresh:  # an idle connection that was closed proves nothing about the server
             exchange.node.ready = False
             self.servers.refresh()
 
     def _send(self, exchange: _Exchange, calls: Sequence[Call]) -> None:
-        """Flights, until enough of them wait for their replies or all is sent."""
+        """Send flights until enough of them wait for their replies or all calls are sent."""
         if exchange.sent == exchange.read:
             exchange.asked_at = time.monotonic()
         while exchange.sent < len(exchange.calls) and exchange.sent - exchange.read < exchange.ahead:
@@ -354,21 +362,21 @@ class Calls:
                 size += len(content)
                 exchange.sent += 1
             try:
-                exchange.connection.send_packed_command([b"".join(flight)])  # else one write for each call
+                exchange.connection.send_packed_command([b"".join(flight)])  # else one write per call
             except LOST as error:
                 self._fail(exchange, error)
                 return
 
     def _read(self, exchange: _Exchange, replies: list[Any]) -> None:
-        """The replies to the oldest flight."""
+        """Read the replies to the oldest flight."""
         if exchange.failed:
             return
         for _ in range(min(exchange.flight, exchange.sent - exchange.read)):
             at = exchange.calls[exchange.read]
             try:
-                exchange.node.limit(exchange.connection)  # some time went by, with another server maybe
+                exchange.node.limit(exchange.connection)  # time has passed, perhaps with another server
                 replies[at] = exchange.connection.read_response(disable_decoding=True)
-            except exceptions.BusyLoadingError as busy:  # for redis-py it is a lost connection
+            except exceptions.BusyLoadingError as busy:  # redis-py takes it for a lost connection
                 replies[at] = busy
             except redis.ResponseError as refused:
                 replies[at] = refused
@@ -387,7 +395,7 @@ class Calls:
         return encoded(call, known, functions=self._functions)
 
     def _load(self, node: Node, connection: Any) -> bool:
-        """Our functions on this server; False: functions are barred here, EVAL it is."""
+        """Load the functions on this server; return False where they are barred and EVAL is used."""
         steps, found = loading(self.where, node.address), None
         while True:
             try:
@@ -405,9 +413,9 @@ class Calls:
     def _sort_out(
         self, calls: Sequence[Call], answered: Mapping[int, Node], replies: list[Any]
     ) -> tuple[list[int], str]:
-        """Errors among the replies: which calls to send again, and why; what we refused ourselves.
+        """Sort out the errors among the replies: return the calls to send again, and why; store refusals.
 
-        ``answered``: by which server. Who holds the key by now may be another one.
+        ``answered`` names the server of each reply. By now another server may hold the key.
         """
         again: list[int] = []
         why, asked, proven = "", set[bytes](), dict[tuple[bytes, bytes], bool]()
@@ -438,7 +446,7 @@ class Calls:
     def _is_whole(
         self, call: Call, node: Node, origin: bytes, proven: dict[tuple[bytes, bytes], bool]
     ) -> bool:
-        """Whether a key group that moved is whole; asked once a round for all that came the same way."""
+        """Return whether a key group that moved is whole; checked once a round for all of the same move."""
         way = call.server or node.server_id, origin
         if self._moves is None:
             return False
@@ -450,7 +458,7 @@ class Calls:
         return proven[way]
 
     def _meet(self, node: Node, server_id: bytes, asked: set[bytes]) -> None:
-        """A server gave its id: remember it if it is listed."""
+        """Remember the id of a server that identified itself, if it is listed."""
         if server_id == b"replica":
             self.servers.refresh()
         elif server_id in asked or self._accept(server_id):
@@ -460,7 +468,7 @@ class Calls:
             raise not_compared(self.where, node.address)
 
     def _load_script(self, node: Node, name: str) -> None:
-        """For EVALSHA. When the server is away, the call that is sent again tells."""
+        """Load the script for EVALSHA. If the server is away, the repeated call finds that out."""
         try:
             self.at(node, (b"SCRIPT", b"LOAD", script_of(name).text))
         except DENIED as error:

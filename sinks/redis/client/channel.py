@@ -1,8 +1,8 @@
-"""Connections of an event loop: each is shared by all that ask, and its replies are told apart by order.
+"""Connections of an event loop: each is shared by many tasks, and replies are matched by order.
 
-What is sent is a flight: one or more calls whose replies are awaited together. Its place in the
-queue of its connection stays until its replies have come, whether or not anybody still waits for
-them: a request that is cancelled takes no reply from the next one.
+A flight is one pipeline batch: one or more calls whose replies are awaited together. It keeps its
+position in its connection's queue until its replies have arrived, even if no task waits for them
+any more: a cancelled request takes no reply from the next one.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from tidegate.sinks.redis.client.settings import RedisSettings
 from tidegate.sinks.redis.client.single_flight import SingleFlight
 
 CONNECTIONS = 4
-"""To each server, at most."""
+"""The most connections to each server."""
 SHARE = 64
-"""Another connection is opened when each one has so many flights out."""
+"""Another connection is opened when each one has this number of pending flights."""
 FLIGHTS_MAX = 256
-"""So many flights are out to one server; who comes then waits."""
+"""The most pending flights to one server; further requests wait."""
 
 Result = TypeVar("Result")
 
 
 class Flight:
-    """Calls that were sent together: ``done`` is set when the last of their replies is there."""
+    """Calls that were sent together: ``done`` is set when the last of their replies has arrived."""
 
     __slots__ = ("calls", "done", "end", "replies", "sent_at")
 
@@ -49,9 +49,10 @@ class Flight:
 
 
 class Channel:
-    """One open connection. Replies that are errors are given as they are; a connection that is lost, or
-    silent for ``limit_s`` with a reply outstanding, fails every flight on it. A flight whose own time is
-    over fails alone.
+    """One open connection.
+
+    Error replies are returned unchanged. A connection that is lost, or silent for ``limit_s`` with
+    a reply outstanding, fails every flight on it. A flight past its own deadline fails alone.
     """
 
     def __init__(self, connection: Any, limit_s: float, landed: Callable[[], None] | None = None) -> None:
@@ -68,9 +69,10 @@ class Channel:
         self._tasks = [self._loop.create_task(each) for each in (self._write(), self._read())]
 
     def send(self, contents: Sequence[bytes], left_s: float = math.inf) -> asyncio.Future[list[Any]]:
-        """Send calls; their replies, or redis.TimeoutError after ``left_s``. Never waits, may be cancelled.
-        ``landed`` is called when they are there or lost, whoever still waits for them; also when this
-        raises.
+        """Send calls and return a future of their replies, or of redis.TimeoutError after ``left_s``.
+
+        Never blocks; the future may be cancelled. ``landed`` is called when the replies have
+        arrived or are lost, whether or not a task still waits for them, and also when this raises.
         """
         if self.failed is not None:
             self._landed()
@@ -105,7 +107,7 @@ class Channel:
                 if len(flight.replies) == flight.calls:
                     self.out.popleft()
                     self._landed()
-                    if not flight.done.done():  # else it was cancelled, and nobody waits
+                    if not flight.done.done():  # else it was cancelled, and no task waits
                         flight.done.set_result(flight.replies)
         except (redis.RedisError, OSError, asyncio.CancelledError) as error:
             self._fail(error)
@@ -116,7 +118,7 @@ class Channel:
         try:
             return await self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
         except (exceptions.BusyLoadingError, exceptions.AuthenticationError) as refused:
-            return refused  # for redis-py they are lost connections
+            return refused  # redis-py takes them for lost connections
         except redis.ResponseError as refused:
             return refused
 
@@ -126,8 +128,9 @@ class Channel:
         self._watch, self._watch_at = self._loop.call_at(when, self._look), when
 
     def _look(self) -> None:
-        """Whether the server still answers: what is oldest has waited ``limit_s`` without a sign of life.
-        Whose time is over waits no longer; its place in the queue stays.
+        """Check that the server still answers: the oldest flight may wait ``limit_s`` without any reply.
+
+        Flights past their deadline fail; they keep their position in the queue.
         """
         self._watch = None
         if not self.out or self.failed is not None:
@@ -140,7 +143,7 @@ class Channel:
         for flight in self.out:
             if flight.end <= now and not flight.done.done():
                 flight.done.set_exception(redis.TimeoutError("no reply in time"))
-                flight.done.exception()  # who was cancelled meanwhile does not ask
+                flight.done.exception()  # a task that was cancelled meanwhile does not fetch it
         ends = [flight.end for flight in self.out if not flight.done.done()]
         self._look_at(min([silent_at, *ends]))
 
@@ -156,25 +159,27 @@ class Channel:
             self._landed()
             if not flight.done.done():
                 flight.done.set_exception(lost)
-                flight.done.exception()  # a flight whose sender was cancelled is nobody's to hear of
+                flight.done.exception()  # marks it as retrieved if the sender was cancelled
         mine = asyncio.current_task()
         for task in self._tasks:
             if task is not mine:
                 task.cancel()
 
     async def close(self) -> None:
-        """End it; what is still out fails. May be repeated."""
+        """Close the connection; pending flights fail. Repeatable."""
         self._fail(asyncio.CancelledError())
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._disconnect()  # for a reader that was ended before it began
+        await self._disconnect()  # for a reader that was cancelled before it started
 
     async def _disconnect(self) -> None:
         with contextlib.suppress(redis.RedisError, OSError):
-            await self._connection.disconnect()  # waits for the transport, no longer than to connect
+            await self._connection.disconnect()  # waits for the transport, no longer than a connect
 
 
 async def in_time(work: Coroutine[Any, Any, Result], settings: RedisSettings, late: str) -> Result:
-    """What it gives before the call is over (``deadline.py``); else redis.TimeoutError says ``late``."""
+    """Await ``work`` until the call's deadline (``deadline.py``). Raises: redis.TimeoutError with
+    ``late``.
+    """
     left_s = left_of(settings.timeout_s)
     if left_s == math.inf:
         return await work
@@ -185,17 +190,19 @@ async def in_time(work: Coroutine[Any, Any, Result], settings: RedisSettings, la
 
 
 def closed() -> redis.ConnectionError:
-    """The error of who waits while the connections are closed."""
+    """Return the error for requests that are pending while the connections are closed."""
     return redis.ConnectionError("the connection was closed")
 
 
 class _Ended:
-    """However a connection ends, its transport does: by itself one of TLS waits for the server's goodbye, and
-    one with bytes unsent until they are taken, beyond every deadline.
+    """A mixin that ends the transport with the connection, however that ends.
+
+    By itself a TLS transport waits for the server's closing message, and one with unsent bytes
+    waits until they are taken, beyond every deadline.
     """
 
     async def disconnect(self: Any, *given: Any, **named: Any) -> None:
-        writer = self._writer  # redis-py has no other name for it
+        writer = self._writer  # redis-py has no public name for it
         try:
             await super().disconnect(*given, **named)  # type: ignore[misc]
         finally:
@@ -212,7 +219,7 @@ class _Tls(_Ended, SSLConnection):
 
 
 async def connected(address: Address, settings: RedisSettings) -> Any:
-    """A connection that has logged in. redis.RedisError or OSError: not in time, or refused."""
+    """Open a connection and log in. Raises: redis.RedisError or OSError, not in time, or refused."""
     limits, refused = settings.connection, None
     kind: Any = _Tls if settings.tls else _Plain
     connection = kind(host=address.host, port=address.port, protocol=2, **limits)
@@ -236,8 +243,10 @@ async def connected(address: Address, settings: RedisSettings) -> Any:
 
 
 async def _abandon(connection: Any) -> None:
-    """Drop what was not connected. A transport closes its socket in the loop's next turn, and there may be
-    none: whoever was refused may be the last that the loop runs.
+    """Drop a connection that was not established.
+
+    A transport closes its socket in the loop's next turn, and a refused connection may be the last
+    work of the loop, so this takes one more turn.
     """
     await connection.disconnect(nowait=True)
     await asyncio.sleep(0)
@@ -257,10 +266,10 @@ class AsyncNode:
         self._closed = False
 
     async def ask(self, contents: Sequence[bytes]) -> list[Any]:
-        """The replies to one flight; errors that a server replies are among them.
+        """Return the replies to one flight; error replies are among them.
 
-        redis.RedisError or OSError: the connection was lost, or the call's time is over (``deadline.py``);
-        whether the calls took effect is unknown.
+        Raises: redis.RedisError or OSError, the connection was lost, or the call's deadline passed
+        (``deadline.py``). The calls may or may not have taken effect.
         """
         if left_of(self._settings.timeout_s) <= 0:
             raise redis.TimeoutError("no time was left to ask")
@@ -286,7 +295,7 @@ class AsyncNode:
             raise redis.TimeoutError(what) from None
 
     def _free(self) -> Channel | None:
-        """The connection with the least to do; None: open one."""
+        """Return the connection with the fewest pending flights; None: open another one."""
         best: Channel | None = None
         for channel in self._channels:
             if channel.failed is None and (best is None or len(channel.out) < len(best.out)):
@@ -296,7 +305,7 @@ class AsyncNode:
         return best
 
     async def _open(self) -> Channel:
-        """A new connection. Who comes while it is being opened shares it, or its failure."""
+        """Open a connection. Tasks that arrive while it is being opened share it, or its failure."""
         if self._closed:
             raise closed()
         return await self._opening.result()
@@ -311,7 +320,7 @@ class AsyncNode:
         return channel
 
     async def close(self) -> None:
-        """End its connections; what is still out fails. May be repeated."""
+        """Close its connections; pending flights fail. Repeatable."""
         self._closed = True
         await self._opening.close()
         while self._channels:

@@ -1,9 +1,10 @@
-"""tidegate's functions inside Redis: the library, how it is loaded, how a call looks on the wire.
+"""tidegate's functions inside Redis: the library, how it is loaded, the wire format of a call.
 
-The Lua stands in ``lua/``. Where Redis Functions are allowed (Redis 7.0 and later, Valkey) it is a
-library, ``tidegate1_<digest>``; where they are barred the same text runs through EVALSHA. ``1`` is the
-version of the storage format. The digest is of the library's own text: a client calls what it knows or
-nothing, and the libraries of two releases exist on one server without replacing each other.
+``lua/`` contains the Lua. Where Redis Functions are allowed (Redis 7.0 and later, Valkey) it is a
+library, ``tidegate1_<digest>``; where they are barred the same text runs through EVALSHA. ``1`` is
+the version of the storage format. The digest is of the library's own text: a client calls exactly
+the code it knows, and the libraries of two releases exist on one server without replacing each
+other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 FORMAT = 1
 LIBRARY = f"tidegate{FORMAT}"
-"""What the names of all libraries of this format begin with."""
+"""The common prefix of the names of all libraries of this format."""
 DIGEST_CHARS = 16
 
 FILES = ("common.lua", "pointer.lua", "group.lua", "rebuild.lua", "alias.lua")
@@ -41,7 +42,7 @@ RELIEF = (
     "sweep",
     "sweep_rebuild",
 )
-"""They run when memory is full too: they free it, or write next to nothing."""
+"""Functions that also run when memory is full: they free it, or write next to nothing."""
 
 
 class Script(NamedTuple):
@@ -53,37 +54,37 @@ class Script(NamedTuple):
 
 @functools.cache
 def source() -> str:
-    """The Lua of all files, in order."""
+    """Return the Lua of all files, in order."""
     folder = resources.files("tidegate.sinks.redis") / "lua"
     files = [(folder / name).read_text(encoding="utf-8") for name in FILES]
     return "\n".join((*files, "reads.present = function() return 1 end"))
 
 
 def _names() -> list[tuple[str, str]]:
-    """Every function: in which table it stands, reads or writes, and its name."""
+    """List every function: its table, reads or writes, and its name."""
     return re.findall(r"^(reads|writes)\.(\w+) = function", source(), re.MULTILINE)
 
 
 @functools.cache
 def flags(name: str) -> str:
-    """What Redis is told of a function: it writes nothing, it runs when memory is full too, or nothing."""
+    """Return a function's flags for Redis: it writes nothing, it runs when memory is full, or none."""
     return "no-writes" if name in readers() else "allow-oom" if name in RELIEF else ""
 
 
 @functools.cache
 def library() -> bytes:
-    """The text for FUNCTION LOAD."""
+    """Return the text for FUNCTION LOAD."""
     return _named(library_name())
 
 
 @functools.cache
 def library_name() -> str:
-    """The name of this release's library: the format and a digest of the text."""
+    """Return the name of this release's library: the format and a digest of the text."""
     return f"{LIBRARY}_{hashlib.sha256(_named(LIBRARY)).hexdigest()[:DIGEST_CHARS]}"
 
 
 def _named(library: str) -> bytes:
-    """The text under a name. Each function is named: there are no loops over tables while it loads."""
+    """Return the text under a name. Functions are listed one by one: no loop runs while it loads."""
     calls = []
     for table, name in _names():
         told = f"'{flags(name)}'" if flags(name) else ""
@@ -97,12 +98,12 @@ def _named(library: str) -> bytes:
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """The names of all functions."""
+    """Return the names of all functions."""
     return tuple(name for _, name in _names())
 
 
 def script_of(name: str) -> Script:
-    """The script that has a function, for EVAL: one for all of the same flags; it is named first."""
+    """Return the script with a function, for EVAL: one for all functions of the same flags."""
     return _script(flags(name))
 
 
@@ -117,13 +118,13 @@ def _script(told: str) -> Script:
 
 @functools.cache
 def readers() -> frozenset[str]:
-    """The functions that write nothing, which FCALL_RO and EVALSHA_RO may call."""
+    """Return the functions that write nothing, which FCALL_RO and EVALSHA_RO may call."""
     return frozenset(name for table, name in _names() if table == "reads")
 
 
 @functools.cache
 def call_head(name: str, *, functions: bool) -> tuple[bytes, ...]:
-    """The first words of a call, up to the number of keys."""
+    """Return the first words of a call, up to the number of keys."""
     read_only = b"_RO" if name in readers() else b""
     if functions:
         return (b"FCALL" + read_only, f"{library_name()}_{name}".encode(), b"1")

@@ -1,4 +1,4 @@
-"""Install our functions on every primary of a Redis, for the administrator of a server that several share."""
+"""Installation of tidegate's functions on every primary, for the administrator of a shared server."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Installed(NamedTuple):
 
 
 def install(url: str, options: dict[str, Any], *, remove_others: bool, dry_run: bool) -> list[Installed]:
-    """Load the library of this release where it is missing, and compare its text where it is not.
+    """Load the library of this release where it is missing, and compare its text where it exists.
 
-    Repeatable: a server that has the library keeps it. ``remove_others``: delete the libraries of other
-    releases, and of servers that have them only. ``dry_run``: write nothing.
-    Raises: ConfigError where a library of this name has another text; nothing was written then.
+    ``remove_others``: delete the libraries of other releases, also on servers that had only those.
+    ``dry_run``: write nothing. Repeatable: a server that has the library keeps it. Raises:
+    ConfigError where a library of this name has another text; nothing was written then.
     """
     where = f"store {redact(url)}"
     calls = Calls(servers_of(settings_of(url, options)), where, lambda _: True, frozenset)
@@ -57,7 +57,7 @@ def install(url: str, options: dict[str, Any], *, remove_others: bool, dry_run: 
 
 
 def _on_each(calls: Calls, work: Callable[[Ask], Found]) -> dict[str, Found]:
-    """What ``work``, which may be repeated, returns for each primary, by address."""
+    """Return the result of ``work``, which must be repeatable, for each primary, by address."""
     for attempt in calls.retrying():
         with attempt:
             found: dict[str, Found] = {}
@@ -84,11 +84,11 @@ def _change(ask: Ask, *, remove_others: bool) -> None:
 
 
 def _libraries(ask: Ask) -> dict[str, bytes]:
-    """The text of each library of this format, by name."""
+    """Return the text of each library of this format, by name."""
     return _texts(ask((b"FUNCTION", b"LIST", b"LIBRARYNAME", f"{LIBRARY}_*".encode(), b"WITHCODE")))
 
 
 def _texts(reply: list[list[Any]]) -> dict[str, bytes]:
-    """The text of each library, by name."""
+    """Return the text of each library, by name."""
     libraries = [dict(zip(one[::2], one[1::2], strict=True)) for one in reply]
     return {one[b"library_name"].decode(): one[b"library_code"] for one in libraries}

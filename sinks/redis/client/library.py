@@ -1,8 +1,9 @@
-"""How a server gets our functions: what is asked, in which order, and what the answers mean. Pure.
+"""How a server gets tidegate's functions: the commands, their order, the meaning of the replies. Pure.
 
-A user that may load functions may change what every user of the server runs, so on a server that several
-share only its administrator has that right, and runs `tidegate redis-functions`. A client that lacks the
-functions tries to load them, then EVAL, and else names that command. docs/decisions/0066.
+A user that may load functions can change what every user of the server runs, so on a shared server
+only the administrator has that right, and runs `tidegate redis-functions`. A client on a server
+without the functions tries to load them, then EVAL, and otherwise raises an error with that
+command. docs/decisions/0066.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tidegate.sinks.redis.client.resp import pack
 
 
 def present() -> bytes:
-    """The command that a server answers if it has our functions."""
+    """Return the command that succeeds if the server has the functions."""
     return pack((*call_head("present", functions=True)[:2], b"0"))
 
 
@@ -26,15 +27,16 @@ def _present_by_eval() -> bytes:
 
 
 def load_library() -> bytes:
-    """The command that loads our functions; it replaces nothing."""
+    """Return the command that loads the functions; it replaces nothing."""
     return pack((b"FUNCTION", b"LOAD", library()))
 
 
 def loading(where: str, address: object) -> Generator[bytes, Any, bool]:
-    """Make our functions usable on one server: gives the commands to send, is sent their replies, an error
-    as the exception; returns whether functions are used there, not EVAL. Asked once for each server.
+    """Make the functions usable on one server; return whether functions, not EVAL, are used there.
 
-    Raises: ConfigError where this user may use neither; what the server says of itself, as it came.
+    The generator yields the commands to send and is sent their replies, an error as the exception.
+    It runs once for each server. Raises: ConfigError, this user may use neither; the server's other
+    errors unchanged.
     """
     found = yield present()
     if not isinstance(found, Exception):
@@ -55,7 +57,7 @@ def loading(where: str, address: object) -> Generator[bytes, Any, bool]:
 
 
 def not_installed(where: str, address: object) -> ConfigError:
-    """The error for a server without our functions, and a user that may not load them."""
+    """Return the error for a server without the functions, and a user that may not load them."""
     return ConfigError(
         f"{where}: {address} does not have the functions of this release ({library_name()}), and this user"
         " may not load them: the administrator of the server runs `tidegate redis-functions --store URL`,"

@@ -1,11 +1,13 @@
 """Changes of Redis servers that lose nothing: a new id of the same process, key groups that moved. Pure.
 
-A primary takes a new replication id when its first replica is attached, or when it drops its backlog. Its run
-id stays, and so does the number of bytes that it ever received from a primary. While both stay it was never a
-replica, so its data is what it wrote itself, and nothing that it acknowledged is lost.
+A primary takes a new replication id when its first replica is attached, or when it drops its
+backlog. Its run id stays, and so does the number of bytes that it ever received from a primary.
+While both stay it was never a replica, so it wrote its data itself, and nothing that it
+acknowledged is lost.
 
-A key group that moved was compared at another server, its origin. While the origin is listed and still a
-primary under that id it never lost anything, so the key group was whole when it left. docs/decisions/0013.
+A key group that moved was compared at another server, its origin. While the origin is listed and
+still a primary under that id it never lost anything, so the key group was whole when it left.
+docs/decisions/0013.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ import time
 from collections.abc import Iterable, Mapping
 
 PROOF_S = 1.0
-"""A key group is taken for whole at its new server for this time, then its origin is asked again."""
+"""How long a key group counts as whole at its new server before its origin is checked again."""
 _ID = re.compile(rb"^master_replid:(\w+)", re.MULTILINE)
 _RUN = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 _RECEIVED = re.compile(rb"^total_net_repl_input_bytes:(\d+)", re.MULTILINE)
 
 
 def process_in(info: bytes) -> tuple[bytes, bytes]:
-    r"""A server's id, b'' of a replica, and its process, b'' where it does not count what it receives.
+    r"""Return a server's id, b'' of a replica, and its process, b'' where it does not count what it receives.
 
     >>> process_in(b"run_id:abc\r\ntotal_net_repl_input_bytes:0\r\nmaster_replid:123\r\n")
     (b'123', b'abc:0')
@@ -33,13 +35,13 @@ def process_in(info: bytes) -> tuple[bytes, bytes]:
 
 
 def listing(found: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
-    """The pointer's fields ``servers`` and ``processes`` for servers that were compared."""
+    """Return the pointer's fields ``servers`` and ``processes`` for servers that were compared."""
     processes = (b":".join((server, process)) for server, process in sorted(found.items()) if process)
     return b",".join(sorted(found)), b",".join(processes)
 
 
 class Origins:
-    """What one client knows of servers that changed as planned. May be used by several threads."""
+    """One client's knowledge of servers that changed as planned. May be used by several threads."""
 
     def __init__(self) -> None:
         self._same: dict[bytes, bytes] = {}
@@ -55,16 +57,16 @@ class Origins:
                 self._same[server] = before
 
     def trusted(self, listed: frozenset[bytes]) -> frozenset[bytes]:
-        """The listed ids, and those that listed processes have taken since."""
+        """Return the listed ids, and those that listed processes have taken since."""
         if not self._same:
             return listed
         return listed.union(new for new, old in list(self._same.items()) if old in listed)
 
     def proves(self, origin: bytes, server: bytes, listed: frozenset[bytes], found: Iterable[bytes]) -> bool:
-        """Whether what came from ``origin`` to ``server`` is whole.
+        """Return whether a key group that moved from ``origin`` to ``server`` is whole.
 
-        ``found`` are the primaries that there are, ``listed`` those that the pointer lists. Both have to be
-        asked for after the key group was met.
+        ``found`` are the current primaries, ``listed`` those that the pointer lists. Both must be
+        read after the key group was found at ``server``.
         """
         if self.first(origin) == self.first(server):
             return True
@@ -72,12 +74,12 @@ class Origins:
         return primaries <= {self.first(each) for each in listed} and self.first(origin) in primaries
 
     def remember(self, key: bytes, server: bytes, origin: bytes, view: object) -> None:
-        """Take the key group for whole at the server, for ``PROOF_S`` and as long as the view stays."""
+        """Treat the key group as whole at the server, for ``PROOF_S`` and while the view is unchanged."""
         self._origins[key] = origin
         self._until[server, origin] = time.monotonic() + PROOF_S, view
 
     def meant(self, key: bytes, server: bytes, view: object) -> bytes:
-        """The server as calls for this key name it: with the origin, if it is proven."""
+        """Return the server as calls for this key name it: with the origin, if it is proven."""
         origin = self._origins.get(key)
         if origin is None or origin == server:
             return server
@@ -88,7 +90,7 @@ class Origins:
         return server + b"," + origin
 
     def first(self, server: bytes) -> bytes:
-        """The id under which the server's process was listed."""
+        """Return the id under which the server's process was listed."""
         return self._same.get(server, server)
 
 

@@ -15,8 +15,8 @@ from tidegate.sinks.redis.client.resp import pack
 
 FLIGHT_BYTES = 256 * 1024
 FLIGHT_CALLS = 500
-FEW_CALLS = 2  # the first and the last of so many are all of them
-"""So many calls are sent without what larger numbers need: a look at the pointer with one for rows."""
+FEW_CALLS = 2  # so the first and the last are all of them
+"""Up to this number of calls take the fast path: a read of the pointer together with one of rows."""
 
 NOT_NOW = (
     exceptions.MovedError,
@@ -29,21 +29,21 @@ NOT_NOW = (
 )
 """The server refused and did nothing: another one holds the key, or this one is not ready yet.
 
-An ASK is not followed, though clients may: while a slot moves, its keys lie on both servers, and a
-function that is asked on the receiving one takes those that are still to come for absent. The
-sending one refuses such a call as a whole, so it is asked until the slot has moved.
+An ASK is not followed, though clients may: while a slot moves, its keys are on both servers, and a
+function on the receiving one would take the keys that are still to come for absent. The sending one
+refuses such a call as a whole, so the call is repeated there until the slot has moved.
 """
 NON_LOCAL = "non local key"
 OTHER_TYPE, IN_LUA = "WRONGTYPE", "attempt to "
-"""What Redis and Lua answer where a key or a field is not what a release writes there."""
+"""The replies of Redis and Lua where a key or a field is not what a release writes there."""
 OPEN_SLOT = (
     "the slot of a key moves to another server, and the call is refused until it has moved;"
     " `redis-cli --cluster check` lists slots that were left open, `redis-cli --cluster fix` closes them"
 )
 CROSS_SLOT = "CROSSSLOT"
-"""The keys of one call lie in several slots, and the server is one of a Cluster, or in front of one."""
+"""The keys of one call are in several slots, on a server that is part of a Cluster, or in front of one."""
 BUSY = ("BUSY", "LOADING", "NOREPLICAS", "UNBLOCKED")
-"""It does nothing for us just now. ``UNBLOCKED``: who slept there was woken, since it is a replica now."""
+"""The server does nothing at present. ``UNBLOCKED``: a blocked read was ended, since it is a replica now."""
 DENIED = (exceptions.AuthenticationError, exceptions.NoPermissionError)
 LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
 OUT_OF_MEMORY = (
@@ -57,16 +57,18 @@ NOT_SAVED = (
 
 
 class Refused(NamedTuple):
-    """What a function refused with: its code (``lua/common.lua``) and the detail."""
+    """A function's refusal: its code (``lua/common.lua``) and the detail."""
 
     code: str
     detail: str
 
 
 class Call(NamedTuple):
-    """One command. A function has its ``name``, and is told the server's id if it is ``at_server``;
-    else ``args`` are the bytes to send as they are. ``server``: the only one that may answer. ``more``: the
-    keys besides ``key``, which one server takes in one call unless it is one of a Cluster.
+    """One command.
+
+    A function has its ``name``, and gets the server's id as an argument if it is ``at_server``;
+    otherwise ``args`` are the bytes to send. ``server``: the only one that may answer. ``more``:
+    the keys besides ``key``, which one server takes in one call unless it is part of a Cluster.
     """
 
     key: bytes
@@ -78,17 +80,17 @@ class Call(NamedTuple):
 
 
 class RetryLater(Exception):  # noqa: N818 - drives a retry
-    """Some calls have no answer yet; says why."""
+    """Some calls have no answer yet; the message has the reason."""
 
 
 class ServerState(NamedTuple):
-    """The server is not the one it was taken for; who it is, or ``replica``."""
+    """The id of a server that is not the expected one, or ``replica``."""
 
     server_id: bytes
 
 
 class NextAction(enum.Enum):
-    """What to do before the same call is sent again."""
+    """The step before the same call is sent again."""
 
     LOOK_AGAIN = "look again which server holds the key"
     LOAD = "load the functions there"
@@ -97,13 +99,15 @@ class NextAction(enum.Enum):
 
 
 def plain(key: bytes, *parts: bytes) -> Call:
-    """A command of Redis itself, for the server that holds the key."""
+    """Return a command of Redis itself, for the server that holds the key."""
     return Call(key, "", (pack(parts),))
 
 
 def encoded(call: Call, server_id: bytes, *, functions: bool) -> bytes:
-    """The call's bytes on the wire. ``server_id``: the server that is meant, with the origin of what moved
-    there; none, and it says who it is.
+    """Return the call's bytes on the wire.
+
+    ``server_id``: the server that is meant, with the origin of the key group that moved there.
+    Empty: the server replies with its id.
     """
     if not call.name:
         return call.args[0]  # type: ignore[no-any-return]
@@ -120,10 +124,11 @@ def encoded(call: Call, server_id: bytes, *, functions: bool) -> bytes:
 def answer_of(
     error: Exception, call: Call, where: str, address: object
 ) -> Refused | ServerState | NextAction:
-    """What an error among the replies says.
+    """Classify an error among the replies.
 
-    StoreUnavailableError: the server's memory is full, or its disk. ConfigError: it refuses us, or what it
-    says is not known here. CorruptError: a key has a type or a number that no release writes.
+    Raises: StoreUnavailableError, the server's memory or disk is full; ConfigError, it refuses this
+    user, or its error is not known here; CorruptError, a key has a type or a number that no release
+    writes.
     """
     message = str(error)
     if message.startswith("TG"):
@@ -160,13 +165,13 @@ def why_again(address: object, error: Exception) -> str:
 
 
 def origin_in(refused: Refused) -> bytes:
-    """The server where a key group was compared that was refused because it moved; b'': something else."""
+    """Return the server where a refused, moved key group was compared; b'': another refusal."""
     _, moved, origin = refused.detail.partition(" moved from ")
     return origin.encode() if moved and refused.code == "TGLOST" else b""
 
 
 def no_room(where: str, address: object, error: Exception) -> StoreUnavailableError | None:
-    """The error for a server that takes no writes now, for want of memory or of a disk. None: another one."""
+    """Return the error for a server out of memory or disk, which takes no writes now; None: another error."""
     message = str(error)
     if isinstance(error, exceptions.OutOfMemoryError) or message.startswith("OOM"):
         return StoreUnavailableError(f"{where}: {address} refused to write: {OUT_OF_MEMORY}")
@@ -176,14 +181,14 @@ def no_room(where: str, address: object, error: Exception) -> StoreUnavailableEr
 
 
 def barred(error: Exception) -> bool:
-    """Whether the server has no Functions for us (an older one, or a managed one)."""
+    """Return whether Functions are unavailable here (on an older server, or a managed one)."""
     message = str(error).lower()
     ours = "function" in message or "fcall" in message
     return "unknown command" in message or (ours and "permission" in message)
 
 
 def load_script(name: str) -> bytes:
-    """The command that loads the script which has this function."""
+    """Return the command that loads the script with this function."""
     return pack((b"SCRIPT", b"LOAD", script_of(name).text))
 
 
@@ -191,14 +196,14 @@ def load_script(name: str) -> bytes:
 
 
 def denied(where: str, error: Exception) -> ConfigError:
-    """The error for a user that may not."""
+    """Return the error for a user without the rights."""
     return ConfigError(
         f"{where}: the server refuses this user: {error}; check the user, the password and its ACL"
     )
 
 
 def not_compared(where: str, address: object) -> StoreNotVerifiedError:
-    """The error for a server that the pointer does not list."""
+    """Return the error for a server that the pointer does not list."""
     return StoreNotVerifiedError(
         f"{where}: {address} restarted or was promoted, and was not compared with the log"
         " yet: its last writes may be lost. A running query does so within seconds, `tidegate repair`"
@@ -207,7 +212,7 @@ def not_compared(where: str, address: object) -> StoreNotVerifiedError:
 
 
 def takes_no_functions(where: str, address: object, error: Exception) -> ConfigError | StoreUnavailableError:
-    """The error for a server on which our functions cannot be loaded."""
+    """Return the error for a server on which the functions cannot be loaded."""
     if (full := no_room(where, address, error)) is not None:
         return full
     if "DB index" in str(error):
@@ -220,8 +225,9 @@ def takes_no_functions(where: str, address: object, error: Exception) -> ConfigE
 def no_answer(
     where: str, timeout_s: float, later: RetryLater, certificate: str | None = None
 ) -> StoreUnavailableError | ConfigError:
-    """The error for calls that had no answer in time: ConfigError where a certificate is over its time.
-    ``certificate``: the file of this client's.
+    """Return the error for calls without an answer in time: ConfigError where a certificate has expired.
+
+    ``certificate``: the file of this client's certificate.
     """
     text = f"{where}: no answer within {timeout_s} s: {str(later).rstrip('.')}"
     if "rediss" in where.partition("://")[0]:

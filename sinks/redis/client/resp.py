@@ -1,7 +1,7 @@
 """Commands as bytes on the wire (RESP), many rows at a time. Pure.
 
-The client library packs a command argument by argument, 1 to 2 us each. Rows come as Arrow
-arrays, so their part of an HSET is built by a few kernels for all rows at once.
+The client library packs a command argument by argument, 1 to 2 us each. Rows arrive as Arrow
+arrays, so a few kernels build their part of an HSET for all rows at once.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from tidegate.wal.frame import Run
 
 FIELDS_MAX = 512
-"""Rows in one HSET: about half a millisecond of the server, which serves nobody else meanwhile."""
+"""Rows in one HSET: about half a millisecond of the server, which serves no other client meanwhile."""
 BYTES_MAX = 512 * 1024
 LIST_ROWS_MAX = 128
-"""More rows of one HSET go into a hash table, not into a list that Redis searches through for each."""
+"""An HSET with more rows gets a hash table at once, not a list that Redis searches for each row."""
 TOO_LONG = b"!" * 65
 """A value that a list may not have (``hash-max-listpack-value`` is 64 by default)."""
 
@@ -29,7 +29,7 @@ NOTHING = pa.scalar(b"", pa.binary())
 
 
 def pack(parts: tuple[bytes, ...] | list[bytes]) -> bytes:
-    r"""One command.
+    r"""Encode one command.
 
     >>> pack((b"GET", b"k"))
     b'*2\r\n$3\r\nGET\r\n$1\r\nk\r\n'
@@ -38,7 +38,7 @@ def pack(parts: tuple[bytes, ...] | list[bytes]) -> bytes:
 
 
 class Rows(NamedTuple):
-    """Rows of one run as the arguments of an HSET: how many, and their bytes."""
+    """Rows of one run as the arguments of an HSET: their number and their bytes."""
 
     run: Run
     rows: int
@@ -47,7 +47,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(runs: list[Run]) -> Iterator[Rows]:
-    """Every row of the runs, in pieces that one HSET takes."""
+    """Yield every row of the runs, in pieces of at most one HSET."""
     if not runs:
         return
     keys = pa.concat_arrays([run.keys for run in runs])
@@ -72,11 +72,11 @@ def _lengths(values: Any) -> Any:
 
 
 def hset(key: bytes, rows: Rows) -> bytes:
-    """One HSET of these rows.
+    """Return one HSET of these rows.
 
-    Redis would put up to 512 short rows into a list, and look for each there: up to 2 us a row, and in a hash
-    table 0.3. So of many the first key gets a value that no list may have, and then its own: nobody sees
-    anything between the two.
+    Redis would put up to 512 short rows into a list and search it for each row: up to 2 us a row,
+    instead of 0.3 in a hash table. So in a large HSET the first key gets a value that no list may
+    have, and then its own: no client sees a state between the two.
     """
     first = (rows.first, TOO_LONG) if rows.rows > LIST_ROWS_MAX else ()
     head = b"*%d\r\n$4\r\nHSET\r\n$%d\r\n%b\r\n" % (2 + 2 * rows.rows + len(first), len(key), key)

@@ -1,7 +1,7 @@
-"""Which server holds which key, and connections to them. One class per way to run Redis.
+"""Discovery of the server that holds a key, and connections. One class per way to run Redis.
 
-Connections are kept per server and process: what was opened before a fork is not used after it
-(T13). An idle one that the server has closed meanwhile is noticed when it is used, and opened anew.
+Connections are pooled per server and process: one opened before a fork is not used after it (T13).
+An idle one that the server has closed meanwhile fails on use, and another is opened.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ LEAST_S = 0.001
 
 
 def slot_ranges(slots: list[Any], asked: Address) -> list[tuple[int, int, Address]]:
-    """The answer to CLUSTER SLOTS: last slot, first slot and primary of each range, in order.
+    """Decode the reply to CLUSTER SLOTS: last slot, first slot and primary of each range, in order.
 
-    A server that does not know its own address is where it was asked.
+    A server that does not know its own address has the address that was asked.
     """
     return sorted(
         (
@@ -47,7 +47,7 @@ def slot_ranges(slots: list[Any], asked: Address) -> list[tuple[int, int, Addres
 
 
 def place_of(slot: int, ranges: Sequence[tuple[int, int, Any]]) -> int:
-    """Which of the ranges has the slot. redis.ClusterDownError: none has."""
+    """Return the index of the range with the slot. Raises: redis.ClusterDownError, none has it."""
     at = bisect.bisect_left(ranges, slot, key=lambda each: each[0])
     if at == len(ranges) or ranges[at][1] > slot:
         raise exceptions.ClusterDownError(f"slot {slot} has no server")
@@ -55,20 +55,21 @@ def place_of(slot: int, ranges: Sequence[tuple[int, int, Any]]) -> int:
 
 
 def no_cluster(address: Address) -> ConfigError:
-    """The error for a server that stands alone."""
+    """Return the error for a server that is not in a Cluster."""
     return ConfigError(f"{address} is no Cluster: write redis://{address}")
 
 
 def within(left_s: float, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a connection, which waits no longer than this at a time."""
+    """Return the arguments of a connection with no time-out longer than ``left_s``."""
     limits = ("socket_timeout", "socket_connect_timeout")
     return {**settings, **{name: min(settings[name], left_s) for name in limits}}
 
 
 def without_words(error: redis.RedisError, settings: RedisSettings) -> redis.RedisError:
-    """The error of a server that refuses a login, without the words that it quotes: the password is one.
+    """Return the error of a refused login, without the words that it quotes: the password is one.
 
-    Redis quotes them in one way. A proxy, or what is no Redis at all, may repeat them in any other.
+    Redis quotes them in one way. A proxy, or a server that is no Redis at all, may repeat them in
+    any other.
     """
     said, _, _ = str(error).partition(", with args beginning with")
     said = hide_forms(said, settings.secrets)
@@ -76,7 +77,7 @@ def without_words(error: redis.RedisError, settings: RedisSettings) -> redis.Red
 
 
 def _limit(connection: Any, limit_s: float) -> None:
-    socket = connection._sock  # noqa: SLF001 - not every release of redis-py has another way
+    socket = connection._sock  # noqa: SLF001 - redis-py has no other way in all its releases
     if socket is not None and socket.gettimeout() != limit_s:
         socket.settimeout(limit_s)
 
@@ -84,9 +85,9 @@ def _limit(connection: Any, limit_s: float) -> None:
 class Node:
     """One server: connections to it, and what was learned about it.
 
-    ``server_id`` is the replication id it last gave and that was found listed; ``ready`` says
-    that it has our functions. Both are hints: the server refuses when they are wrong. ``answer_s`` is
-    the shortest time that it took for an answer, so hardly more than the way there and back; 0: none yet.
+    ``server_id`` is the replication id it last gave and that was found listed; ``ready`` means that
+    it has the functions. Both are hints: the server refuses when they are wrong. ``answer_s`` is
+    the shortest time of any answer, so hardly more than the round trip; 0: none yet.
     """
 
     def __init__(self, address: Address, settings: RedisSettings) -> None:
@@ -98,8 +99,9 @@ class Node:
         self._idle: collections.deque[tuple[int, Any]] = collections.deque()
 
     def take(self) -> tuple[Any, bool]:
-        """A connection for the caller alone, and whether it was used before. redis.TimeoutError: the call
-        is over.
+        """Return a connection for exclusive use, and whether it was used before.
+
+        Raises: redis.TimeoutError, the call's deadline has passed.
         """
         left_s = self._left()
         while self._idle:
@@ -127,13 +129,14 @@ class Node:
         return connection, False
 
     def limit(self, connection: Any) -> None:
-        """What is sent and read next is waited for no longer than is left of the call. redis.TimeoutError:
-        nothing is.
+        """Limit the next send and read to the rest of the call's time.
+
+        Raises: redis.TimeoutError, the deadline has passed.
         """
         _limit(connection, min(self._settings.connection["socket_timeout"], self._left()))
 
     def answered(self, after_s: float) -> None:
-        """Note how long an answer took that nothing waited in front of."""
+        """Note the time of an answer to a request that nothing was queued before."""
         self.answer_s = min(self.answer_s or after_s, after_s)
 
     def _left(self) -> float:
@@ -143,7 +146,7 @@ class Node:
         return left_s
 
     def give(self, connection: Any) -> None:
-        """Keep it for the next one. Only with no reply outstanding."""
+        """Return a connection to the pool. It must have no reply outstanding."""
         if len(self._idle) < IDLE_MAX:
             self._idle.append((os.getpid(), connection))
         else:
@@ -157,33 +160,33 @@ class Node:
 
 
 class Servers(abc.ABC):
-    """The primaries there are, as last looked at. May be used by several threads."""
+    """The primaries of the last look-up. May be used by several threads."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self.settings = settings
         self.looks = 0
-        """Goes up whenever the primaries are found to be others, or to have other slots."""
+        """Increases whenever a look-up finds other primaries, or other slots."""
         self._nodes: dict[Address, Node] = {}
         self._lock = forks.Lock()
 
     @abc.abstractmethod
     def node_of(self, key: bytes) -> Node:
-        """The primary that holds the key. redis.RedisError: it cannot be found now."""
+        """Return the primary that holds the key. Raises: redis.RedisError, it cannot be found now."""
 
     @abc.abstractmethod
     def primaries(self) -> list[Node]:
-        """All primaries that hold keys, by address."""
+        """Return all primaries that hold keys, by address."""
 
     @abc.abstractmethod
     def refresh(self) -> None:
-        """Forget what was looked at: it is looked at again when next needed."""
+        """Discard the last look-up: the next use looks up again."""
 
     def look_from(self, node: Node) -> None:
-        """Look at the primaries now, as this one sees them. redis.RedisError, OSError: they cannot be."""
+        """Look up the primaries now, as this one sees them. Raises: redis.RedisError, OSError, it fails."""
         self.refresh()
 
     def node_at(self, address: Address) -> Node:
-        """The one node of this address."""
+        """Return the one node of this address."""
         with self._lock:
             return self._nodes.setdefault(address, Node(address, self.settings))
 
@@ -207,7 +210,7 @@ class OneServer(Servers):
 
 
 def refused_by_sentinel(settings: RedisSettings, error: redis.ResponseError) -> Exception:
-    """What it means that a Sentinel answered with an error."""
+    """Return the error for a Sentinel that answered with an error."""
     if "unknown command" not in str(error).lower():
         return without_words(error, settings)
     hosts = ",".join(str(seed) for seed in settings.seeds)
@@ -215,7 +218,7 @@ def refused_by_sentinel(settings: RedisSettings, error: redis.ResponseError) -> 
 
 
 def primary_among(masters: Mapping[str, Any], sentinel: Any, settings: RedisSettings) -> Address | None:
-    """The primary of the URL's name among those that a Sentinel knows; None: it knows none that is up."""
+    """Return the URL's primary among those that a Sentinel knows; None: none is up."""
     state = masters.get(settings.master)
     if state is None or not sentinel.check_master_state(state, settings.master):
         return None
@@ -223,8 +226,10 @@ def primary_among(masters: Mapping[str, Any], sentinel: Any, settings: RedisSett
 
 
 def no_primary(settings: RedisSettings, failed: Sequence[str]) -> redis.ConnectionError:
-    """The error of Sentinels that do not answer or know no primary. Not redis-py's own: most of its releases
-    put every argument of the client into it, its password too.
+    """Return the error for Sentinels that do not answer or know no primary.
+
+    Not redis-py's own error: most of its releases put every argument of the client into it, its
+    password too.
     """
     return redis.ConnectionError(
         f"no Sentinel knows a primary {settings.master!r} that is up{': ' * bool(failed)}{'; '.join(failed)}"
@@ -232,7 +237,7 @@ def no_primary(settings: RedisSettings, failed: Sequence[str]) -> redis.Connecti
 
 
 class SentinelServers(Servers):
-    """Whichever server the Sentinels call the primary."""
+    """The server that the Sentinels name as the primary."""
 
     def __init__(self, settings: RedisSettings) -> None:
         super().__init__(settings)
@@ -242,9 +247,9 @@ class SentinelServers(Servers):
         primary = self._primary
         if primary is None:
             seeds = [tuple(seed) for seed in self.settings.seeds]
-            make: Any = Sentinel  # it comes without types
+            make: Any = Sentinel  # it has no type information
             left_s = max(left_of(self.settings.timeout_s) / len(seeds), LEAST_S)
-            # One that is silent is asked once: the next one may answer. Its client would try again and again.
+            # One attempt per Sentinel: the next one may answer. Its client would retry the same one.
             once = {"retry": Retry(NoBackoff(), 0)}
             sentinel = make(seeds, sentinel_kwargs={**within(left_s, self.settings.sentinel), **once})
             try:
@@ -255,7 +260,7 @@ class SentinelServers(Servers):
         return primary
 
     def _ask(self, sentinel: Any) -> Address:
-        """The primary by the first Sentinel that knows one."""
+        """Return the primary according to the first Sentinel that knows one."""
         failed = []
         for seed, client in zip(self.settings.seeds, sentinel.sentinels, strict=True):
             try:
@@ -303,7 +308,7 @@ class ClusterServers(Servers):
         self._look(node.address)
 
     def _look(self, *first: Address) -> list[tuple[int, int, Node]]:
-        """Ask any server that answers; those known before the ones of the URL."""
+        """Ask any server that answers; known servers before those of the URL."""
         error: Exception | None = None
         with self._lock:
             known = [*first, *self._nodes, *self.settings.seeds]
@@ -332,7 +337,7 @@ class ClusterServers(Servers):
 
 
 def servers_of(settings: RedisSettings) -> Servers:
-    """The servers that the settings mean. Connects to nothing."""
+    """Return the servers of the settings. Connects to nothing."""
     kinds: dict[str, type[Servers]] = {
         "one": OneServer,
         "sentinel": SentinelServers,

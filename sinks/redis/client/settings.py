@@ -1,9 +1,10 @@
-"""What a Redis URL and its options say: where the servers are, and how to connect to them.
+"""Settings from a Redis URL and its options: the servers' addresses, and how to connect to them.
 
-``redis://[user:password@]host:port/db``      one server (``rediss://``: TLS)
-``redis+sentinel://h1:p1,h2:p2/master/db``    whichever server the Sentinels call the primary
-``redis+cluster://h1:p1,h2:p2``               a Cluster, found through any of these
-With ``rediss+...`` the last two speak TLS.
+- ``redis://[user:password@]host:port/db``: one server (``rediss://``: TLS)
+- ``redis+sentinel://h1:p1,h2:p2/master/db``: the server that the Sentinels name as the primary
+- ``redis+cluster://h1:p1,h2:p2``: a Cluster, found through any of these
+
+With ``rediss+...`` the last two use TLS.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ OF_SENTINEL = ("sentinel_username", "sentinel_password")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RedisSettings:
-    """Plain data. ``connection`` are the arguments of a connection to a server that holds data."""
+    """The settings of one store. ``connection``: the arguments of a connection to a server that
+    holds data.
+    """
 
     url: str = dataclasses.field(repr=False)
     kind: Kind
@@ -63,18 +66,18 @@ class RedisSettings:
 
     @property
     def secrets(self) -> list[str]:
-        """The passwords that servers are told."""
+        """The passwords that are sent to servers."""
         told = (*self.connection.items(), *self.sentinel.items())
         return [str(value) for name, value in told if name.endswith("password")]
 
     @property
     def trusts_any_server(self) -> bool:
-        """Whether TLS takes a certificate that nobody signed, or one of another host."""
+        """Whether TLS accepts an unsigned certificate, or one of another host."""
         return self.tls and not (_is_verified(self.connection) and self.connection["ssl_check_hostname"])
 
 
 def settings_of(url: str, options: dict[str, Any]) -> RedisSettings:
-    """The settings. ConfigError names what does not fit; a password is never shown."""
+    """Return the settings. Raises: ConfigError that names what does not fit, and never shows a password."""
     shown, parts = redact(url), servers_at(url)
     secure, kind = _kind_of(parts.scheme)
     if parts.rest:
@@ -130,7 +133,7 @@ def _with_options(
     if not isinstance(functions, bool):
         raise ConfigError(f"store {shown}: functions is {functions!r}; it must be True or False")
     passed = {name: value for name, value in options.items() if name in PASSED}
-    if secure:  # redis-py checks the name by itself from release 6 on only
+    if secure:  # redis-py checks the name by default from release 6 on only
         passed.setdefault("ssl_check_hostname", _is_verified(passed))
     request_s = min(REQUEST_S, timeout_s)
     of_sockets = ("socket_timeout", "socket_connect_timeout")
@@ -138,7 +141,7 @@ def _with_options(
     of_sentinel = {
         name.removeprefix("sentinel_"): value for name, value in options.items() if name in OF_SENTINEL
     }
-    # A Sentinel that is silent leaves time for the others, and for the server that they name.
+    # A silent Sentinel leaves time for the others, and for the server that they name.
     ask_s = min(REQUEST_S, timeout_s / (len(settings.seeds) + 1))
     of_sentinel = {"socket_timeout": ask_s, "socket_connect_timeout": ask_s, **of_sentinel}
     tls = {name: value for name, value in passed.items() if name.startswith("ssl_")}
@@ -152,12 +155,12 @@ def _with_options(
 
 
 def _is_verified(options: dict[str, Any]) -> bool:
-    """Whether TLS verifies the server's certificate at all."""
+    """Return whether TLS verifies the server's certificate at all."""
     return options.get("ssl_cert_reqs", "required") not in ("none", ssl.CERT_NONE)
 
 
 def _seconds(options: dict[str, Any], name: str, usual: float, shown: str) -> float:
-    """An option that is a time. None, redis-py's "for ever", is no time: every request has its limit."""
+    """Return an option that is a time. None, redis-py's "no limit", is refused: every request has a limit."""
     given = options.get(name, usual)
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 3_600:
         raise ConfigError(f"store {shown}: {name} is {given!r}; it must be 0 to 3,600 seconds")

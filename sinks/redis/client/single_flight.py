@@ -1,4 +1,4 @@
-"""Many tasks that want the same thing done: it is done once, and all have its result."""
+"""Single flight: concurrent requests for the same work share one run and its result."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Result = TypeVar("Result")
 
 
 class SingleFlight(Generic[Result]):
-    """Runs ``make`` for whoever asks; who asks while it runs waits for the same run, and meets its failure.
+    """One shared run of ``make``: callers that arrive while it runs get its result, or its failure.
 
-    So a hundred tasks before a server that is silent wait as long as one. Who is cancelled leaves
-    it running for the others, and so does whoever's call is over: it belongs to no call (``deadline.py``).
-    ``close`` ends it: those who wait get ``closed()``.
+    A hundred tasks at a silent server therefore wait as long as one. A caller that is cancelled, or
+    whose deadline passes, leaves the run to the others: it belongs to no call (``deadline.py``).
+    ``close`` ends it, and waiting callers get ``closed()``.
     """
 
     def __init__(self, make: Callable[[], Awaitable[Result]], closed: Callable[[], Exception]) -> None:
@@ -25,11 +25,11 @@ class SingleFlight(Generic[Result]):
 
     @property
     def running(self) -> bool:
-        """Whether somebody asked and has no result yet."""
+        """Whether a run is in progress."""
         return self._task is not None
 
     async def result(self) -> Result:
-        """The result of a run that had not ended when this was called."""
+        """Return the result of a run that had not ended at the time of this call."""
         if self._task is None:
             self._task = outside().run(asyncio.get_running_loop().create_task, self._run())
             self._task.add_done_callback(self._ended)
@@ -39,7 +39,7 @@ class SingleFlight(Generic[Result]):
         """End the run, if there is one."""
         task = self._task
         if task is not None:
-            await asyncio.sleep(0)  # one that has not begun would end as cancelled, and so would who waits
+            await asyncio.sleep(0)  # a task that has not begun would end as cancelled, and its waiters too
             task.cancel()
             await asyncio.wait([task])
 
@@ -52,4 +52,4 @@ class SingleFlight(Generic[Result]):
     def _ended(self, task: asyncio.Task[Result]) -> None:
         self._task = None
         if not task.cancelled():
-            task.exception()  # whoever waited was told; perhaps nobody did any more
+            task.exception()  # marks it as retrieved: perhaps no caller waits any more

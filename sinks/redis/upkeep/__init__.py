@@ -1,1 +1,1 @@
-"""What changes the layers of a key group in Redis apart from a batch: merge, fill and rebuild."""
+"""Changes to the layers of a key group in Redis apart from a batch: merge, fill and rebuild."""

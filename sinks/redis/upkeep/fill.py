@@ -1,9 +1,9 @@
-"""Filling a new store on Redis from another one, and what a server that loses a part of it makes of it.
+"""The fill of a new store on Redis from another one, and losses of servers during and after it.
 
-The pointer is marked first, then every key group is emptied below the version. What is applied and
-sealed is a layer like any other, until the fill ends: then it becomes the base. What a fill brought is
-not in the log, so what a server loses of it cannot be put back: while nothing is visible all is
-filled again, later it is refused. docs/decisions/0015.
+The pointer is marked first, then every key group is emptied below the version. Rows that are
+applied and sealed form a layer like any other. At the end of the fill it becomes the base. The log
+does not have the filled rows, so a loss of them cannot be repaired: while nothing is visible
+everything is filled again, later the store is refused. docs/decisions/0015.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ ANEW = (
 
 
 class Fill:
-    """The fills of one store instance: where each key group was when its fill began."""
+    """The fills of one store instance: the server of each key group when its fill began."""
 
     def __init__(self, space: RedisNamespace) -> None:
         self._space = space
         self._began: tuple[int, dict[int, bytes]] = (0, {})
 
     def begin(self, version: int, epoch: int) -> int:
-        """Mark the pointer, then empty every key group below the version that stands; 0: refused.
+        """Mark the pointer, then empty every key group below the version in force; return it, or 0: refused.
 
-        StoreNotVerifiedError: a server was not compared with the log. WalGapError: key groups hold what
-        the pointer does not know.
+        Raises: StoreNotVerifiedError, a server was not compared with the log; WalGapError, key
+        groups have versions that the pointer does not know.
         """
         space = self._space
         if changed := space.changed_servers():
@@ -53,18 +53,19 @@ class Fill:
         return stands
 
     def end(self, version: int) -> None:
-        """What was filled at this version becomes the base of every key group.
+        """Turn the filled layer at this version into the base of every key group.
 
-        StoreNotVerifiedError: a key group is not where its fill began, so it may lack a part of it.
+        Raises: StoreNotVerifiedError, a key group is not at the server where its fill began, so it
+        may lack a part.
         """
-        if changed := self._space.changed_servers():  # before any key group says that it is whole
+        if changed := self._space.changed_servers():  # before any key group is marked as whole
             raise self._space.unlisted(changed)
         stands, began = self._began
         if stands != version or 0 in self._ask_each("end_fill", version, began):
             raise self._elsewhere(version)
 
     def _ask_each(self, name: str, version: int, began: Mapping[int, bytes]) -> list[int]:
-        """Each only at the server where its fill began: another one may have lost a seal since."""
+        """Call each only at the server where its fill began: another one may have lost a seal since."""
         space = self._space
         calls = [
             space.of_group(group, name, number(version))._replace(server=began[group]) for group in began
@@ -83,7 +84,10 @@ class Fill:
 
 
 def refuse_half_filled(space: RedisNamespace) -> None:
-    """Before version 1 is published. WalGapError: a fill began, and the pointer went back behind its mark."""
+    """Check, before version 1 is published, that no fill has begun.
+
+    Raises: WalGapError, a fill began, and the pointer went back to before its mark.
+    """
     half = [group for group, header in headers(space).items() if header.filling]
     if half and not space.pointer().horizon:
         raise WalGapError(
@@ -93,18 +97,18 @@ def refuse_half_filled(space: RedisNamespace) -> None:
 
 
 def lost_while_filled(space: RedisNamespace) -> WalGapError:
-    """The error for a pointer that was lost while the store was being filled."""
+    """Return the error for a pointer that was lost while the store was being filled."""
     return WalGapError(
         f"{space.where}: it was being filled from another store when its pointer was lost; {ANEW}"
     )
 
 
 def oldest_after_fill(space: RedisNamespace, pointer: Pointer, found: Mapping[int, Header]) -> int:
-    """For repair: the oldest version that a fill leaves to be compared with the log. A key group that lost
-    its header is no matter of this: repair looks for all of it in the log.
+    """Return the oldest version that, after a fill, is compared with the log; for repair.
 
-    ``pointer`` was read before the headers. WalGapError: what was filled is lost, or how far it came.
-    StoreNotVerifiedError: a fill begins or ends at this moment, repeat.
+    A key group that lost its header does not affect it: repair searches the log for all of its
+    rows. ``pointer`` was read before the headers. Raises: WalGapError, filled rows, or the progress
+    of a fill, are lost; StoreNotVerifiedError, a fill begins or ends at this moment, repeat.
     """
     if pointer.visible:
         (stored,) = space.calls.run([plain(space.meta, b"HGET", space.meta, b"filled")])
@@ -127,7 +131,7 @@ def oldest_after_fill(space: RedisNamespace, pointer: Pointer, found: Mapping[in
 
 
 def _refuse_ahead(space: RedisNamespace, mark: int, found: Mapping[int, Header]) -> None:
-    """Key groups that were filled further than the pointer says: something may have been visible before."""
+    """Refuse key groups filled beyond the pointer's version: something may have been visible before."""
     ahead = [
         group for group, header in found.items() if header.filling > mark or (mark and header.floor >= mark)
     ]

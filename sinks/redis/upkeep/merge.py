@@ -1,4 +1,4 @@
-"""Upkeep of a namespace in Redis: merging layers, vacuum, drop, what verify and repair ask for."""
+"""Upkeep of a namespace in Redis: merge, vacuum, drop, and the reads of verify and repair."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from tidegate.sinks.redis.reads import number
 from tidegate.sinks.rules.expiry import SweepPage
 
 MERGE_ROWS = 128
-"""Rows that one call moves into the base: it holds up other calls for about a quarter of a millisecond."""
+"""Rows that one call moves into the base: it delays other calls by about a quarter of a millisecond."""
 CALL_ROWS = 8
-"""A call takes as long as so many rows, beside those that it moves."""
+"""The cost of a call itself, as a number of moved rows."""
 MERGE_FLIGHTS = 16
-"""A step has so many flights for all servers together: between steps a merge can be stopped, and each has a
-time-out of its own."""
+"""Flights per step, for all servers together: a merge can be stopped between steps, and each step
+has a time-out of its own.
+"""
 CHANGES = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):d:(\d{1,16}):([^:]+)$")
 UNSEALED = re.compile(rb":d:(\d{1,16}):[^:]+:([^:]+)$")
 SWEPT = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):d:(\d{1,16}):([^:]+(?::[^:]+)?)$")
@@ -41,12 +42,12 @@ Starts = Mapping[tuple[int, str], int]
 def merge(
     space: RedisNamespace, starts: Starts, upto: int, stopped: Stopped = never, *, rows: int | None = None
 ) -> tuple[int, bool]:
-    """Merge all layers up to the version, a step of some key groups at a time; how many rows went, and
-    whether all is merged: ``stopped`` is asked before each step.
+    """Merge all layers up to the version, a step of some key groups at a time.
 
-    ``upto`` is at or below the horizon of the pointer that ``starts`` come from. ``rows``: how many the
-    layers of a key group have at most; None: nobody knows. May be repeated, interrupted, and run by
-    several at once.
+    Return the number of dropped rows, and whether everything is merged: ``stopped`` is called
+    before each step. ``upto`` is at or below the horizon of the pointer that ``starts`` were read
+    with. ``rows``: the most rows in the layers of a key group; None: unknown. Repeatable,
+    interruptible, and safe to run concurrently.
     """
     flight = flight_of(rows)
     gone, left = 0, iter(starts)
@@ -66,8 +67,10 @@ def merge(
 
 
 def flight_of(rows: int | None) -> int:
-    """So many calls of a merge go to a server together. It does all that has arrived before it turns to a
-    reader: together they move ``MERGE_ROWS``, in one call or in several with a few rows each.
+    """Return the number of calls of a merge that are sent to a server together.
+
+    A server executes all calls in its queue before it serves a reader: together they move
+    ``MERGE_ROWS`` rows, in one call or in several with a few rows each.
     """
     return 1 if rows is None else max(MERGE_ROWS // (CALL_ROWS + rows), 1)
 
@@ -75,7 +78,9 @@ def flight_of(rows: int | None) -> int:
 def _merge_step(
     space: RedisNamespace, starts: Starts, upto: int, cursors: dict[tuple[int, str], bytes], flight: int
 ) -> tuple[int, int]:
-    """One call of each; what is done leaves ``cursors``. How many rows went, and were moved one by one."""
+    """Send one call each and remove finished ones from ``cursors``; return the rows dropped and the
+    rows moved.
+    """
     calls = [
         space.of_group(
             group,
@@ -104,8 +109,9 @@ def _merge_step(
 def merge_all(
     space: RedisNamespace, starts: Mapping[str, int], upto: int, at_us: int, *, dry_run: bool
 ) -> int:
-    """Merge every key group of every table up to the version, and drop what had expired at ``at_us``, when
-    it was decided; how many rows went, or would go.
+    """Merge every key group of every table up to the version, and drop rows that had expired at ``at_us``.
+
+    ``at_us`` is the time of its decision. Return the number of rows dropped, or that would be.
     """
     found: dict[tuple[int, str], int] = {}
     for group, header in headers(space).items():
@@ -139,8 +145,9 @@ def expire(
     *,
     dry_run: bool = False,
 ) -> SweepPage:
-    """Drop of some rows of a base those that had expired when the version was decided, which is at or below
-    the horizon of the pointer that was read before.
+    """Drop, from some rows of a base, those that had expired when the version was decided.
+
+    The version is at or below the horizon of a pointer that was read before.
     """
     drop = b"0" if dry_run else b"1"
     call = space.of_group(
@@ -151,15 +158,14 @@ def expire(
 
 
 def _time(at_us: int) -> bytes:
-    """As it stands in stored values."""
+    """Encode a time as stored values have it."""
     return struct.pack(">q", at_us)
 
 
 def sweep(space: RedisNamespace, *, dry_run: bool) -> int:
-    """Drop changes that came late, under a floor, beside their layer, or of a namespace that was dropped; how
-    many rows.
+    """Drop late changes: below a floor, next to their layer, or of a dropped namespace; return their rows.
 
-    Bases that a repair wrote and never put in place go, too.
+    Bases that a repair wrote and never put in place are dropped, too.
     """
     _, pattern = patterns(space.namespace)
     calls, drop = [], b"0" if dry_run else b"1"
@@ -180,13 +186,11 @@ def sweep(space: RedisNamespace, *, dry_run: bool) -> int:
 
 
 LOOK_S = 1.0
-"""So often the headers are looked at: who marked them may have died."""
+"""The interval of reads of the headers: a process that marked them may have died."""
 
 
 def unsettled(space: RedisNamespace) -> bool:
-    """Whether something was lost and is not back, or a key group lies on another server than the one where it
-    was last compared.
-    """
+    """Return whether a loss is not repaired, or a key group is not on the server where it was compared."""
     if space.servers.settings.kind == "cluster":
         space.servers.refresh()
     places = tuple(node.address for node in _nodes(space))
@@ -201,7 +205,7 @@ def unsettled(space: RedisNamespace) -> bool:
 
 
 def note_moved(space: RedisNamespace) -> None:
-    """``SupportsRebuild.note_moved``: what cannot be shown to be whole is left to repair."""
+    """As ``SupportsRebuild.note_moved``: key groups not proven whole are left to repair."""
     moved, _ = _looked_at(space)
     calls = [space.of_group(group, "note_moved") for group in moved]
     for reply in space.calls.run(calls):
@@ -215,7 +219,9 @@ def _nodes(space: RedisNamespace) -> list[Node]:
 
 
 def _looked_at(space: RedisNamespace) -> tuple[list[int], bool]:
-    """Key groups that are not where they were compared, and whether one is marked, or lost its header."""
+    """Return key groups that moved since they were compared; and whether one is marked, or lost its
+    header.
+    """
     keys = [header_key(space.namespace, group) for group in range(space.made.key_groups)]
     found = space.calls.run([plain(key, b"HMGET", key, b"u", b"s") for key in keys])
     nodes, moves = _nodes(space), space.servers.settings.kind == "cluster"
@@ -228,12 +234,12 @@ def _looked_at(space: RedisNamespace) -> tuple[list[int], bool]:
 
 
 def missing(space: RedisNamespace, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:
-    """``Store.missing``, in one call per key group."""
+    """As ``Store.missing``, in one call per key group."""
     return {group: counts[group] for group, _, _ in _unfit(space, stamp, counts)}
 
 
 def confirm(space: RedisNamespace, version: int, replicas: int, *, aof: bool) -> None:
-    """A write behind all others on every server, then WAIT for it on the same connection."""
+    """Write after all other writes on every server, then WAIT for it on the same connection."""
     last: dict[bytes, int] = {}
     for group in range(space.made.key_groups):
         node = space.calls.node_of(header_key(space.namespace, group))
@@ -254,17 +260,19 @@ def confirm(space: RedisNamespace, version: int, replicas: int, *, aof: bool) ->
             )
 
 
-# -- checking ---------------------------------------------------------------------------------------
+# -- verification -----------------------------------------------------------------------------------
 
 
 def verify(space: RedisNamespace, stamp: Stamp, counts: Counts) -> Iterator[Finding]:
-    """What of a sealed version is missing or miscounted; merged key groups cannot be told any more."""
+    """Yield what is missing or miscounted of a sealed version; merged key groups cannot be checked
+    any more.
+    """
     for group, expected, found in _unfit(space, stamp, counts):
         yield Finding(f"{space.where}, version {stamp.version}, key group {group}", expected, found)
 
 
 def _unfit(space: RedisNamespace, stamp: Stamp, counts: Counts) -> Iterator[tuple[int, str, str]]:
-    """Key groups in which the version is not whole, each with what was expected and what is there."""
+    """Yield key groups in which the version is not whole, with what was expected and what was found."""
     tables = {group: sorted(of_group) for group, of_group in sorted(counts.items())}
     calls = [
         space.of_group(group, "look", number(stamp.version), *(name.encode() for name in names))
@@ -282,7 +290,7 @@ def _unfit(space: RedisNamespace, stamp: Stamp, counts: Counts) -> Iterator[tupl
 
 
 def size(space: RedisNamespace) -> int:
-    """Bytes of all keys that the headers list, by the servers' own estimate."""
+    """Return the bytes of all keys that the headers list, by the servers' own estimate."""
     keys: dict[bytes, None] = {}
     uuid = space.uuid
     for group, header in headers(space).items():
@@ -296,7 +304,7 @@ def size(space: RedisNamespace) -> int:
 
 
 def self_check(space: RedisNamespace) -> Iterator[Finding]:
-    """What headers and keys contradict each other in. Reads every header and every key's name."""
+    """Yield contradictions between headers and keys. Reads every header and every key's name."""
     uuid = space.uuid
     groups = range(space.made.key_groups)
     calls = [plain(header_key(space.namespace, group), b"HGET", header_key(space.namespace, group), b"u") for group in groups]  # fmt: skip  # noqa: E501

@@ -1,7 +1,8 @@
 """Repair on Redis: marks on key groups that lost something, and new bases for them.
 
-Nothing is deleted before what replaces it is whole. Repairs may overlap and die: each has a token of its own
-in the marks that it sets, and a header keeps what is lost until it is back. docs/decisions/0029.
+Nothing is deleted before its replacement is whole. Repairs may overlap and die: each has a token of
+its own in the marks that it sets, and a header keeps the record of a loss until it is repaired.
+docs/decisions/0029.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from tidegate.wal.frame import Run
 from tidegate.wal.value_flags import DELETE
 
 ALL_OF_IT = -1
-"""A store that is being filled needs nothing back: it is filled again."""
+"""A store that is being filled is not repaired: it is filled again."""
 
 
 class Rebuild:
     """One comparison of the servers with the log.
 
-    Each key group's calls are for the server where its comparison began: another one may have lost something.
+    Each key group's calls are for the server where its comparison began: another one may have lost
+    something.
     """
 
     def __init__(self, space: RedisNamespace, pointer: Pointer) -> None:
@@ -50,7 +52,7 @@ class Rebuild:
     # -- marks -----------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Mark every key group whose header does not list what is there; note what is lost."""
+        """Mark every key group whose header does not match its keys, and note the losses."""
         starts = self._starts()
         args = [part for table, start in starts.items() if start for part in (table.encode(), number(start))]
         groups = range(self._space.made.key_groups)
@@ -66,10 +68,12 @@ class Rebuild:
         return {table: at.start for entry in entries for table, at in entry.tables.items()}
 
     def discard_again(self, found: Mapping[int, Header]) -> bool:
-        """Discard attempts where a server went back to before it did so; whether there were any.
+        """Discard attempts again where a server went back to before their discard; return whether
+        there were any.
 
-        The pointer names the attempts. Layers of a key group whose newest seal is of one of them are of lost
-        attempts from that version back as long as the pointer names one of each version. The log has others.
+        The pointer names the attempts. If a key group's newest seal is of one of them, its layers
+        from that version downwards belong to lost attempts, as long as the pointer names one for
+        each version. The other layers belong to attempts that the log has.
         """
         discarded, *_ = self._space.ask("begun")
         notes = [note.split(b" ", 2) for note in discarded.split(b",") if note]
@@ -86,7 +90,7 @@ class Rebuild:
         return bool(groups)
 
     def find(self, found: Mapping[int, Header], whole: frozenset[bytes]) -> None:
-        """What is lost, by the headers. ``whole``: servers that are listed, and still what they were."""
+        """Find the losses by the headers. ``whole``: servers that are listed, and unchanged."""
         changed = self._changed(found, whole)
         for group, header in found.items():
             versions = [since for since in (header.since, changed.get(group)) if since is not None]
@@ -100,14 +104,15 @@ class Rebuild:
                 self.lost.append(Lost(group, self._pointer.horizon, since, layers, dict(header.lost_bases)))
 
     def _changed(self, found: Mapping[int, Header], whole: frozenset[bytes]) -> dict[int, int]:
-        """By key group, the oldest version that its server may have lost a part of.
+        """Return, by key group, the oldest version of which its server may have lost a part.
 
-        Named are the key groups of servers that changed. Those that moved are named, too, unless their origin
-        is among the ``whole`` and no server changed.
+        It contains the key groups of servers that changed. Those that moved are included, too,
+        unless their origin is among the ``whole`` and no server changed.
 
-        What a server has is what it had at one moment. At that moment, a version that is sealed in any of its
-        key groups had everything before it published, so sealed everywhere. On a Cluster a key group may
-        have come from another server after that moment: there each speaks for itself only.
+        A server's data is its state at one moment. At that moment, if a version was sealed in any
+        of its key groups, everything before that version was published, so sealed everywhere. On a
+        Cluster a key group may have moved from another server after that moment: there each one is
+        judged by itself only.
         """
         unchanged, first = all(server in whole for server in self._began.values()), self._space.origins.first
         newest = {}
@@ -121,13 +126,15 @@ class Rebuild:
         return {group: max(version, found[group].floor + 1) for group, version in newest.items()}
 
     def keep_lost(self, group: int, since: int | None) -> None:
-        """``SupportsRebuild.keep_lost``."""
+        """As ``SupportsRebuild.keep_lost``."""
         self._since[group] = ABOVE_ALL
         if since is not None:
             self._at_its_server(group, "keep_lost", self.token, number(since))
 
     def end(self) -> None:
-        """End this repair's marks where all is back. A group that moved meanwhile is compared again later."""
+        """Remove this repair's marks where all is restored. A group that moved meanwhile is
+        compared later.
+        """
         calls = [
             self._call(group, "end_rebuild", self.token, number(since), *self._seen[group])
             for group, since in sorted(self._since.items())
@@ -139,14 +146,14 @@ class Rebuild:
     # -- bases -----------------------------------------------------------------------------------
 
     def begin_bases(self, wanted: Iterable[tuple[int, str]]) -> None:
-        """``SupportsRebuild.begin_bases``."""
+        """As ``SupportsRebuild.begin_bases``."""
         keys = {at: self._built(*at) for at in wanted}
         self._begun |= keys.keys()
         self._run([plain(key, b"UNLINK", key) for key in keys.values()])
         self._run([plain(key, b"HSET", key, self.token, b"") for key in keys.values()])
 
     def add_to_bases(self, runs: Iterable[Run]) -> None:
-        """``SupportsRebuild.add_to_bases``."""
+        """As ``SupportsRebuild.add_to_bases``."""
         calls: list[Call] = []
         rows = []
         for run in runs:
@@ -164,7 +171,7 @@ class Rebuild:
         self._run(calls)
 
     def put_bases(self, group: int, tables: Mapping[str, int], floor: int = 0) -> bool:
-        """``SupportsRebuild.put_bases``."""
+        """As ``SupportsRebuild.put_bases``."""
         versions = [part for table, at in sorted(tables.items()) for part in (table.encode(), number(at))]
         done = bool(self._at_its_server(group, "put_bases", self.token, number(floor), *versions))
         if floor:
@@ -172,7 +179,7 @@ class Rebuild:
         return done
 
     def drop_what_is_left(self) -> None:
-        """Drop what was written and not put in place. What a crash leaves, ``vacuum`` drops."""
+        """Drop bases that were written and not put in place. ``vacuum`` drops those that a crash leaves."""
         keys = [self._built(*at) for at in self._begun]
         with contextlib.suppress(TidegateError):
             self._space.calls.run([plain(key, b"UNLINK", key) for key in keys])
@@ -180,7 +187,7 @@ class Rebuild:
     def _built(self, group: int, table: str) -> bytes:
         return rebuilt_key(self._space.namespace, group, table, self.token)
 
-    # -- asking ----------------------------------------------------------------------------------
+    # -- sending ---------------------------------------------------------------------------------
 
     def _call(self, group: int, name: str, *args: bytes) -> Call:
         return self._space.of_group(group, name, *args)._replace(server=self._began[group])
@@ -197,13 +204,14 @@ class Rebuild:
 
 
 def entry_content(entry: CatalogEntry) -> bytes:
-    """The entry as the catalog holds it, behind the time at which it was put there."""
+    """Encode the entry as the catalog has it, without the time of publication that precedes it there."""
     return encode(msgspec.structs.replace(entry, published_at_us=0))
 
 
 def put_entries(space: RedisNamespace, entries: Iterable[CatalogEntry]) -> int:
-    """``SupportsRebuild.put_entries``. Nothing says when a version was published: the time of its decision
-    counts.
+    """As ``SupportsRebuild.put_entries``.
+
+    No record shows when a version was published: the time of its decision is used.
     """
     return sum(
         int(space.ask("put_entries", number(one.version), number(one.decided_at_us), entry_content(one)))
@@ -212,11 +220,11 @@ def put_entries(space: RedisNamespace, entries: Iterable[CatalogEntry]) -> int:
 
 
 def resume(space: RedisNamespace, entry: CatalogEntry, horizon: int, epoch: int, visible: int) -> bool:
-    """``SupportsRebuild.resume``. A floor above the visible version, or a note of a trim, is the proof.
+    """As ``SupportsRebuild.resume``. A floor above the visible version, or a note of a trim, is the proof.
 
-    The log was trimmed behind a note in every header, so one without any note was made with the pointer.
-    The marks come first: they stay where this is cut short, and the pointer shows nothing until then.
-    WalGapError: the store was being filled.
+    The log was trimmed after every header had a note, so a header without any was created with the
+    pointer. The marks are set first: they remain if this is interrupted, and the pointer shows
+    nothing until then. Raises: WalGapError, the store was being filled.
     """
     token = uuid.uuid4().hex[:16].encode()
     with space.relying_on(space.server_ids()):
@@ -242,13 +250,13 @@ def resume(space: RedisNamespace, entry: CatalogEntry, horizon: int, epoch: int,
 
 
 def changed_again(space: RedisNamespace) -> StoreNotVerifiedError:
-    """The error for servers that are not what they were when a repair began."""
+    """Return the error for servers that changed since a repair began."""
     return StoreNotVerifiedError(f"{space.where}: servers changed again during the repair; repeat it")
 
 
 @contextlib.contextmanager
 def comparing(space: RedisNamespace, epoch: int) -> Iterator[tuple[int, Rebuild]]:
-    """``Store.comparing``: the ids are noted first, and listed when they are still the same at the end."""
+    """As ``Store.comparing``: the ids are noted first, and listed if they are still the same at the end."""
     pointer = space.pointer()
     servers = space.survey()
     ids = frozenset(servers)
@@ -271,7 +279,7 @@ def comparing(space: RedisNamespace, epoch: int) -> Iterator[tuple[int, Rebuild]
             raise changed_again(space)
         space.ask("list_servers", number(epoch), *listing(servers))
         floor = max(header.floor for header in found.values())
-        space.lost, space.look_again_at = False, 0.0  # the marks of others may be left
+        space.lost, space.look_again_at = False, 0.0  # other repairs' marks may be left
         if floor > pointer.horizon:  # the pointer's server lost it: no lease holds what is merged already
             space.ask("announce", number(floor), b"0", b"0", b"0", b"", b"0")
         space.pointer()

@@ -1,4 +1,4 @@
-"""Certificates that are over their time: what a failed TLS connection says of it, and what to do."""
+"""Expired certificates: detection from a failed TLS connection's error, and the remedy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import ssl
 from typing import Any
 
 LOST = ("ssl", "eof", "closed", "reset", "disconnect", "aborted", "broken pipe")
-"""In the words of a connection that ended: with TLS 1.3 who refuses a client's certificate does no more."""
+"""Words in the error of a lost connection: with TLS 1.3 a refused client certificate has no other sign."""
 
 
 def over_its_time(said: str, own: str | None) -> str:
-    """What to do when a certificate's time is over or its name is another one, by what the failed connection
-    ``said`` and by the file of the client's ``own`` certificate; '' when it is neither.
+    """Return the remedy for an expired certificate or one of another name; '' when the cause is neither.
+
+    ``said`` is the failed connection's error, ``own`` the file of the client's certificate.
 
     >>> over_its_time("certificate verify failed: certificate has expired", None)
     "the server's certificate, or who signed it, is over its time: renew it there"
@@ -33,8 +34,8 @@ def over_its_time(said: str, own: str | None) -> str:
 
 
 def end_of(file: str) -> datetime.datetime | None:
-    """Until when a certificate (PEM) counts; None when that cannot be read."""
-    read: Any = vars(_ssl).get("_test_decode_cert")  # Python's own, under no public name
+    """Return the end of a certificate's (PEM) validity; None when it cannot be read."""
+    read: Any = vars(_ssl).get("_test_decode_cert")  # Python's own, without a public name
     if read is None:
         return None
     with contextlib.suppress(OSError, ssl.SSLError, KeyError, ValueError):

@@ -1,4 +1,6 @@
-"""A finding about what the promises rest on: a line of ``tidegate doctor``, and what a driver refuses."""
+"""A check of something that the guarantees rest on: a line of ``tidegate doctor``, and a driver's
+preflight.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ ONLY_REDIS = "wait_replicas and wait_aof are for a store on Redis: leave them ou
 
 
 class Check(NamedTuple):
-    """What was looked at, how it is (and, when it is not right, what to do), and the promise at stake.
+    """The subject of a check, its state (with a remedy, when it is wrong), and the guarantee at stake.
 
-    A driver does not open on a log or a store with a ``fail``, unless ``allow_unsafe`` and it
-    ``may_be_allowed``. ``at`` is the full name of what was looked at, where there are several.
+    A driver does not open a log or a store with a ``fail``, unless ``allow_unsafe`` is set and the
+    check ``may_be_allowed``. ``at`` is the subject's full name, where there are several.
     """
 
     check: str

@@ -1,4 +1,4 @@
-"""Time and identity, passed in so that a simulation can own them."""
+"""Time and identity, passed in so that a simulation can control them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import time
 class Clock:
     """Wall clock, monotonic clock, sleep and fresh ids of one process.
 
-    ``now_us`` is microseconds since the epoch (UTC); ``monotonic`` is seconds and only good
-    for differences; ``new_id`` is 16 hex digits, fresh and random per call.
+    ``now_us`` is microseconds since the epoch (UTC); ``monotonic`` is seconds and only good for
+    differences; ``new_id`` is 16 hex digits, fresh and random per call.
     """
 
     def now_us(self) -> int:

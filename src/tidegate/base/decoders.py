@@ -1,9 +1,10 @@
-"""Decoders of msgspec, each made once, and one at a time.
+"""Decoders of msgspec, each created once, and one at a time.
 
-The first decoder of a class fills in what msgspec knows of it, and keeps that at the class before it is
-whole, for classes that hold themselves. A thread that makes another decoder meanwhile goes on with the half
-of it, and the process dies of SIGSEGV: docs/decisions/0003-store-bounded-versioned-forms.md. So nobody
-else makes a decoder, but of a class that is its own, nor calls ``msgspec.json.decode(..., type=...)``.
+The first decoder of a class fills in msgspec's information about it, and attaches it to the class
+before it is complete, for recursive classes. A thread that creates another decoder meanwhile uses
+the incomplete half, and the process dies of SIGSEGV:
+docs/decisions/0003-store-bounded-versioned-forms.md. So no other code creates a decoder, except
+of a class of its own, nor calls ``msgspec.json.decode(..., type=...)``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def json_decoder(kind: type[Kind]) -> msgspec.json.Decoder[Kind]: ...
 @overload
 def json_decoder(kind: Any) -> msgspec.json.Decoder[Any]: ...
 def json_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """From JSON to this type; the same decoder each time. Threads may share it."""
+    """Return the decoder from JSON to this type, the same each time. Threads may share it."""
     found = _json.get(kind)
     if found is None:
         with _one_at_a_time:
@@ -39,7 +40,7 @@ def msgpack_decoder(kind: type[Kind]) -> msgspec.msgpack.Decoder[Kind]: ...
 @overload
 def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]: ...
 def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    """From MessagePack to this type; the same decoder each time. Threads may share it."""
+    """Return the decoder from MessagePack to this type, the same each time. Threads may share it."""
     found = _msgpack.get(kind)
     if found is None:
         with _one_at_a_time:

@@ -15,14 +15,17 @@ UNITS["weeks"] = UNITS["week"]
 WORDS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 
 Duration = datetime.timedelta | float | str
-"""A time to live as it is given; a number is seconds."""
+"""A time to live as the user gave it; a number is seconds."""
 
 
 def duration_us(what: str, given: object) -> int:
-    """Microseconds. ConfigError names ``what``: it is no duration, or not of 1 second to 100 years.
+    """Convert to microseconds.
 
     >>> duration_us("ttl", "7 days") == duration_us("ttl", 604800)
     True
+
+    Raises: ConfigError that names ``what``, when it is no duration, or not of 1 second to 100
+    years.
     """
     seconds: float | None = None
     if isinstance(given, datetime.timedelta):

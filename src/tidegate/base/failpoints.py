@@ -1,13 +1,13 @@
 """Named places in the protocol where a test, or the demo, makes the process fail.
 
-One list of names; ``hit(name)`` stands at exactly the places where a crash, a pause or an
-exception must be survived. Without the environment variable a hit costs one comparison.
+There is one list of names; ``hit(name)`` is called exactly where a crash, a pause or an exception
+must be survived. Without the environment variable a hit costs one comparison.
 
     TIDEGATE_FAILPOINTS="publish.before=kill@10,decide.after_append=raise"
 
 ``name=action[@n]``: the action happens at the n-th hit in this process (default the first).
-Actions: ``kill`` (SIGKILL to this process), ``stop`` (SIGSTOP, resumed by SIGCONT from
-outside), ``raise`` (FailpointError).
+Actions: ``kill`` (SIGKILL to this process), ``stop`` (SIGSTOP, resumed by SIGCONT from outside),
+``raise`` (FailpointError).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENVIRONMENT_VARIABLE = "TIDEGATE_FAILPOINTS"
 
 NAMES = (
     "open.before_append",  # folded and checked, nothing written
-    "open.after_append",  # Open is durable, the store knows nothing of the epoch
+    "open.after_append",  # Open is durable, the store does not know the epoch
     "open.after_claim",  # the epoch is claimed in the store, nothing recovered yet
     "stage.before_write",  # in a task: rows are sorted, no frame written
     "stage.before_ack",  # in a task: frames are durable, the ack is not sent
@@ -31,26 +31,26 @@ NAMES = (
     "decide.before_append",  # the last moment at which nothing is decided
     "decide.after_append",  # Decided is durable, the driver has not read it back
     "apply.after_begin",  # the store has noted the attempt, and has no row of it
-    "apply.before_chunk",  # before a chunk goes to the store
+    "apply.before_chunk",  # before a chunk is sent to the store
     "apply.after_chunk",  # a chunk is in the store, not sealed
     "seal.after",  # a range of key groups is sealed
     "publish.before",  # everything is sealed, the pointer has not moved
-    "publish.after",  # the pointer has moved, the driver has not seen the answer
+    "publish.after",  # the pointer has moved, the driver has not seen the reply
     "commit.before_return",  # visible; Spark's commit log is not written
     "pipeline.before_complete",  # decided, its batch may have returned; nothing of it is applied
-    "pipeline.after_complete",  # visible; the next version in flight has its turn
+    "pipeline.after_complete",  # visible; the next version in flight is next
     "summary.before_append",  # visible; a Summary is due
     "summary.after_append",  # the Summary is in the log, or lost
     "fill.after_begin",  # a new store is marked as being filled, nothing of the version is there
     "fill.after_group",  # some key groups are filled and sealed, others not
     "follow.after_claim",  # the epoch is claimed in a secondary, nothing is written there
-    "repair.after_version",  # a lost version is back, later ones are not
-    "repair.before_listing",  # all is back, its servers still count as changed
+    "repair.after_version",  # a lost version is restored, later ones are not
+    "repair.before_listing",  # everything is restored, its servers still count as changed
     "retire.after_announce",  # the horizon moved, nothing deleted
     "retire.after_group",  # some key groups retired, others not
-    "trim.before_decisions",  # a Summary to cut in front of is found, nothing is cut
+    "trim.before_decisions",  # a Summary to cut at is found, nothing is cut
     "trim.after_decisions",  # the decision log is cut, no blob dropped
-    "trim.after_blobs",  # blobs are dropped, nobody has noted it
+    "trim.after_blobs",  # blobs are dropped, that is not recorded yet
 )
 
 ACTIONS = ("kill", "stop", "raise")
@@ -84,7 +84,9 @@ def arm(specification: str | None) -> None:
 
 
 def listen(listener: Callable[[str], object] | None) -> None:
-    """Call back at every hit of this process, with its name, before what is armed there; None: nobody."""
+    """Call the listener with the name at every hit of this process, before the armed action; None:
+    no listener.
+    """
     global _armed  # noqa: PLW0603 - as ``arm``
     if _armed is None:
         _armed = _Armed("")

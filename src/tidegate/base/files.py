@@ -1,4 +1,4 @@
-"""Files as the file log uses them: whole reads and writes, syncs of files and folders."""
+"""File operations of the file log: whole reads and writes, syncs of files and folders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WINDOW_BYTES = 1024 * 1024
 
 
 class Window:
-    """Reads a file through one buffer; with ``sync``, what was read is durable before it is used."""
+    """A buffered reader of a file; with ``sync``, what was read is durable before it is used."""
 
     def __init__(self, fd: int, *, sync: bool = False) -> None:
         self._fd, self._sync = fd, sync
@@ -30,7 +30,7 @@ class Window:
 
 
 def read_at(fd: int, offset: int, count: int) -> bytes:
-    """``count`` bytes at ``offset``, fewer only at the end of the file."""
+    """Return ``count`` bytes at ``offset``, fewer only at the end of the file."""
     piece = os.pread(fd, count, offset)
     if len(piece) == count or not piece:
         return piece
@@ -42,7 +42,7 @@ def read_at(fd: int, offset: int, count: int) -> bytes:
 
 
 def write_all(fd: int, content: bytes, offset: int | None = None) -> None:
-    """Write all of it, at the descriptor's place or at ``offset``; mostly one call."""
+    """Write all content, at the descriptor's position or at ``offset``; mostly one call."""
     if offset is not None:
         os.lseek(fd, offset, os.SEEK_SET)
     rest = memoryview(content)
@@ -54,7 +54,7 @@ def write_all(fd: int, content: bytes, offset: int | None = None) -> None:
 
 
 def close(fd: int) -> None:
-    """Close it; what counted was synced before, so an error here proves nothing about it."""
+    """Close a descriptor. Important writes were synced before, so an error here proves nothing about them."""
     with contextlib.suppress(OSError):
         os.close(fd)
 
@@ -68,10 +68,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def create(path: Path, flags: int) -> int:
-    """Make a file and open it. In a folder of ours, mode 0700, it has mode 0600, whatever the umask.
+    """Create a file and open it. In a folder of mode 0700 it has mode 0600, whatever the umask.
 
-    In a folder that was opened to a group alone the group has the same rights in the file, too.
-    In any other folder the umask holds. FileExistsError: it is there.
+    In a folder that is open to a group alone, the group has the same rights in the file, too. In
+    any other folder the umask applies. Raises: FileExistsError, it exists.
     """
     mode = stat.S_IMODE(path.parent.stat().st_mode) & 0o666
     fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -81,28 +81,29 @@ def create(path: Path, flags: int) -> int:
 
 
 def open_lock(path: Path, *, make: bool) -> int:
-    """Open the file of a lock, made if need be. FileNotFoundError: it is not there.
+    """Open a lock's file, created if needed. Raises: FileNotFoundError, it does not exist.
 
-    A descriptor of its own for each call: flock then excludes threads too, not only processes.
+    Each call has its own descriptor: flock then excludes threads too, not only processes.
     """
     try:
         return os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         if not make:
             raise
-    with contextlib.suppress(FileExistsError):  # another was quicker
+    with contextlib.suppress(FileExistsError):  # another process was first
         return create(path, os.O_RDONLY)
     return os.open(path, os.O_RDONLY)
 
 
 def others_may_read(folder: Path) -> bool:
-    """Whether every user of this machine may, as far as the folder itself says."""
+    """Return whether every user of this machine may read it, as far as the folder's own mode determines."""
     return bool(stat.S_IMODE(folder.stat().st_mode) & 0o007)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and what is missing above it, each durable in its parent and for this user alone.
-    FileExistsError: it is none.
+    """Create a folder and its missing parents, each durable in its parent and for this user alone.
+
+    Raises: FileExistsError, it is no folder.
     """
     if folder.is_dir():
         return
@@ -110,15 +111,15 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        if not folder.is_dir():  # else another was quicker
+        if not folder.is_dir():  # else another process was first
             raise
     sync_folder(folder.parent)
 
 
 def sync_above(folder: Path) -> None:
-    """The folders above are durable in theirs: whoever made one may have died before its sync.
+    """Make the folders above durable in their parents: their creator may have died before its sync.
 
-    As far as this user may; those that it may not read were not made by it.
+    Only those that this user may read; it did not create the others.
     """
     for above in folder.absolute().parents:
         with contextlib.suppress(OSError):
@@ -126,7 +127,7 @@ def sync_above(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> bool:
-    """Remove a folder and all that is in it; whether it was there."""
+    """Remove a folder with its content; return whether it existed."""
     try:
         shutil.rmtree(folder)
     except FileNotFoundError:

@@ -8,11 +8,13 @@ import weakref
 
 
 class Lock:
-    """A context manager, for threads of one process. That thread is not in the child, so nobody would ever
-    release its lock there. What the lock guards has to be whole at any moment: each change is one assignment.
+    """A reentrant lock for threads of one process, free in a forked child.
 
-    A thread may take it again: what it drops unfinished (a scan, which then gives its lease back) may be
-    collected while it holds the lock.
+    The thread that holds it at a fork does not exist in the child, so nothing would ever release it
+    there. The state it guards must be consistent at any moment: each change is one assignment.
+
+    It is reentrant, since an unfinished object of the thread (a scan, which then releases its
+    lease) may be garbage-collected while it holds the lock.
     """
 
     __slots__ = ("__weakref__", "_lock")
@@ -22,7 +24,7 @@ class Lock:
         _all.add(self)
 
     def renew(self) -> None:
-        """In a child: nobody holds it."""
+        """Replace the lock by a free one, in a child."""
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:

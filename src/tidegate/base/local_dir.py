@@ -1,18 +1,18 @@
-"""The folder on this host for what may be lost: caches, and what did not fit into memory.
+"""The folder on this host for data that may be lost: caches, and data that did not fit into memory.
 
 ::
 
     <local_dir>/tidegate-<user id>/<namespace uuid>/      mode 0700, this user's alone
         in-use            the namespace's name; locked (shared) by every process that uses the folder
         shared/<what>/    for all processes of this user on this host
-        own/<id>.lock     locked by the process that made it, as long as it lives
+        own/<id>.lock     locked by the process that created it, as long as it lives
         own/<id>/<what>/  for that process alone
 
-Correctness never rests on it: what is missing here is read from the store or the log. So a disk that is
-full or read-only, or a folder that somebody deleted, is told as one warning and the work goes on without;
-the folder is tried again later. What is stale is removed when a process opens the folder: what dead
-processes had for themselves, a folder of another uuid with the same namespace's name (that namespace was
-dropped and made again), and any folder that nobody has used for ``STALE_S``.
+Correctness never rests on it: missing data is read from the store or the log. So a full or
+read-only disk, or a folder that somebody deleted, causes one warning, and work continues without
+it; the folder is tried again later. A process that opens the folder removes what is stale: private
+data of dead processes, a folder of another uuid with the same namespace's name (that namespace was
+dropped and created again), and any folder unused for ``STALE_S``.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from tidegate.errors import ConfigError, CorruptError
 logger = logging.getLogger("tidegate")
 
 RETRY_S = 60.0
-"""A folder that failed is tried again after so long."""
+"""A folder that failed is tried again after this time."""
 STALE_S = 7 * 86_400.0
-"""A folder of another namespace that no process has opened for so long is removed."""
+"""A folder of another namespace that no process has opened for this time is removed."""
 MEMORY_PATH = "/dev/shm"  # noqa: S108 - a folder of our own is made in it, mode 0700
-"""The memory file system. It is a folder as any other here, but that nobody chose it."""
+"""The memory file system. It is treated as any other folder here, except that no user chose it."""
 TRIES = 5
 """How often a folder is opened again when another process removes it at the same moment."""
 
@@ -58,13 +58,13 @@ _CAUSES = {
 }
 
 LocalDirs = str | Sequence[str] | None
-"""The option ``local_dir``: a folder, several (on disks of their own), or None for the system's."""
+"""The option ``local_dir``: a folder, several (on separate disks), or None for the system's."""
 
 
 def check_local_dir(given: object) -> tuple[str, ...]:
-    """The folders that the option names, in order; nothing is looked at or made.
+    """Return the option's folders, in order, without any access to them.
 
-    ConfigError: not an absolute path, or not a list of different ones.
+    Raises: ConfigError, not an absolute path, or not a list of different ones.
     """
     if given is None:
         return (_temporary_folder(),)
@@ -83,8 +83,10 @@ def check_local_dir(given: object) -> tuple[str, ...]:
 
 
 def _temporary_folder() -> str:
-    """The system's. Where no candidate can be written to, one that will fail at its first use, as a folder
-    that is full does: a warning, and no error.
+    """Return the system's temporary folder.
+
+    If no candidate is writable it returns one that fails at its first use, as a full folder does: a
+    warning, and no error.
     """
     try:
         return tempfile.gettempdir()
@@ -93,12 +95,12 @@ def _temporary_folder() -> str:
 
 
 class LocalDir:
-    """One namespace's folder under one ``local_dir`` of this host. Opened at its first use.
+    """One namespace's folder under one ``local_dir`` of this host. Opened on first use.
 
-    ``shared`` and ``own`` give a folder to work in, or None while there is none; ``failed`` is to be
-    told when a write or read there went wrong. Safe to use from several threads, and after a fork.
+    ``shared`` and ``own`` return a folder to work in, or None while there is none; call ``failed``
+    when a write or read there went wrong. Safe to use from several threads, and after a fork.
 
-    CorruptError: the uuid cannot be a folder's name.
+    Raises: CorruptError, the uuid cannot be a folder's name.
     """
 
     def __init__(
@@ -120,24 +122,24 @@ class LocalDir:
         return f"LocalDir({str(self.path)!r})"
 
     def shared(self, what: str) -> Path | None:
-        """The folder ``what`` that all processes on this host share, made when missing.
+        """Return the folder ``what`` that all processes on this host share, created when missing.
 
-        None: there is none now, which was told as a warning; go on without. May be repeated: it is
-        cheap, and a folder that was deleted is made anew.
+        None: there is none now, and a warning was logged; continue without it. Repeatable: it is
+        cheap, and a deleted folder is created again.
         """
         return self._folder(lambda: self.path / "shared" / _checked(what))
 
     def own(self, what: str) -> Path | None:
-        """The folder ``what`` for this process alone, removed when the process has ended. As ``shared``."""
+        """Return this process's own folder ``what``, removed after the process has ended. As ``shared``."""
         return self._folder(lambda: self._own_folder() / _checked(what))
 
     def failed(self, error: OSError) -> None:
-        """Say that a write or read in the folder went wrong: one warning, and none of it for ``RETRY_S``."""
+        """Report a failed write or read in the folder: one warning, and no use of it for ``RETRY_S``."""
         with self._lock:
             self._fail(error)
 
     def close(self) -> None:
-        """Remove what this process had for itself and let go of the folder. It may be used again."""
+        """Remove this process's own data and release the folder. It may be used again."""
         with self._lock:
             self._forget_the_parents()
             own, self._own = self._own, None
@@ -183,7 +185,7 @@ class LocalDir:
         if self._in_use is not None:
             if _still_names(self.path / "in-use", self._in_use):
                 return
-            os.close(self._in_use)  # the folder was deleted under us
+            os.close(self._in_use)  # the folder was deleted meanwhile
             self._in_use = None
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for _ in range(TRIES):
@@ -220,7 +222,7 @@ class LocalDir:
         raise OSError(errno.EBUSY, "another process keeps removing it", str(self.path))
 
     def _forget_the_parents(self) -> None:
-        """After a fork: the locks are the parent's; closing our copies leaves them with it."""
+        """Close the inherited descriptors after a fork: the locks stay with the parent."""
         if self._pid == os.getpid():
             return
         self._pid = os.getpid()
@@ -232,7 +234,7 @@ class LocalDir:
     # -- cleaning -------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        """Remove what is stale. What cannot be removed now is left for the next who opens."""
+        """Remove stale data. The next process that opens the folder removes the rest."""
         for lock in sorted((self.path / "own").glob("*.lock")):
             with _unused(lock) as unused:
                 if unused:
@@ -252,7 +254,7 @@ class LocalDir:
             idle_s = time.time() - (other / "in-use").stat().st_mtime
             if name == self.namespace.encode() or idle_s > STALE_S:
                 away = other.with_name(f"{other.name}.swept-{secrets.token_hex(4)}")
-                other.rename(away)  # at once: whoever opens the folder now makes a new one
+                other.rename(away)  # at once: a process that opens the folder now creates another
                 _remove(away)
                 logger.info("removed %s, left over from namespace %s", other, name.decode(errors="replace"))
 
@@ -270,7 +272,7 @@ def _checked(what: str) -> str:
 
 
 def _sandbox(path: Path) -> None:
-    """Make the folder for this user alone; refuse one that somebody else made or may enter."""
+    """Create the folder for this user alone; refuse one that another user created or may enter."""
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
@@ -279,7 +281,7 @@ def _sandbox(path: Path) -> None:
 
 
 def _locked(path: Path, how: int, *, create: bool) -> int | None:
-    """A descriptor with the file's lock; None when another has it, or the file went away meanwhile."""
+    """Lock the file and return its descriptor; None when another has the lock, or the file was removed."""
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
     fd = os.open(path, flags, 0o600)
     try:
@@ -304,11 +306,11 @@ def _still_names(path: Path, fd: int) -> bool:
 
 @contextlib.contextmanager
 def _unused(lock: Path) -> Iterator[bool]:
-    """Whether nobody holds this lock; if so nobody can take it while the block runs."""
+    """Yield whether this lock was free; if so no process can take it while the block runs."""
     try:
         fd = _locked(lock, fcntl.LOCK_EX, create=False)
     except OSError:
-        fd = None  # not there: just removed, or not ours to look at
+        fd = None  # not there: just removed, or not readable
     try:
         yield fd is not None
     except OSError as error:
@@ -319,7 +321,7 @@ def _unused(lock: Path) -> Iterator[bool]:
 
 
 def _remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)  # what is left is swept by the next who opens
+    shutil.rmtree(path, ignore_errors=True)  # the next process that opens the folder sweeps the rest
 
 
 # -- one per process ------------------------------------------------------------------------------
@@ -329,9 +331,9 @@ _open_dirs_lock = threading.Lock()
 
 
 def local_dirs(given: LocalDirs, namespace: str, uuid: str) -> list[LocalDir]:
-    """This process's handles on a namespace's folders, one for each that the option names.
+    """Return this process's handles on a namespace's folders, one for each that the option names.
 
-    The same objects each time. Nothing is made before a folder is asked for. Errors as
+    The same objects each time. No folder is created before it is requested. Raises: as
     ``check_local_dir`` and ``LocalDir``.
     """
     found = []
@@ -346,5 +348,5 @@ def local_dirs(given: LocalDirs, namespace: str, uuid: str) -> list[LocalDir]:
 @atexit.register
 def _close_all() -> None:
     for local in _open_dirs.values():
-        with contextlib.suppress(OSError):  # what is left is swept by the next who opens
+        with contextlib.suppress(OSError):  # the next process that opens the folder sweeps the rest
             local.close()

@@ -1,14 +1,13 @@
 """Names of namespaces and tables, and their one injective escape into names of objects.
 
-Kafka refuses ``a.b`` beside ``a_b``; CQL names take 48 characters without ``.`` and ``-``;
-SQLite and some file systems fold case. So every name that becomes a topic, a table, a
-keyspace or a folder goes through ``escape``: lower-case letters and digits stand for
-themselves, an underscore starts a pair:
+Kafka refuses ``a.b`` beside ``a_b``; CQL names take 48 characters without ``.`` and ``-``; SQLite
+and some file systems fold case. So every name that becomes a topic, a table, a keyspace or a folder
+is escaped by ``escape``: lower-case letters and digits are unchanged, an underscore starts a pair:
 
     ``__`` underscore    ``_0`` dot    ``_1`` hyphen    ``_x`` (a letter) the capital X
 
 A result longer than 40 characters is cut to at most 14 and followed by ``_9`` and 24 hex digits of
-its BLAKE2b digest; ``_9`` stands in no other escaped name.
+its BLAKE2b digest; no other escaped name contains ``_9``.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from tidegate.base.urls import redact
 from tidegate.errors import ConfigError
 
 LOCAL = "_local"
-"""The table that knows the instances of every local state; ``_local.<name>`` holds the items of one."""
+"""The table of the instances of every local state; ``_local.<name>`` holds the items of one."""
 DELETED = "_deleted"
-"""``_deleted.<table>`` keeps, for a while, the sequences of what ``apply_changes`` has deleted."""
+"""``_deleted.<table>`` keeps, for a while, the sequences of rows that ``apply_changes`` has deleted."""
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 TOKEN_MAX = 200
 ESCAPED_MAX = 40
@@ -32,7 +31,7 @@ CUT = 14
 
 
 def check_name(what: str, name: object) -> str:
-    """The name itself, or ConfigError when it is not ``[A-Za-z0-9_.-]{1,64}``."""
+    """Return the name itself. Raises: ConfigError when it is not ``[A-Za-z0-9_.-]{1,64}``."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         misplaced = isinstance(name, str) and re.search("://|@", name)  # a URL in the wrong place
         shown = redact(str(name)) if misplaced else repr(name)
@@ -42,9 +41,9 @@ def check_name(what: str, name: object) -> str:
 
 
 def check_token(token: object) -> str:
-    """The token of a load or an import, as a plain text; ConfigError when it cannot be one.
+    """Return the token of a load or an import, as a plain text. Raises: ConfigError when it cannot be one.
 
-    It stays in the log's state for as long as the namespace lives, so it is short.
+    It stays in the log's state for the namespace's whole life, so it is short.
     """
     if not isinstance(token, str) or not 0 < len(token) <= TOKEN_MAX or not token.isprintable():
         given = repr(token)
@@ -54,17 +53,17 @@ def check_token(token: object) -> str:
             f" {TOKEN_MAX} printable characters; it is loaded once per token"
         )
         raise ConfigError(msg)
-    return "".join(token)  # also of a class of its own, such as an enum's
+    return "".join(token)  # also of a subclass, such as an enum's
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The end of a message about a name that is not there: the one that is nearest, if any is near."""
+    """Return the end of a message about a missing name: the nearest existing one, if any is near."""
     close = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def escape(name: str) -> str:
-    """The object name for a namespace or table name: ``[a-z0-9_]{1,40}``, injective.
+    """Return the object name for a namespace or table name: ``[a-z0-9_]{1,40}``, injective.
 
     >>> escape("flights"), escape("Daily.Top-10"), escape("a_b")
     ('flights', '_daily_0_top_110', 'a__b')

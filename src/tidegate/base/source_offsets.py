@@ -1,7 +1,8 @@
-"""Source offsets as Spark's offset log holds them, and whether they have passed a record. Pure.
+"""Source offsets in the form of Spark's offset log, and whether they have passed a record. Pure.
 
-A batch's offsets are printed as ``[{"orders":{"0":42}}, -, 7]``, one for each source: ``-`` where a source
-has none yet. A Kafka source's are, by topic and partition, the offset of the next record to read.
+A batch's offsets are printed as ``[{"orders":{"0":42}}, -, 7]``, one for each source: ``-`` where a
+source has none yet. A Kafka source's are, by topic and partition, the offset of the next record to
+read.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 from tidegate.errors import ConfigError
 
 Offsets = Mapping[str, Mapping[int, int] | Mapping[str, int]]
-"""By topic and partition the offset of a record, as a Kafka producer is told when it was written."""
+"""A record's offset by topic and partition, as a Kafka producer gets it after the write."""
 
 
 def offsets_in(text: str) -> Iterator[Any]:
-    """The sources' offsets in order; None where a source has none yet. Ends where it is not JSON."""
+    """Yield the sources' offsets in order; None where a source has none yet. Stops where it is not JSON."""
     decoder, rest = json.JSONDecoder(), text.strip().removeprefix("[")
     while rest and not rest.startswith("]"):
         if rest.startswith("-") and not rest[1:2].isdigit():
@@ -32,7 +33,7 @@ def offsets_in(text: str) -> Iterator[Any]:
 
 
 def checked_offsets(given: object) -> dict[tuple[str, int], int]:
-    """Offsets of records by topic and partition. ConfigError: they are of another form.
+    """Return the records' offsets by topic and partition. Raises: ConfigError, they have another form.
 
     >>> checked_offsets({"orders": {0: 41}})
     {('orders', 0): 41}
@@ -53,8 +54,9 @@ def checked_offsets(given: object) -> dict[tuple[str, int], int]:
 
 
 def passed(text: str, wanted: Mapping[tuple[str, int], int]) -> bool:
-    """Whether a batch that ended at these offsets, or one before it, has read all the records: where several
-    sources read one topic, each of them.
+    """Return whether a batch that ended at these offsets, or one before it, has read all the records.
+
+    Where several sources read one topic, each of them must have.
 
     >>> ends = '[{"orders":{"0":42}}]'
     >>> passed(ends, {("orders", 0): 41}), passed(ends, {("orders", 0): 42})

@@ -1,4 +1,4 @@
-"""Values, times and sizes as text for people, and as JSON. Nothing in it steers a terminal."""
+"""Values, times and sizes as text for people, and as JSON. The output cannot control a terminal."""
 
 from __future__ import annotations
 
@@ -65,18 +65,18 @@ def _digits_of(value: decimal.Decimal) -> str:
 
 
 def time_of(moment: datetime.datetime, digits: str = "milliseconds") -> str:
-    """A time for people: UTC with a Z, milliseconds."""
+    """Format a time for people: UTC with a Z, milliseconds."""
     text = moment.isoformat(sep=" ", timespec=digits)
     return text.removesuffix("+00:00") + ("Z" if moment.tzinfo else "")
 
 
 def exact_time_of(moment: datetime.datetime) -> str:
-    """The same with all its digits: of a stored value, and of a version, which ``--at`` finds by it again."""
+    """As ``time_of`` with all digits: for stored values, and for versions, so that ``--at`` finds them."""
     return time_of(moment, "microseconds")
 
 
 def shown_bytes(count: float) -> str:
-    """A number of bytes for people.
+    """Format a number of bytes for people.
 
     >>> shown_bytes(17), shown_bytes(1536), shown_bytes(5 * 1024**4)
     ('17 bytes', '1.5 KiB', '5.0 TiB')

@@ -1,11 +1,11 @@
 """URLs of logs and stores: their parts, and the one way to show them to people.
 
-``scheme://[user[:password]@]host[:port][,host[:port]...][/path]``   of servers
-``scheme:///path``                                                   of files
+- ``scheme://[user[:password]@]host[:port][,host[:port]...][/path]``: of servers
+- ``scheme:///path``: of files
 
-The login ends at the last ``@``. ``/``, ``?`` and ``#`` in it must be percent-encoded: with one of them the
-end of the login is not known, and the URL is refused. ``urllib`` is not asked to split a URL: its exceptions
-quote the part that they refuse.
+The login ends at the last ``@``. ``/``, ``?`` and ``#`` in it must be percent-encoded: with one of
+them the end of the login is ambiguous, and the URL is refused. ``urllib`` is not used to split a
+URL, since its exceptions quote the part that they refuse.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SURROGATE = re.compile(r"[\ud800-\udfff]")
 PLAIN = re.compile(r"[\w./ -]*")
 PORT_MAX = 65_535
 CUT_MIN = 4
-"""The least number of characters at the end of a text that are taken for the beginning of a secret."""
+"""The fewest characters at the end of a text that are taken for the beginning of a secret."""
 
 ON_DISK = ("file", "sqlite")
 NAMED = "memory"
@@ -45,7 +45,7 @@ class Address(NamedTuple):
 
 
 class Url(NamedTuple):
-    """The parts of a URL of servers, nothing decoded; ``rest`` is the query and the fragment."""
+    """The parts of a URL of servers, not decoded; ``rest`` is the query and the fragment."""
 
     scheme: str
     login: str | None
@@ -55,8 +55,9 @@ class Url(NamedTuple):
 
 
 def redact(url: str) -> str:
-    """The URL as it may be shown, logged and raised: without its login; only the scheme of one that does not
-    fit the grammar of its scheme.
+    """Return the URL as it may be shown, logged and raised: without its login.
+
+    Only the scheme is left of one that does not fit the grammar of its scheme.
 
     >>> redact("redis://user:secret@cache:6379/0"), redact("redis+sentinel://u:s3cret/x@h:26379/main")
     ('redis://***@cache:6379/0', 'redis+sentinel://***')
@@ -71,7 +72,7 @@ def redact(url: str) -> str:
 
 
 def _shown(scheme: str, url: str, after: str) -> str:
-    """What may be shown of the part after ``://``; empty: nothing."""
+    """Return what may be shown of the part after ``://``; empty: nothing."""
     if scheme in ON_DISK:
         return "" if path_of(url) is None else after
     if scheme == NAMED:
@@ -85,14 +86,14 @@ def _shown(scheme: str, url: str, after: str) -> str:
 
 
 def scheme_of(url: str) -> str:
-    """The scheme before ``://``, or a known one before ``:``; empty: there is none."""
+    """Return the scheme before ``://``, or a known one before ``:``; empty: there is none."""
     scheme, colon, after = url.partition(":")
     known = bool(colon) and scheme in (*SERVERS, *ON_DISK, NAMED)
     return scheme if known or (after.startswith("//") and SCHEME.fullmatch(scheme)) else ""
 
 
 def parts_of(url: str) -> Url | None:
-    """The parts of a URL of servers; None: where its login ends cannot be told."""
+    """Split a URL of servers; None: the end of its login is ambiguous."""
     scheme, _, after = url.partition("://")
     login, at, after = after.rpartition("@")
     if re.search(r"[/?#]", login):
@@ -103,7 +104,7 @@ def parts_of(url: str) -> Url | None:
 
 
 def servers_at(url: str) -> Url:
-    """The parts of the URL of a store on servers. ConfigError: it cannot be read."""
+    """Split the URL of a store on servers. Raises: ConfigError, it cannot be parsed."""
     parts, shown = parts_of(url), f"store {redact(url)}"
     if "://" not in url:
         raise ConfigError(f"{shown}: write {url.partition(':')[0]}:// and then its servers")
@@ -118,7 +119,7 @@ def servers_at(url: str) -> Url:
 
 
 def addresses(parts: Url, port: int, shown: str) -> tuple[Address, ...]:
-    """The servers of a URL; ``port`` is that of those without one. ConfigError: one of them is no address."""
+    """Return the servers of a URL; ``port`` is the default port. Raises: ConfigError, one is no address."""
     for number, host in enumerate(parts.hosts, 1):
         if not _is_address(host):
             of = f" ({number} of {len(parts.hosts)})" * (len(parts.hosts) > 1)
@@ -140,13 +141,15 @@ def _is_address(text: str) -> bool:
 
 
 def user_and_password(login: str | None) -> tuple[str, str | None]:
-    """Both, decoded; None: there is no colon, so that the login may be either."""
+    """Return both, decoded; a password of None: there is no colon, so the login may be either."""
     username, colon, password = (login or "").partition(":")
     return unquote(username), unquote(password) if colon else None
 
 
 def path_of(url: str) -> str | None:
-    """The decoded path of a URL of files; None: it has a host, a query, a fragment or NUL, or is relative."""
+    """Return the decoded path of a URL of files; None: it has a host, query, fragment or NUL, or is
+    relative.
+    """
     after = url.partition("://")[2]
     path = unquote(after)
     fits = after.startswith("/") and not re.search(r"[?#]", after) and "\0" not in path
@@ -154,7 +157,7 @@ def path_of(url: str) -> str | None:
 
 
 def hide(text: str, secrets: list[str]) -> str:
-    """The text without these secrets, wherever a server or a client repeats them."""
+    """Replace these secrets in the text, wherever a server or a client repeats them."""
     for secret in filter(None, secrets):
         text = text.replace(secret, HIDDEN)
     return text

@@ -1,4 +1,4 @@
-"""The command line: ``tidegate COMMAND``. Each command has a file of its own, imported when it is run."""
+"""The command line: ``tidegate COMMAND``. Each command has its own file, imported when it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.errors import BY_NAME, ConfigError, CorruptError, TidegateError
 
 
 def exit_codes() -> str:
-    """The exit codes, a line each."""
+    """Return the exit codes, one per line."""
     by_code = {cls.exit_code: name for name, cls in BY_NAME.items()}
     by_code[TidegateError.exit_code] = "anything else; a key that is absent (get); a failed check (doctor)"
     by_code[CorruptError.exit_code] += ", and findings of verify"
@@ -40,7 +40,7 @@ app = typer.Typer(
     epilog=EPILOG,
     no_args_is_help=True,
     rich_markup_mode=None,
-    pretty_exceptions_enable=False,  # its tracebacks show local variables, passwords among them
+    pretty_exceptions_enable=False,  # its tracebacks show local variables, including passwords
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -73,6 +73,6 @@ for _name, _command in COMMANDS.items():
 
 
 def main() -> None:
-    """What the script ``tidegate`` runs."""
+    """Run the script ``tidegate``."""
     made_ready()
     app(prog_name="tidegate")

@@ -1,4 +1,4 @@
-"""Stored keys as Arrow columns, and whether they are exactly what ``encode_key`` writes.
+"""Stored keys as Arrow columns, checked to be exactly what ``encode_key`` writes.
 
 No Python runs per row. Pure functions only.
 """
@@ -36,9 +36,10 @@ class KeyColumn(Protocol):
 
 
 def key_columns(keys: Any, columns: Sequence[KeyColumn]) -> list[tuple[str, Any]]:
-    """The key columns of an Arrow binary array of keys, by name.
+    """Return the key columns of an Arrow binary array of keys, by name.
 
-    ValueError (Arrow's errors are some): a key is none that ``encode_key`` makes of values of these types.
+    Raises: ValueError (which includes some of Arrow's errors), a key is not one that ``encode_key``
+    makes of values of these types.
     """
     parts = parts_of(keys, len(columns))
     found = [(column.name, _values(part, column.type)) for column, part in zip(columns, parts, strict=True)]
@@ -48,7 +49,7 @@ def key_columns(keys: Any, columns: Sequence[KeyColumn]) -> list[tuple[str, Any]
 
 
 def _values(part: Any, kind: str) -> Any:
-    """The column's values from the text of each."""
+    """Parse the column's values from their texts."""
     if kind == "binary":
         return part
     text = part.cast(pa.string())
@@ -72,17 +73,17 @@ def _values(part: Any, kind: str) -> Any:
 
 
 def parts_of(keys: Any, count: int) -> list[Any]:
-    """The text of each key column. ValueError: some key is not made of so many."""
+    """Return the text of each key column. Raises: ValueError, some key does not have ``count`` parts."""
     return [keys] if count == 1 else _netstrings(keys, count)
 
 
 def _netstrings(keys: Any, count: int) -> list[Any]:
-    """The parts of composite keys, column by column. ValueError: some key is not so many netstrings."""
+    """Split composite keys column by column. Raises: ValueError, some key is not ``count`` netstrings."""
     rows = len(keys)
     offsets = np.frombuffer(keys.buffers()[1], np.int32, rows + 1, keys.offset * 4).astype(np.int64)
     data = keys.buffers()[2]
     content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    content = np.append(content, np.zeros(1, np.uint8))  # one place after the end can be looked at
+    content = np.append(content, np.zeros(1, np.uint8))  # so that one position after the end can be read
     at, ends = offsets[:-1].copy(), offsets[1:]
     parts = []
     for _ in range(count):
@@ -106,7 +107,7 @@ def _netstrings(keys: Any, count: int) -> list[Any]:
 
 
 def _slices(content: Any, starts: Any, lengths: Any) -> Any:
-    """A binary array of so many bytes of the content from each start on."""
+    """Return a binary array of the content's slices, by start and length."""
     offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
     places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
     buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(content[places].tobytes())]
@@ -114,7 +115,7 @@ def _slices(content: Any, starts: Any, lengths: Any) -> Any:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """The netstrings of the parts, one behind the other."""
+    """Return the concatenated netstrings of the parts."""
     pieces = []
     for part in parts:
         pieces += [pc.binary_length(part).cast(pa.string()).cast(pa.binary()), b":", part, b","]

@@ -1,11 +1,11 @@
 """Keys, their bytes, their key groups and the ranges of tasks. Pure functions only.
 
-``key group = xxh64(key bytes, seed 42) mod key_groups``. Spark's ``xxhash64(binary)`` is the
-same function (signed there), so the JVM computes it for rows and any language for readers.
+``key group = xxh64(key bytes, seed 42) mod key_groups``. Spark's ``xxhash64(binary)`` is the same
+function (signed there), so the JVM computes it for rows, and any language can for readers.
 
-The task of a key group is Flink's split (FLINK-3755): ``group * parallelism // key_groups``,
-contiguous, sizes within one of each other. Heron's split, the other published one, stands
-beside it; docs/decisions/0002 says why the first is used.
+The task of a key group follows Flink's split (FLINK-3755): ``group * parallelism // key_groups``,
+contiguous, sizes within one of each other. Heron's split, the other published one, is next to it;
+docs/decisions explains why the first is used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INTEGER_LIMITS = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31, "bigint": 2*
 
 
 def key_group(key: bytes, key_groups: int) -> int:
-    """The key group of a key, 0 <= group < key_groups.
+    """Return the key group of a key, 0 <= group < key_groups.
 
     >>> key_group(b"abc", 128)
     102
@@ -39,7 +39,7 @@ def key_group(key: bytes, key_groups: int) -> int:
 
 
 def key_group_of_each(keys: Sequence[bytes], key_groups: int) -> list[int]:
-    """The key group of each key: a third of the time that so many calls of ``key_group`` take.
+    """Return the key group of each key, in a third of the time of separate calls of ``key_group``.
 
     >>> key_group_of_each([b"abc", b"abc"], 128)
     [102, 102]
@@ -59,15 +59,15 @@ def check_key_groups(key_groups: int) -> int:
 
 
 def task_of(group: int, parallelism: int, key_groups: int) -> int:
-    """The task that owns a key group (Flink's formula)."""
+    """Return the task that owns a key group (Flink's formula)."""
     return group * parallelism // key_groups
 
 
 def groups_of(task: int, parallelism: int, key_groups: int) -> range:
-    """The contiguous key groups that a task owns; the inverse of ``task_of``.
+    """Return the contiguous key groups that a task owns, inverting ``task_of``.
 
-    The first group of task i is ceil(i * key_groups / parallelism). Empty only when there
-    are more tasks than key groups.
+    The first group of task i is ceil(i * key_groups / parallelism). Empty only when there are more
+    tasks than key groups.
     """
     first = -(-task * key_groups // parallelism)
     end = -(-(task + 1) * key_groups // parallelism)
@@ -75,7 +75,7 @@ def groups_of(task: int, parallelism: int, key_groups: int) -> range:
 
 
 def heron_task_of(group: int, parallelism: int, key_groups: int) -> int:
-    """Heron's split: the floor share for each task, the overflow to the first ones."""
+    """Return the task in Heron's split: the floor share for each task, the overflow to the first ones."""
     share, overflow = divmod(key_groups, parallelism)
     in_fat_tasks = overflow * (share + 1)
     if group < in_fat_tasks:
@@ -84,14 +84,14 @@ def heron_task_of(group: int, parallelism: int, key_groups: int) -> int:
 
 
 def heron_groups_of(task: int, parallelism: int, key_groups: int) -> range:
-    """The inverse of ``heron_task_of``."""
+    """Return the key groups of a task in Heron's split, inverting ``heron_task_of``."""
     share, overflow = divmod(key_groups, parallelism)
     first = task * share + min(task, overflow)
     return range(first, first + share + (1 if task < overflow else 0))
 
 
 class Shares(NamedTuple):
-    """How many key groups each of ``parallelism`` tasks has; ``with_one_more`` of them have one more."""
+    """The number of key groups of each of ``parallelism`` tasks; ``with_one_more`` of them have one more."""
 
     parallelism: int
     smallest: int
@@ -99,26 +99,26 @@ class Shares(NamedTuple):
 
     @property
     def imbalance(self) -> float:
-        """How much more the fullest task has than the others, as a share: at most 1 / ``smallest``."""
+        """The surplus of the fullest task over the others, as a share: at most 1 / ``smallest``."""
         return 1 / self.smallest if self.with_one_more else 0.0
 
 
 def shares(parallelism: int, key_groups: int) -> Shares:
-    """How evenly key groups go to tasks, the same in both splits.
+    """Return how evenly key groups are distributed to tasks, the same in both splits.
 
     Heron's own example, 10,000 key groups and 900 tasks, is 12 against 11:
 
     >>> shares(900, 10_000), round(shares(900, 10_000).imbalance, 3)
     (Shares(parallelism=900, smallest=11, with_one_more=100), 0.091)
 
-    ConfigError: more tasks than key groups.
+    Raises: ConfigError, more tasks than key groups.
     """
     smallest, with_one_more = divmod(key_groups, check_parallelism(parallelism, key_groups))
     return Shares(parallelism, smallest, with_one_more)
 
 
 def check_parallelism(parallelism: int, key_groups: int, where: str = "") -> int:
-    """The parallelism itself; ConfigError: there are more tasks than key groups."""
+    """Return the parallelism itself. Raises: ConfigError, there are more tasks than key groups."""
     if parallelism > key_groups:
         msg = (
             f"parallelism is {parallelism:,}, there are {key_groups:,} key groups{where}: a task without one"
@@ -133,18 +133,17 @@ def check_parallelism(parallelism: int, key_groups: int, where: str = "") -> int
 
 
 def encode_key(values: Sequence[object], types: Sequence[str]) -> bytes:
-    """The key's bytes: one value per key column, each of the column's type.
+    """Encode a key: one value per key column, each of the column's type.
 
-    A single column is its own text: a string its UTF-8, a binary its bytes, an integer its
-    decimal digits, a boolean ``true`` or ``false``, a date ``YYYY-MM-DD``, a ``decimal(p,s)``
-    its digits with exactly s of them behind the point. Several columns are the netstrings
-    (``<length>:<bytes>,``) of their single encodings, one after the other. Vectors stand in
-    docs/storage-format.md.
+    A single column is its own text: a string its UTF-8, a binary its bytes, an integer its decimal
+    digits, a boolean ``true`` or ``false``, a date ``YYYY-MM-DD``, a ``decimal(p,s)`` its digits
+    with exactly s of them after the point. Several columns are the concatenated netstrings
+    (``<length>:<bytes>,``) of their single encodings. docs/storage-format.md has test vectors.
 
     >>> encode_key(["N14228"], ["string"]), encode_key(["EWR", 7], ["string", "int"])
     (b'N14228', b'3:EWR,1:7,')
 
-    BadRecordError: a value is null, or not of its column's type.
+    Raises: BadRecordError, a value is null, or not of its column's type.
     """
     if len(values) != len(types):
         msg = f"the key has {len(types)} columns ({', '.join(types)}), {len(values)} values were given"
@@ -156,9 +155,10 @@ def encode_key(values: Sequence[object], types: Sequence[str]) -> bytes:
 
 
 def decode_key(key: bytes, types: Sequence[str]) -> object:
-    """The inverse of ``encode_key``: one value for one column, a tuple for several.
+    """Decode a key, inverting ``encode_key``: one value for one column, a tuple for several.
 
-    CorruptError: these bytes are no key of these columns, or not as ``encode_key`` writes it.
+    Raises: CorruptError, these bytes are no key of these columns, or not as ``encode_key`` writes
+    it.
     """
     try:
         if len(types) == 1:
@@ -177,7 +177,7 @@ def decode_key(key: bytes, types: Sequence[str]) -> object:
 
 
 def _netstring(content: bytes) -> tuple[bytes, bytes]:
-    """The first netstring's content, and what follows it. ValueError: there is none."""
+    """Return the first netstring's content, and the rest. Raises: ValueError, there is none."""
     length, _, rest = content.partition(b":")
     end = int(length)
     if length != b"%d" % end or end < 0 or rest[end : end + 1] != b",":
@@ -186,7 +186,7 @@ def _netstring(content: bytes) -> tuple[bytes, bytes]:
 
 
 def decimal_scale(kind: str) -> int | None:
-    """The scale of a ``decimal(p,s)`` type name, None for any other type."""
+    """Return the scale of a ``decimal(p,s)`` type name, None for any other type."""
     if not kind.startswith("decimal("):
         return None
     return int(kind.removesuffix(")").rpartition(",")[2])
@@ -222,7 +222,7 @@ def _encode_decimal(value: decimal.Decimal, kind: str, scale: int) -> bytes:
     exactly = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
     try:
         if value.is_nan():
-            raise decimal.InvalidOperation  # quantize lets a quiet NaN through
+            raise decimal.InvalidOperation  # quantize accepts a quiet NaN
         exact = value.quantize(decimal.Decimal(1).scaleb(-scale), context=exactly)
     except decimal.DecimalException:
         msg = f"{value} does not fit the key column's type, {kind}"
@@ -231,7 +231,7 @@ def _encode_decimal(value: decimal.Decimal, kind: str, scale: int) -> bytes:
 
 
 def _decode_one(part: bytes, kind: str) -> object:
-    """The value. ValueError, ArithmeticError: ``_encode_one`` does not write this of any value."""
+    """Decode a value. Raises: ValueError, ArithmeticError, ``_encode_one`` writes this for no value."""
     match kind:
         case "string":
             return part.decode()
@@ -256,14 +256,14 @@ def _decode_one(part: bytes, kind: str) -> object:
 
 @functools.lru_cache(maxsize=256)
 def decimal_pattern(kind: str) -> re.Pattern[str]:
-    """The text of a ``decimal(p,s)`` in a key: zero has no sign. ValueError: it is no such type."""
+    """Match the text of a ``decimal(p,s)`` in a key: zero has no sign. Raises: ValueError, no such type."""
     precision, scale = decimal_parts(kind)
     whole = f"(?:0|[1-9][0-9]{{0,{precision - scale - 1}}})" if precision > scale else "0"
     return re.compile(rf"(?!-[0.]*\Z)-?{whole}" + f"[.][0-9]{{{scale}}}" * (scale > 0))
 
 
 def decimal_parts(kind: str) -> tuple[int, int]:
-    """Precision and scale of ``decimal(p,s)``. ValueError: it is no such type."""
+    """Return precision and scale of ``decimal(p,s)``. Raises: ValueError, it is no such type."""
     if not kind.startswith("decimal("):
         raise ValueError
     precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")

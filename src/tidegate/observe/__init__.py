@@ -1,4 +1,4 @@
-"""Events of the writer and the reader, and what they become: metrics, spans, log lines, progress.
+"""Events of the writer and the reader, and their consumers: metrics, spans, log lines, progress.
 
 No other layer is imported.
 """

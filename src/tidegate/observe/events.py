@@ -1,8 +1,8 @@
-"""What happens to a namespace, told to whoever wants to know: metrics, spans, a page.
+"""Events of a namespace and the registry of their observers: metrics, spans, a page.
 
-The one seam. The library tells, observers listen; without any, telling costs a look at an empty tuple.
-An observer decides nothing, and what it raises is logged and goes no further. Nothing here reaches
-outside the process, and nothing of Prometheus or OpenTelemetry is imported.
+The only observability hook. The library notifies, observers subscribe. Without observers, an event
+costs a look at an empty tuple. An observer decides nothing, and its exceptions are logged and not
+propagated. Nothing here leaves the process, and nothing of Prometheus or OpenTelemetry is imported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("tidegate")
 
 
 class Count(enum.Enum):
-    """What is counted."""
+    """The counters."""
 
     RETRIES = "tries of a phase that were made again"
     ALARMS = "alarms"
@@ -31,7 +31,7 @@ class Count(enum.Enum):
 
 
 class Gauge(enum.Enum):
-    """What goes up and down."""
+    """The gauges."""
 
     DECIDED = "the last decided version"
     VISIBLE = "the visible version"
@@ -47,7 +47,7 @@ class Gauge(enum.Enum):
 
 
 class Labels(NamedTuple):
-    """Whose it is. The only labels there are, besides a phase and the name of an error or an alarm."""
+    """The labels of an event. The only other labels are a phase and the name of an error or an alarm."""
 
     namespace: str
     store: str = ""
@@ -55,7 +55,7 @@ class Labels(NamedTuple):
 
 
 class PhaseTime(NamedTuple):
-    """One stay in a phase: Unix time of its start in nanoseconds, and how long it took."""
+    """One stay in a phase: Unix time of its start in nanoseconds, and its duration."""
 
     phase: str
     began_ns: int
@@ -64,14 +64,14 @@ class PhaseTime(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Commit:
-    """One version that was made visible, and where its time went.
+    """One version that was made visible, with its times.
 
-    ``batch`` is Spark's batch id, None when it is not a micro-batch. ``rows`` are its changes, after the
-    last of each key won, by table; ``bytes`` what its change-logs take up in the log. ``phases`` are
-    seconds by phase, in order: stage, manifest, decide, apply, publish. With ``commit="pipelined"`` the
-    wait for room is in ``decide`` and the wait for the versions before it in ``apply``. ``retries`` are
-    tries of a phase that were made again. Of a batch that was skipped, since it was visible already, only
-    ``namespace``, ``version`` and ``batch`` are known.
+    ``batch`` is Spark's batch id, None when it is not a micro-batch. ``rows`` are its changes,
+    after the last of each key won, by table; ``bytes`` the size of its change-logs in the log.
+    ``phases`` are seconds by phase, in order: stage, manifest, decide, apply, publish. With
+    ``commit="pipelined"`` the wait for capacity is in ``decide`` and the wait for the versions
+    before it in ``apply``. ``retries`` are repeated tries of a phase. For a batch that was skipped,
+    since it was visible already, only ``namespace``, ``version`` and ``batch`` are known.
     """
 
     namespace: str
@@ -88,31 +88,33 @@ class Commit:
 
 
 class Observer:
-    """What is told; a subclass overrides what it wants. May be called from several threads; must be quick."""
+    """A subscriber; a subclass overrides the events it wants. May be called from several threads;
+    must be quick.
+    """
 
     def committed(self, commit: Commit) -> None:
-        """A version became visible."""
+        """Receive a version that became visible."""
 
     def failed(self, commit: Commit, error: BaseException) -> None:
-        """A batch did not get that far; ``commit`` says how far it got."""
+        """Receive a batch that failed; ``commit`` has the phases that it completed."""
 
     def phase(self, at: Labels, name: str, seconds: float) -> None:
-        """A phase ended, of a commit or beside them (``retire``)."""
+        """Receive the end of a phase, of a commit or in parallel to them (``retire``)."""
 
     def count(self, what: Count, at: Labels, amount: int, kind: str) -> None:
-        """So many more; ``kind`` is the phase of a retry, the name of an alarm."""
+        """Receive an increase of a counter; ``kind`` is the phase of a retry, the name of an alarm."""
 
     def level(self, what: Gauge, at: Labels, value: float) -> None:
-        """It stands so."""
+        """Receive a gauge's current value."""
 
     def read(self, at: Labels, seconds: float, error: str) -> None:
-        """A reader's call on a table ended; ``error`` is the error's class, '' for none."""
+        """Receive the end of a reader's call on a table; ``error`` is the error's class, '' for none."""
 
     def seen(self, at: Labels, version: int) -> None:
-        """A reader looked which version is visible."""
+        """Receive the visible version that a reader read."""
 
     def closed(self, namespace: str) -> None:
-        """The sink was closed by its user: its levels say nothing any more."""
+        """Receive the close of the sink by its user: its gauges are not valid any more."""
 
 
 _observers: tuple[Observer, ...] = ()
@@ -120,7 +122,7 @@ _lock = threading.Lock()
 
 
 def add(observer: Observer) -> None:
-    """From now on it is told. May be repeated."""
+    """Add an observer. Repeatable."""
     global _observers  # noqa: PLW0603 - one for the process, as Python's loggers are
     with _lock:
         if observer not in _observers:
@@ -128,19 +130,19 @@ def add(observer: Observer) -> None:
 
 
 def remove(observer: Observer) -> None:
-    """It is told no more. May be repeated."""
+    """Remove an observer. Repeatable."""
     global _observers  # noqa: PLW0603 - see add
     with _lock:
         _observers = tuple(one for one in _observers if one is not observer)
 
 
 def observed() -> bool:
-    """Whether anybody listens: what has to be asked for is asked for only then."""
+    """Return whether there are observers: values that cost a request are read only then."""
     return bool(_observers)
 
 
 def tell(call: Callable[[Observer], None]) -> None:
-    """Tell every observer; none of them can fail what it looks at."""
+    """Notify every observer; an observer's error never affects the observed work."""
     for observer in _observers:
         try:
             call(observer)
@@ -149,19 +151,19 @@ def tell(call: Callable[[Observer], None]) -> None:
 
 
 def count(what: Count, at: Labels, amount: int = 1, kind: str = "") -> None:
-    """So many more."""
+    """Increase a counter."""
     if amount:
         tell(lambda observer: observer.count(what, at, amount, kind))
 
 
 def level(what: Gauge, at: Labels, value: float) -> None:
-    """It stands so."""
+    """Set a gauge."""
     tell(lambda observer: observer.level(what, at, value))
 
 
 @contextlib.contextmanager
 def timed(at: Labels, phase: str) -> Iterator[None]:
-    """Times a phase beside the commits."""
+    """Time a phase in parallel to the commits."""
     began = time.perf_counter()
     try:
         yield
@@ -171,7 +173,7 @@ def timed(at: Labels, phase: str) -> Iterator[None]:
 
 
 class Reading:
-    """Times one call of a reader; a context manager."""
+    """A timer of one call of a reader; a context manager."""
 
     __slots__ = ("_at", "_began")
 
@@ -190,20 +192,20 @@ _unread = contextlib.nullcontext()
 
 
 def reading(namespace: str, table: str) -> contextlib.AbstractContextManager[None]:
-    """Around one call of a reader; nothing without observers."""
+    """Return a timer of one call of a reader; a null context without observers."""
     return Reading(namespace, table) if _observers else _unread
 
 
 def seen(namespace: str, version: int) -> None:
-    """A reader saw a newer version than before."""
+    """Report that a reader saw a newer version than before."""
     tell(lambda observer: observer.seen(Labels(namespace), version))
 
 
-# -- what log records say of where they come from --------------------------------------------------
+# -- context fields of log records -----------------------------------------------------------------
 
 
 class LogContext(Protocol):
-    """Where a thread is: what its log records say besides their message."""
+    """A thread's position: the fields of its log records besides their message."""
 
     @property
     def namespace(self) -> str: ...
@@ -230,7 +232,7 @@ _here: contextvars.ContextVar[LogContext | None] = contextvars.ContextVar("tideg
 
 @contextlib.contextmanager
 def log_context(place: Any) -> Iterator[None]:
-    """Records that this thread logs meanwhile carry the place's fields; None: those around it."""
+    """Add the place's fields to this thread's log records during the block; None: keep the outer ones."""
     if place is None or not all(hasattr(place, field) for field in FIELDS):
         yield
         return

@@ -18,16 +18,18 @@ import logging
 from tidegate.observe.events import FIELDS
 
 MORE = ("phases", "rows", "bytes")
-"""What the line of a version that became visible has besides."""
+"""Extra fields of the record of a version that became visible."""
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per record: time (UTC), level, logger, message, and what the record knows of
-    namespace, version, batch and phase. An exception's text stands in ``exception``.
+    """A formatter that writes one JSON object per record.
+
+    It has time (UTC), level, logger, message, and namespace, version, batch and phase where the
+    record has them. An exception's text is in ``exception``.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line."""
+        """Format the record as one line."""
         at = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
         shown = {
             "time": at.isoformat(timespec="milliseconds"),

@@ -1,7 +1,8 @@
-"""Metrics for Prometheus: all their names, and how they are served. Needs ``tidegate[metrics]``.
+"""Metrics for Prometheus: all their names, and their HTTP server. Needs ``tidegate[metrics]``.
 
-``VersionedSink(metrics_port=9464)`` serves what the driver does; ``register()`` adds it to a registry of
-your own, in a reader's process too. Nothing listens, and nothing is counted, without one of them.
+``VersionedSink(metrics_port=9464)`` serves the driver's metrics; ``register()`` adds them to a
+registry of your own, in a reader's process too. Without one of them nothing listens, and nothing is
+counted.
 
 >>> from prometheus_client import CollectorRegistry
 >>> registry = CollectorRegistry()
@@ -29,7 +30,7 @@ HISTOGRAM, COUNTER, GAUGE = "histogram", "counter", "gauge"
 
 
 class Metric(NamedTuple):
-    """One metric: its name as Prometheus shows it, without what a histogram adds."""
+    """One metric: its name as Prometheus shows it, without the suffixes of a histogram."""
 
     kind: str
     name: str
@@ -79,7 +80,7 @@ ALL = (
     *LEVELS.values(),
     *(READ, READ_FAILED, SEEN),
 )
-"""Every metric there is. docs/monitoring.md has a table of them, which a test compares with this."""
+"""Every metric there is. A test compares the table in docs/monitoring.md with this."""
 
 BUCKETS = {
     PHASE: (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300),
@@ -87,12 +88,12 @@ BUCKETS = {
     READ: (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10),
 }
 COMMITS_KEPT = 1_000
-"""So many versions' phase times are kept for ``tidegate ui``, which shows them by version."""
+"""The number of versions whose phase times are kept for ``tidegate ui``, which shows them by version."""
 QUARANTINE = "_quarantine"
 
 
 class Metrics(Observer):
-    """Counts what it is told in one registry."""
+    """An observer that counts in one registry."""
 
     def __init__(self, registry: Any) -> None:
         client = _client()
@@ -160,9 +161,8 @@ _lock = threading.Lock()
 def register(registry: Any = None) -> None:
     """Count in this registry from now on; None: the library's own, ``prometheus_client.REGISTRY``.
 
-    For a driver whose metrics you serve yourself, and for readers. May be repeated.
-
-    ConfigError: ``prometheus_client`` is not installed.
+    For a driver whose metrics you serve yourself, and for readers. Repeatable. Raises: ConfigError,
+    ``prometheus_client`` is not installed.
     """
     _metrics_in(_client().REGISTRY if registry is None else registry)
 
@@ -176,10 +176,11 @@ def _metrics_in(registry: Any) -> Metrics:
 
 
 def serve(metrics_port: int | str) -> str:
-    """Serve the library's own registry until the process ends; the URL. Sinks of a process share a port.
+    """Serve the library's own registry until the process ends; return the URL.
 
-    ``/metrics`` is for Prometheus; ``/commits`` has the last versions with their phases, as JSON, for
-    ``tidegate ui``. ConfigError: the port is taken, or ``prometheus_client`` is not installed.
+    Sinks of a process share a port. ``/metrics`` is for Prometheus; ``/commits`` has the last
+    versions with their phases, as JSON, for ``tidegate ui``. Raises: ConfigError, the port is
+    taken, or ``prometheus_client`` is not installed.
     """
     client = _client()
     metrics = _metrics_in(client.REGISTRY)

@@ -1,12 +1,12 @@
-"""What a running query makes visible, as it does: in place on a terminal, below the cell in a notebook.
+"""Live progress of a running query: in place on a terminal, below the cell in a notebook.
 
     from tidegate.observe import progress
 
     with progress.shown():
         query.awaitTermination()
 
-It shows the versions that sinks of this process make, of all of them. Elsewhere than on a terminal or in a
-notebook nothing is shown: the log has a line for each version (logger "tidegate", level INFO).
+It shows the versions of all sinks of this process. Elsewhere than on a terminal or in a notebook
+nothing is shown: the log has a line for each version (logger "tidegate", level INFO).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tidegate.observe import events
 from tidegate.observe.events import Commit, Observer
 
 LAST = 8
-"""So many versions are shown."""
+"""The number of versions shown."""
 WIDTH = 120
-"""Of the table in a notebook, in characters."""
+"""The width of the table in a notebook, in characters."""
 RATE_AFTER_S = 10.0
 PHASES = ("stage", "decide", "apply", "publish")
 
 
 class Progress(Observer):
-    """The last versions, and how many there were. ``show`` gets a rich table whenever one is added."""
+    """The last versions, and their total number. ``show`` gets a rich table after each version."""
 
     def __init__(self, show: Callable[[Any], None]) -> None:
         self._show, self._lock = show, threading.Lock()
@@ -55,7 +55,7 @@ class Progress(Observer):
             self._show(self.table())
 
     def table(self) -> Any:
-        """A rich table: a line per version, newest last, with its seconds by phase."""
+        """Return a rich table: a line per version, newest last, with its seconds by phase."""
         from rich.table import Table
         from rich.text import Text
 
@@ -78,7 +78,7 @@ class Progress(Observer):
 
 @contextlib.contextmanager
 def shown() -> Iterator[Progress]:
-    """Show versions as they become visible until the block ends. Costs nothing where nothing can be shown."""
+    """Show versions as they become visible until the block ends. Free of cost where nothing can be shown."""
     with _showing() as show:
         progress = Progress(show)
         events.add(progress)
@@ -104,14 +104,14 @@ def _showing() -> Iterator[Callable[[Any], None]]:
 
 
 def _notebook() -> Any:
-    """The shell of a notebook, None elsewhere. IPython is imported by it already, or it is none."""
+    """Return the shell of a notebook, None elsewhere. A notebook has imported IPython already."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell if shell is not None and not hasattr(shell, "pt_app") else None  # a terminal's has a prompt
 
 
 def _below_the_cell() -> Callable[[Any], None]:
-    """One display that is replaced, whichever thread does it."""
+    """Return a function that replaces the content of one display, from any thread."""
     from IPython import display
 
     notebook: Any = display  # it is not typed

@@ -1,8 +1,8 @@
 """Spans for OpenTelemetry: one for each version, with one for each of its phases below it.
 
-They are made where the package ``opentelemetry-api`` is installed, with the tracer provider that the
-process has set up; without a provider they cost next to nothing. Where a commit ran inside a span of
-yours, its span is below that; of pipelined commits it stands alone.
+They are created where the package ``opentelemetry-api`` is installed, with the tracer provider of
+the process; without a provider they cost next to nothing. The span of a commit is a child of your
+current span, if any; that of a pipelined commit has no parent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAME = "tidegate"
 
 
 class Spans(Observer):
-    """Makes spans when a version, or what became of it, is known; with the times that it had."""
+    """An observer that creates spans after a version, or its failure, with the original times."""
 
     def __init__(self, trace: Any) -> None:
         self._trace = trace
@@ -56,7 +56,7 @@ _made: list[Spans] = []
 
 
 def use_if_there() -> bool:
-    """Make spans from now on, if OpenTelemetry is installed; whether it is. May be repeated."""
+    """Create spans from now on, if OpenTelemetry is installed; return whether it is. Repeatable."""
     with _lock:
         if not _made:
             try:

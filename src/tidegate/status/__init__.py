@@ -1,4 +1,4 @@
-"""What the log and the stores of a namespace look like, for `status`, `doctor` and the page.
+"""The state of a namespace's log and stores, for `status`, `doctor` and the page.
 
 Prints nothing.
 """

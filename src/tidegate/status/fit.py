@@ -1,4 +1,4 @@
-"""Whether a log and a store fit together: what the writer would refuse at its open."""
+"""Whether a log and a store match: the mismatches that a writer refuses on open."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidegate.wal.record import Folded
 
 
 def misfit(state: Folded | None, identity: Identity | None, pointer: Pointer) -> str | None:
-    """What does not fit, and what to do; None when log and store may go on together.
+    """Describe a mismatch, and its remedy; None when log and store match.
 
     ``state`` is None for a log that has nothing of the namespace, ``identity`` for such a store.
     """

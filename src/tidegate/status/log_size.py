@@ -14,14 +14,14 @@ from tidegate.wal.log import Log, LogSize
 from tidegate.wal.record import Folded
 
 NEAR = 0.1
-"""Less than so much of the retention is left: somebody should know."""
+"""Warn when less than this share of the retention is left."""
 ENDLESS_S = 1_000 * 365 * 86_400
-"""A longer retention is none: its end is no date any more."""
+"""A longer retention counts as none: its end cannot be a date."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What a log says of itself; where it does not answer, why."""
+    """A log's size and retention; the reason where it does not answer."""
 
     size: LogSize | None
     retention_s: float | None
@@ -29,13 +29,13 @@ class LogFacts:
     why_no_retention: str = ""
 
     def warnings(self) -> list[str]:
-        """What could not be found out."""
+        """Return a warning for each missing fact."""
         told = (("size", self.why_no_size), ("retention", self.why_no_retention))
         return [f"the log's {what} is not known: {why}" for what, why in told if why]
 
 
 def look_at(log: Log) -> LogFacts:
-    """Size and retention. That one of them cannot be read fails nothing: it is said."""
+    """Read size and retention. A failure of either is reported, not raised."""
     size, retention_s, no_size, no_retention = None, None, "", ""
     try:
         size = log.size()
@@ -50,7 +50,7 @@ def look_at(log: Log) -> LogFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Deadline:
-    """When the log may forget the oldest version that waits: what comes too late is lost."""
+    """When the log may drop the oldest unapplied version, after which it is lost."""
 
     version: int
     at: datetime.datetime
@@ -59,11 +59,11 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """Whether the log may have forgotten it already."""
+        """Whether the log may have dropped it already."""
         return self.left_s <= 0
 
     def told(self) -> str:
-        """The deadline as a problem or a warning, and what to do."""
+        """Describe the deadline as a problem or a warning, with its remedy."""
         when = time_of(self.at)
         if self.passed:
             return (
@@ -77,10 +77,10 @@ class Deadline:
 
 
 def deadline_of(facts: LogFacts, state: Folded | None, visible: int, now_us: int) -> Deadline | None:
-    """Until when the oldest decided version that is not visible must be applied; None: no such limit.
+    """Return the deadline of the oldest decided version that is not visible; None: no such limit.
 
-    Of a version so old that the fold has forgotten its time, the oldest time that is known
-    counts: the deadline is then at the latest that one.
+    If the fold has dropped the time of a version that old, the oldest known time is used: the
+    deadline is no later than that.
     """
     if facts.retention_s is None or facts.retention_s > ENDLESS_S:
         return None
@@ -94,7 +94,7 @@ def deadline_of(facts: LogFacts, state: Folded | None, visible: int, now_us: int
 
 
 def as_json(facts: LogFacts, deadline: Deadline | None) -> dict[str, Any]:
-    """The facts under the names of ``tidegate status --json``."""
+    """Return the facts under the names of ``tidegate status --json``."""
     return {
         "log_decisions_bytes": facts.size and facts.size.decisions_bytes,
         "log_changelog_bytes": facts.size and facts.size.changelog_bytes,
@@ -104,7 +104,7 @@ def as_json(facts: LogFacts, deadline: Deadline | None) -> dict[str, Any]:
 
 
 def as_pairs(facts: LogFacts, deadline: Deadline | None) -> list[tuple[str, str]]:
-    """The facts for people."""
+    """Return the facts for people."""
     size = f"not known: {facts.why_no_size}"
     if facts.size is not None:
         decisions, staged = map(shown_bytes, facts.size)
@@ -119,7 +119,7 @@ def as_pairs(facts: LogFacts, deadline: Deadline | None) -> list[tuple[str, str]
 
 
 def span(seconds: float) -> str:
-    """A length of time for people."""
+    """Format a duration for people."""
     for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:,.1f} {unit}".replace(".0 ", " ")

@@ -1,4 +1,4 @@
-"""One look at a namespace in stores and log, for ``tidegate status``. Writes nothing."""
+"""One probe of a namespace in stores and log, for ``tidegate status``. Writes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidegate.wal.open_log import open_log
 
 
 class InStore(NamedTuple):
-    """What the first store that answers says; ``newest`` is the visible version, if any."""
+    """The state in the first store that answers; ``newest`` is the visible version, if any."""
 
     identity: Identity | None
     pointer: Pointer
@@ -33,7 +33,7 @@ class InStore(NamedTuple):
 
 
 class InLog(NamedTuple):
-    """What the log says."""
+    """The state in the log."""
 
     view: View
     facts: log_size.LogFacts
@@ -41,7 +41,7 @@ class InLog(NamedTuple):
 
 
 class Look(NamedTuple):
-    """How a namespace stands. ``rows`` has a row for each store; ``several``: they are worth telling."""
+    """The state of a namespace. ``rows`` has a row for each store; ``several``: they are worth showing."""
 
     namespace: str
     at_us: int
@@ -54,10 +54,10 @@ class Look(NamedTuple):
 
 
 class Places:
-    """Stores and log of one namespace, open from one look to the next.
+    """The stores and log of one namespace, kept open from one probe to the next.
 
-    The log is folded on from where it was, so a look costs what is new, and memory does not grow. What
-    failed is opened anew by the next look.
+    The fold continues where it stopped, so a probe costs only the new records, and memory does not
+    grow. After a failure the next probe opens everything again.
     """
 
     def __init__(
@@ -71,7 +71,9 @@ class Places:
         self._clock = Clock()
 
     def look(self) -> Look:
-        """How it stands now. ConfigError: there is no such namespace. Others: it could not be read."""
+        """Return the current state. Raises: ConfigError, there is no such namespace. Others: it
+        could not be read.
+        """
         try:
             return self._look()
         except TidegateError:
@@ -89,9 +91,9 @@ class Places:
                 closing.callback(log.close)
 
     def _look(self) -> Look:
-        # The store first: what is visible was decided before, so a log read later must have it.
+        # The store first: visible versions were decided before, so a log read later must have them.
         primary, rows = look_at_stores(self._ats, self._namespace, self._opened)
-        if self._wal is None:  # nothing else tells of the namespace
+        if self._wal is None:  # nothing else knows the namespace
             primary = next((at for at, row in zip(self._ats, rows, strict=True) if row.identity), primary)
         with self._opened(primary) as store:
             in_store = _in_store(store)
@@ -158,7 +160,7 @@ def _tables(store: Store, entry: CatalogEntry) -> list[dict[str, Any]]:
 
 
 def _found_out(in_store: InStore, in_log: InLog) -> tuple[list[str], list[str]]:
-    """What is wrong, and what may become so."""
+    """Return the problems, and the warnings of future ones."""
     problem = misfit(in_log.view.state, in_store.identity, in_store.pointer)
     problems = [] if problem is None else [problem]
     warnings, deadline = in_log.facts.warnings(), in_log.deadline

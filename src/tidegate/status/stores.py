@@ -1,4 +1,4 @@
-"""A row for each store of a namespace: what is visible there, how far behind, whether it answers."""
+"""A row for each store of a namespace: its visible version, its lag, whether it answers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tidegate.wal.record import Folded
 
 
 class StoreRow(msgspec.Struct, frozen=True):
-    """One store. ``pointer`` None: it does not answer, which ``error`` tells, or was not given.
+    """One store. ``pointer`` None: it does not answer, and ``error`` has the reason, or it was not given.
 
-    ``lag`` and ``behind_since_us`` come from the log: how many decided versions it lacks, and when the
-    first of these was decided.
+    ``lag`` and ``behind_since_us`` are from the log: the number of decided versions that it lacks,
+    and when the first of these was decided.
     """
 
     name: str
@@ -41,7 +41,7 @@ class StoreRow(msgspec.Struct, frozen=True):
     problem: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the row for machines."""
         since = self.behind_since_us
         return {
             "name": self.name,
@@ -57,7 +57,7 @@ class StoreRow(msgspec.Struct, frozen=True):
         }
 
     def cells(self) -> tuple[Any, ...]:
-        """For people."""
+        """Return the row for people."""
         visible = "not known" if self.pointer is None else self.pointer.visible or "none yet"
         return (self.name, self.url or "not given", visible, _dash(self.lag), self._stands())
 
@@ -88,9 +88,9 @@ Opened = Callable[[StoreRef], contextlib.AbstractContextManager[Store]]
 def look_at_stores(
     ats: Sequence[StoreRef], namespace: str, opened: Opened | None = None
 ) -> tuple[StoreRef, list[StoreRow]]:
-    """The first store that answers (the first of all when none does), and a row for each.
+    """Return the first store that answers (the first of all when none does), and a row for each.
 
-    ``opened`` gives the stores; without it they are opened for this look alone.
+    ``opened`` opens the stores; by default they are opened for this call alone.
     """
     rows = [_look(at, opened or (lambda at: _for_now(at, namespace))) for at in ats]
     answers = [at for at, row in zip(ats, rows, strict=True) if row.pointer is not None]
@@ -115,7 +115,7 @@ def _look(at: StoreRef, opened: Opened) -> StoreRow:
 
 
 def with_log(rows: Sequence[StoreRow], state: Folded | None) -> list[StoreRow]:
-    """The rows with what the log says of them, and a row for each that it lists and was not given."""
+    """Add the log's information to the rows, and a row for each store that it lists and was not given."""
     if state is None:
         return list(rows)
     only = next((row.name for row in rows if row.identity), "")
@@ -125,8 +125,10 @@ def with_log(rows: Sequence[StoreRow], state: Folded | None) -> list[StoreRow]:
 
 
 def _is_listed(row: StoreRow, state: Folded, only: str) -> bool | None:
-    """Whether the log lists the store. An empty list means one store, whatever it is called, the first that
-    has the namespace (``only``); before the first version it says nothing yet.
+    """Return whether the log lists the store; None: not known.
+
+    An empty list means one store, whatever its name, the first that has the namespace (``only``).
+    Before the first version it means nothing yet.
     """
     if state.stores:
         return row.name in state.stores
@@ -147,7 +149,9 @@ def _with_log(row: StoreRow, state: Folded, only: str) -> StoreRow:
 
 
 def problems_of(rows: Sequence[StoreRow]) -> list[str]:
-    """What has to be mended, besides the first store's misfit, which is told by itself."""
+    """Return the problems of the stores, except for the first store's mismatch, which is reported
+    separately.
+    """
     told = [f"store {row.name}: {row.problem}" for row in rows[1:] if row.problem]
     for row in rows:
         if not row.given:
@@ -164,7 +168,7 @@ def problems_of(rows: Sequence[StoreRow]) -> list[str]:
 
 
 def no_namespace(namespace: str, *urls: str) -> ConfigError:
-    """The error for a command that has nothing to work on."""
+    """Return the error for a command whose namespace does not exist."""
     return ConfigError(
         f"there is no namespace {namespace!r} in {' nor in '.join(map(redact, urls))}: check URLs and name; a"
         " query's first batch makes it, and so does `tidegate init`; an alias (`tidegate alias list`) is for"

@@ -42,13 +42,13 @@ Value: TypeAlias = dict[str, Any] | Any
 """A dict by column name in a ``json`` table, bytes in a ``bytes`` table."""
 
 Mend = Callable[[Any], Any]
-"""From what msgspec makes of the JSON to the Python value; never called with None."""
+"""Converts msgspec's result to the Python value; never called with None."""
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 class Kind(NamedTuple):
-    """A type: what msgspec shall read, the Arrow type, and what is left to do, if anything."""
+    """A type: msgspec's type to read, the Arrow type, and the conversion after that, if any."""
 
     reads: Any
     arrow: Any
@@ -56,7 +56,7 @@ class Kind(NamedTuple):
 
 
 class Values:
-    """Decodes the values (and keys) of one table. Made by ``values_of``, which keeps them.
+    """A decoder of the values (and keys) of one table. Created and cached by ``values_of``.
 
     ``arrow_schema`` has the key columns, then the value columns that are not among them.
     """
@@ -82,7 +82,7 @@ class Values:
         return SIMPLE["binary"] if self._is_bytes else kind_of(column.type)
 
     def decode(self, content: bytes) -> Value:
-        """The value in these bytes. CorruptError: they are no value of this schema."""
+        """Decode a value. Raises: CorruptError, the bytes are no value of this schema."""
         if self._is_bytes:
             return content
         try:
@@ -101,11 +101,11 @@ class Values:
         return row
 
     def decode_all(self, contents: Any) -> list[dict[str, Any]]:
-        """The values of an Arrow binary array of JSON, each parsed by itself; a null is a row of None.
+        """Decode an Arrow binary array of JSON, each value parsed by itself; a null is a row of None.
 
-        Parsed together, three that cannot be read may give three rows: what is open in one ends in the next.
-        msgspec.MsgspecError, ValueError, ArithmeticError: some value is none of this schema; ``decode`` says
-        which.
+        If they were parsed together, three unreadable values might give three rows: a part left
+        open in one could end in the next. Raises: msgspec.MsgspecError, ValueError,
+        ArithmeticError, some value is not of this schema; ``decode`` finds out which.
         """
         decode = self._decoder.decode
         rows = [{} if content is None else decode(content) for content in contents.to_pylist()]
@@ -117,7 +117,7 @@ class Values:
         return [{name: row.get(name) for name in self._names} for row in rows]
 
     def decode_key(self, key: bytes) -> Any:
-        """The key in these bytes: one value for one column, a tuple for several."""
+        """Decode a key: one value for one column, a tuple for several."""
         try:
             return decode_key(key, self.key_types)
         except (BadRecordError, ValueError, ArithmeticError) as error:
@@ -126,7 +126,9 @@ class Values:
             ) from error
 
     def to_arrow(self, pairs: Iterable[tuple[Any, Value]]) -> Any:
-        """Decoded pairs of key and value as one Arrow table. CorruptError: a value is out of range."""
+        """Build one Arrow table of decoded pairs of key and value. Raises: CorruptError, a value is
+        out of range.
+        """
         one_key, names, rows = len(self.schema.key) == 1, self._names_beside_key, []
         for key, value in pairs:
             rest = [value for _ in names] if self._is_bytes else [value[name] for name in names]
@@ -144,12 +146,14 @@ class Values:
 
 @functools.lru_cache(maxsize=256)
 def values_of(schema: TableSchema) -> Values:
-    """The decoder of a schema. ConfigError: a column's type is not known, and which are."""
+    """Return the decoder of a schema. Raises: ConfigError that lists the known types, a column has
+    another.
+    """
     return Values(schema)
 
 
 def described(columns: Sequence[Column]) -> str:
-    """Columns for messages.
+    """Format columns for messages.
 
     >>> described([Column("origin", "string"), Column("flight", "int")])
     'origin string, flight int'
@@ -169,7 +173,10 @@ def _float_of(found: float | str) -> float:
 
 
 def _decimal_of(precision: int, scale: int) -> Mend:
-    """Give all digits of the scale, and refuse other numbers: Arrow ends the process at 1E-999999999."""
+    """Return a conversion that adds all digits of the scale, and refuses other numbers.
+
+    Arrow ends the process at 1E-999999999.
+    """
     exactly = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
     unit = decimal.Decimal((0, (1,), -scale))
 
@@ -237,15 +244,15 @@ KEYS_OF_MAPS: dict[str, Mend] = {
     "timestamp": _timestamp_of_us,
     "timestamp_ntz": _naive_of_us,
 }
-"""How the text of a map's key becomes what it was."""
+"""The conversions of the text of a map's key to its value."""
 
 
 NESTED_MAX = 100
-"""Arrays, maps and structs within each other: what reads them calls itself for each."""
+"""The deepest nesting of arrays, maps and structs: their readers are recursive."""
 
 
 def kind_of(name: str) -> Kind:
-    """The type of this Spark name, nested ones too. ConfigError: it is not known, or nested too deeply."""
+    """Parse a Spark type name, nested or not. Raises: ConfigError, it is unknown, or nested too deeply."""
     depths = itertools.accumulate((c == "<") - (c == ">") for c in name)
     if max(depths, default=0) > NESTED_MAX:
         raise ConfigError(
@@ -269,7 +276,7 @@ def _unknown(name: str) -> ConfigError:
 
 
 def _read_type(text: str, whole: str) -> tuple[Kind, str]:
-    """The type at the start of the text, and the text behind it."""
+    """Parse the type at the start of the text; return it and the rest of the text."""
     end = next((i for i, c in enumerate(text) if c in "<,>("), len(text))
     word, rest = text[:end].strip(), text[end:]
     match word:
@@ -358,8 +365,9 @@ def _map(key: Kind, mend_key: Mend, value: Kind) -> Kind:
 
 
 def object_of(fields: dict[str, Any]) -> Any:
-    """What msgspec shall read of a JSON object whose fields have these types, or are null, or are not there.
-    ConfigError: it cannot read a field of such a name.
+    """Return msgspec's type for a JSON object with these fields, which may be null or missing.
+
+    Raises: ConfigError, it cannot read a field of such a name.
     """
     typed_dict: Any = TypedDict
     reads = typed_dict("Row", {name: one | None for name, one in fields.items()}, total=False)
@@ -378,8 +386,10 @@ def _struct(fields: dict[str, Kind]) -> Kind:
 
 
 def _check_found(names: Iterable[str], reads: Any) -> None:
-    """A name beyond ASCII is found by msgspec only if this very text was encoded before (its pull request
-    1126); else it is stepped over, and reads as None. ConfigError: one is not found all the same.
+    """Raise ConfigError if msgspec cannot find some of these field names.
+
+    It finds a name beyond ASCII only if this very text was encoded before (its pull request 1126).
+    Otherwise it skips the field, which then reads as None.
     """
     nulls = msgspec.json.encode(dict.fromkeys(names))
     if lost := dict.fromkeys(names).keys() - msgspec.json.decode(nulls, type=reads).keys():

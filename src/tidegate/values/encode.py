@@ -1,8 +1,8 @@
 """Python values as stored values: the inverse of ``values/decode.py``. Pure functions only.
 
-What ``Values.decode`` gives, this writes again, as Spark's ``to_json`` would with the options
-named in docs/storage-format.md: the same escapes, Java's way to write floats (where its older
-releases take a digit too many, this takes the fewest), decimals with all digits of their scale.
+The output of ``Values.decode`` is written again, as Spark's ``to_json`` would with the options
+named in docs/storage-format.md: the same escapes, Java's form of floats (where its older releases
+take a digit too many, this takes the fewest), decimals with all digits of their scale.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidegate.values.decode import EPOCH, Value, kind_of
 from tidegate.wal.record import Column, TableSchema
 
 Write = Callable[[Any], str]
-"""From a value that is not None to its JSON. ``_Unfit``: it is none of the type."""
+"""Encodes a value that is not None as JSON. Raises: ``_Unfit``, it is not of the type."""
 
 SHOWN_MAX = 80
 _TRUTHS = (bool, np.bool_)
@@ -35,7 +35,7 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 class _Unfit(Exception):  # noqa: N818 - becomes a BadRecordError that names the column
-    """A value that its type does not have: where in the column, what it is, what was expected."""
+    """A value outside its type: its path in the column, the value, the expectation."""
 
     def __init__(self, value: object, expected: str, path: str = "") -> None:
         super().__init__(expected)
@@ -46,7 +46,7 @@ class _Unfit(Exception):  # noqa: N818 - becomes a BadRecordError that names the
 
 
 class Encoder:
-    """Writes the values of one table. Made by ``encoder_of``, which keeps them."""
+    """An encoder of the values of one table. Created and cached by ``encoder_of``."""
 
     def __init__(self, schema: TableSchema) -> None:
         self._is_bytes = schema.value_format == "bytes"
@@ -57,11 +57,11 @@ class Encoder:
         ]
 
     def encode(self, value: Value) -> bytes:
-        """The value's bytes, without a flags byte.
+        """Encode a value, without a flags byte.
 
-        Of a ``json`` table the value is a dict; columns that it leaves out are null.
-        BadRecordError: it is no dict (of a ``bytes`` table: no bytes), has a column that the
-        table does not have, or a column's value is not of its type; the message names it.
+        In a ``json`` table the value is a dict; columns that it leaves out are null. Raises:
+        BadRecordError that names the cause: it is no dict (in a ``bytes`` table: no bytes), has a
+        column that the table does not have, or a column's value is not of its type.
         """
         if self._is_bytes:
             if not isinstance(value, bytes | bytearray | memoryview):
@@ -87,12 +87,12 @@ class Encoder:
 
 @functools.lru_cache(maxsize=256)
 def encoder_of(schema: TableSchema) -> Encoder:
-    """The encoder of a schema. ConfigError: a column's type is not known."""
+    """Return the encoder of a schema. Raises: ConfigError, a column's type is not known."""
     return Encoder(schema)
 
 
 def shown(value: object) -> str:
-    """A value and its type, for messages."""
+    """Format a value and its type, for messages."""
     text = repr(value)
     return f"{text[:SHOWN_MAX]}{'...' * (len(text) > SHOWN_MAX)} ({type(value).__name__})"
 
@@ -105,7 +105,7 @@ def _described(column: Column, unfit: _Unfit) -> str:
 
 
 def _writer(kind: Any) -> Write:
-    """How values of this Arrow type (which ``values/decode.py`` gives every column) are written."""
+    """Return the writer of values of this Arrow type (every column has one from ``values/decode.py``)."""
     if pa.types.is_struct(kind):
         return _struct({field.name: _writer(field.type) for field in kind})
     if pa.types.is_map(kind):
@@ -125,7 +125,7 @@ def _writer(kind: Any) -> Write:
 
 
 def _map_key(kind: Any) -> Write:
-    """How a map's key is written: a name, within quotes, as Spark prints what it holds inside."""
+    """Return the writer of a map's keys: a name, within quotes, as Spark prints it."""
     if pa.types.is_date(kind):
         return lambda key: f'"{(_date(key) - EPOCH.date()).days}"'
     if pa.types.is_timestamp(kind):
@@ -138,7 +138,7 @@ def _map_key(kind: Any) -> Write:
 
 
 def _as_text(kind: Any) -> Write:
-    """The text of numbers and booleans, the same as a value and as a map's key."""
+    """Return the writer of numbers and booleans, the same for a value and for a map's key."""
     if pa.types.is_decimal(kind):
         return functools.partial(_decimal, kind.precision, kind.scale)
     if pa.types.is_integer(kind):
@@ -196,9 +196,9 @@ _LOWER_HEX = re.compile(r"\\\\|\\u00[0-9a-f]{2}")
 
 
 def quoted(text: str) -> str:
-    """A JSON string as Jackson writes it: control characters in capital hex, the rest as it is."""
+    """Write a JSON string as Jackson does: control characters in capital hex, the rest unchanged."""
     found = json.encoder.encode_basestring(text)
-    if "\\u00" in found:  # an escaped backslash is stepped over, so that what follows it stays
+    if "\\u00" in found:  # an escaped backslash is skipped, so that the text after it is unchanged
         found = _LOWER_HEX.sub(lambda m: m[0] if m[0] == "\\\\" else "\\u" + m[0][2:].upper(), found)
     return found
 
@@ -269,19 +269,19 @@ def _float(value: Any) -> str:
 
 
 def _java(number: float, shortest: str) -> str:
-    """As ``Double.toString``: digits as in ``shortest``, an exponent outside of 0.001 to 10 million."""
+    """Write as ``Double.toString``: digits as in ``shortest``, an exponent outside of 0.001 to 10 million."""
     if _PLAIN[0] <= abs(number) < _PLAIN[1] or number == 0:
         return shortest
     if not math.isfinite(number):
         return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
     mantissa, exponent = _scientific(shortest)
-    if len(mantissa) == 1:  # Java gives two digits at least, those that are nearest
+    if len(mantissa) == 1:  # Java has two digits at least, the nearest ones
         mantissa, exponent = _scientific(f"{number:.1e}")
     return f"{'-' * (number < 0)}{mantissa[0]}.{mantissa[1:] or '0'}E{exponent}"
 
 
 def _scientific(text: str) -> tuple[str, int]:
-    """The digits of a number, without zeros at their end, and the exponent of the first one."""
+    """Return the digits of a number, without trailing zeros, and the exponent of the first one."""
     _, digits, exponent = decimal.Decimal(text).as_tuple()
     return "".join(map(str, digits)).rstrip("0"), int(exponent) + len(digits) - 1
 
@@ -306,7 +306,7 @@ def _date(value: Any) -> datetime.date:
 
 
 def _instant(value: Any) -> datetime.datetime:
-    """In UTC."""
+    """Convert to UTC."""
     if not isinstance(value, datetime.datetime) or value.utcoffset() is None:
         raise _Unfit(value, "a datetime with a time zone")
     try:

@@ -15,9 +15,9 @@ from tidegate.wal.record import Column
 
 
 def parse_key(table: str, texts: Sequence[str], columns: Sequence[Column]) -> Any:
-    """The key that these texts are, by the columns' types: a value, or a tuple of them.
+    """Parse a key by the columns' types: a value, or a tuple of them.
 
-    ConfigError: another number of them, or one is no value of its column.
+    Raises: ConfigError, the number of texts differs, or one is no value of its column.
     """
     if len(texts) != len(columns):
         raise ConfigError(
@@ -32,7 +32,7 @@ WRITTEN = {
     "decimal": re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII),
     "whole": re.compile(r"[+-]?\d+", re.ASCII),
 }
-"""Python reads more than that: 1_0 would be 10, and in newer releases 20261121 a date."""
+"""Python accepts more: 1_0 would be 10, and in newer releases 20261121 a date."""
 
 
 def _parse(table: str, text: str, column: Column) -> Any:

@@ -1,7 +1,7 @@
-"""Checks of stored rows that somebody else made: keys and values that any reader and any store can handle.
+"""Checks of stored rows from outside: keys and values that any reader and any store can handle.
 
-One place for all ways into a namespace that take rows as they are stored. The rows of a batch are checked
-together; only what is found wrong is looked for row by row. Pure functions only.
+One place for all ways into a namespace that take rows in their stored form. The rows of a batch are
+checked together; only after a failure are they checked row by row. Pure functions only.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ TIMES = {
     "timestamp": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?Z$",
     "timestamp_ntz": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?$",
 }
-"""How dates and times are written in JSON. Of other spellings some readers have some, and others others."""
+"""The form of dates and times in JSON. Of other forms each reader accepts different ones."""
 
 
 FAULTS = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError, pa.ArrowException)
 
 
 class Unfit(Exception):  # noqa: N818 - becomes an error that names the row
-    """A row that is not what its schema says; the text is the cause."""
+    """A row that does not fit its schema; the text is the cause."""
 
 
 def check_schema(schema: TableSchema) -> None:
-    """ConfigError: no release that this one knows of writes a table with this schema, and why."""
+    """Raise ConfigError, with the reason, if no known release writes a table with this schema."""
     if not schema.key:
         raise ConfigError("it has no key column")
     for columns in (schema.key, schema.value):
@@ -65,7 +65,7 @@ def _is_key_type(kind: str) -> bool:
 
 
 class RowChecks:
-    """Checks the rows of one table. Made by ``row_checks``, which keeps them."""
+    """Checks of the rows of one table. Created and cached by ``row_checks``."""
 
     def __init__(self, schema: TableSchema) -> None:
         self._key = schema.key
@@ -74,7 +74,7 @@ class RowChecks:
             self._contents = _JsonChecks(schema.value, values_of(schema)).check
 
     def first_unfit(self, keys: Any, values: Any, *, expires: bool) -> tuple[int, str] | None:
-        """The first row that is not what the schema says, and why; None: all are.
+        """Return the first row that does not fit the schema, and the reason; None: all fit.
 
         ``values`` have their flags byte. ``expires``: they may have an expiry.
         """
@@ -92,7 +92,7 @@ class RowChecks:
         raise AssertionError("each row fits by itself, and all together do not")
 
     def _check(self, keys: Any, values: Any, *, expires: bool) -> None:
-        """Unfit: some row is not what the schema says."""
+        """Raise Unfit if some row does not fit the schema."""
         if keys.null_count or values.null_count:
             raise Unfit("its key or its value is null")
         try:
@@ -104,12 +104,12 @@ class RowChecks:
 
 @functools.lru_cache(maxsize=256)
 def row_checks(schema: TableSchema) -> RowChecks:
-    """The checks of a schema, which ``check_schema`` let through."""
+    """Return the checks of a schema that ``check_schema`` accepted."""
     return RowChecks(schema)
 
 
 def _contents(values: Any, *, expires: bool) -> Any:
-    """The values without flags, expiry and sequence. Unfit: one is no live value as stores have them."""
+    """Strip flags, expiry and sequence. Raises: Unfit, one is no live value as stores have them."""
     flags = pc.binary_slice(values, 0, 1)
     if pc.all(pc.equal(flags, VALUE), min_count=0).as_py():
         return pc.binary_slice(values, 1, VALUE_END)
@@ -131,9 +131,10 @@ def _contents(values: Any, *, expires: bool) -> Any:
 
 
 class _JsonChecks:
-    """Checks values of JSON: whatever passes can be read by ``Values`` and by Arrow.
+    """Checks of JSON values: a value that passes can be read by ``Values`` and by Arrow.
 
-    Dates and times are read as text, and looked at in columns; what may still be none becomes Arrow's.
+    Dates and times are read as text, and checked in columns; types whose parsed values may still be
+    invalid are converted to Arrow.
     """
 
     def __init__(self, columns: tuple[Column, ...], values: Values) -> None:
@@ -150,7 +151,7 @@ class _JsonChecks:
         ]
 
     def check(self, contents: Any) -> None:
-        """Unfit: some value is no JSON object of these columns, each of its type."""
+        """Raise Unfit if some value is no JSON object of these columns, each of its type."""
         try:
             contents.cast(pa.string())
             rows = self._rows(contents.to_pylist())
@@ -171,7 +172,7 @@ class _JsonChecks:
             raise Unfit(f"it does not fit the table's columns ({columns}): {error}") from None
 
     def _rows(self, contents: list[bytes]) -> list[Any]:
-        """The values; an empty list where no column is looked at again."""
+        """Parse the values; return an empty list where no column needs another check."""
         decode = self._decode
         if self._times or self._open:
             return [decode(content) for content in contents]
@@ -181,14 +182,14 @@ class _JsonChecks:
 
 
 class _Row(NamedTuple):
-    """What a value is parsed into, and how one of its columns is had from that."""
+    """The type into which a value is parsed, and a getter of its columns."""
 
     type: Any
     cell: Callable[[str], Callable[[Any], Any]]
 
 
 def _row_of(reads: dict[str, Any]) -> _Row:
-    """A class of its own, in half the time that a dict takes, where msgspec has such names in one."""
+    """Return a class for msgspec, in half the time of a dict, where msgspec supports such field names."""
     if not all(name.isascii() and name.isprintable() and not {'"', "\\"} & {*name} for name in reads):
         return _Row(object_of(reads), lambda name: operator.methodcaller("get", name))
     fields = {name: f"f{at}" for at, name in enumerate(reads)}
@@ -200,7 +201,9 @@ def _row_of(reads: dict[str, Any]) -> _Row:
 
 
 def _is_open(kind: Any) -> bool:
-    """Whether values of a type may be none when they are parsed: decimals, and with times or maps in them."""
+    """Return whether parsed values may still be invalid: decimals, times, and types that contain
+    them or maps.
+    """
     if pa.types.is_map(kind):
         return not pa.types.is_string(kind.key_type) or _is_open(kind.item_type)
     if pa.types.is_list(kind):

@@ -1,1 +1,1 @@
-"""What all commands share: the app, parameters, output, streams, versions."""
+"""The shared parts of all commands: the app, parameters, output, streams, versions."""

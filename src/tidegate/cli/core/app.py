@@ -1,4 +1,4 @@
-"""The commands, each imported when it is run: what the others need is not waited for."""
+"""The commands, each imported when it runs, so that none waits for the imports of others."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tidegate.errors import StoreUnavailableError, TidegateError, WalUnavailable
 
 LOGGER = "tidegate"
 USAGE_ERROR: Any = typer.BadParameter.__base__
-"""click's, of which newer releases of typer have their own."""
+"""The base class is click's; newer releases of typer have their own."""
 WORDS = "tidegate.words"
 NAMED = re.compile(r"([a-z0-9_-]{1,40}=)([A-Za-z][A-Za-z0-9+.-]*://.*)", re.DOTALL)
 MAY_LOG_IN = re.compile(r"://.|.@").search
 INTERRUPTED = 130
-"""The exit code after Ctrl-C, as shells have it."""
+"""The exit code after Ctrl-C, as in shells."""
 NOBODY_READS = 141
-"""The exit code when standard output was closed (``| head``), as shells have it of other programs."""
+"""The exit code when standard output was closed (``| head``), as shells report it for other programs."""
 
 
 class Command(NamedTuple):
-    """One command: its line in the list of all, and where it lives below ``tidegate.cli``."""
+    """One command: its line in the list of all, and its location below ``tidegate.cli``."""
 
     line: str
     module: str
@@ -76,7 +76,7 @@ COMMANDS = {
 
 
 def command(name: str) -> Any:
-    """The command of that name, imported now: one of click's, with its options."""
+    """Import the command of that name and return click's command, with its options."""
     found = COMMANDS[name]
     module = importlib.import_module(f"tidegate.cli.{found.module}")
     made = getattr(module, found.name)
@@ -92,11 +92,12 @@ def command(name: str) -> Any:
 class Commands(TyperGroup):
     """The group of all commands: an error is one message on stderr, and its exit code.
 
-    Its own ones hold no more than their lines in the list; ``resolve_command`` gives the real one.
+    Its own commands have no more than their lines in the list; ``resolve_command`` returns the real
+    one.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.meta[WORDS] = list(args)  # parsing takes them away
+        ctx.meta[WORDS] = list(args)  # parsing consumes them
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -121,7 +122,7 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             say("interrupted: what it has decided stays decided, and it may be run again")
             raise typer.Exit(INTERRUPTED) from None
-        except typer.Abort:  # Ctrl-C, or the end of the input, where it asked
+        except typer.Abort:  # Ctrl-C, or the end of the input, at a prompt
             say("nothing was changed")
             raise typer.Exit(INTERRUPTED) from None
         except OSError as error:
@@ -136,7 +137,7 @@ class Commands(TyperGroup):
 
 
 def without_urls(text: str, words: Sequence[str]) -> str:
-    """The message without the logins of these words: a URL in a wrong place is repeated as it was given."""
+    """Remove the logins of these words from the message: it repeats a misplaced URL as it was given."""
     from tidegate.base.urls import redact
 
     values = [word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in words]
@@ -151,13 +152,15 @@ def without_urls(text: str, words: Sequence[str]) -> str:
 
 
 def _drop_output() -> None:
-    """What is still to be written goes nowhere, so that the interpreter's end does not fail by it."""
+    """Discard the output that is still buffered, so that the interpreter's end does not fail
+    because of it.
+    """
     with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _next_step(error: TidegateError) -> str:
-    """For errors of a server that is away, raised where nobody knows of commands."""
+    """Return the advice for a server that is away, from code that does not know the commands."""
     away = isinstance(error, StoreUnavailableError | WalUnavailableError)
     if not away:
         return ""
@@ -168,7 +171,7 @@ def _next_step(error: TidegateError) -> str:
 
 
 class _Sayer(logging.Handler):
-    """Says what the library warns of, each thing once; not what a server's client logs below it."""
+    """A handler that prints each warning of the library once, without those of a server's client below it."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -192,7 +195,7 @@ def _warnings_said() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Print a message for a person on standard error; of what it quotes nothing steers the terminal."""
+    """Print a message for a person on standard error; quoted text in it cannot control the terminal."""
     from tidegate.base.text import message_of
 
     print(f"tidegate: {message_of(text)}", file=sys.stderr)

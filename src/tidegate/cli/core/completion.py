@@ -1,4 +1,4 @@
-"""Completion of names in the shell where asking is cheap: in a store in files. Never an error."""
+"""Shell completion of names where it is cheap: in file-based stores. Never raises."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ALIASES_MAX = 200
 
 
 def namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The namespaces in the store's folder that begin so."""
+    """Return the namespaces in the store's folder with this prefix."""
     folder = _folder(ctx)
     return [name for name in (namespaces_in(folder) if folder else []) if name.startswith(incomplete)]
 
 
 def aliases(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The aliases in the store's folder that begin so."""
+    """Return the aliases in the store's folder with this prefix."""
     from tidegate.sinks.sqlite.aliases import FileAliases
 
     folder = _folder(ctx)
@@ -33,7 +33,7 @@ def aliases(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def tables(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The tables of the namespace's visible version that begin so."""
+    """Return the tables of the namespace's visible version with this prefix."""
     import tidegate
 
     folder = _folder(ctx)
@@ -48,6 +48,6 @@ def tables(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _folder(ctx: typer.Context) -> Path | None:
-    """The folder of the first store that is given, or stands in the environment; None: it is no folder."""
+    """Return the folder of the first store from the arguments or the environment; None: it has none."""
     given = ctx.params.get("store") or os.environ.get("TIDEGATE_STORE", "").split()
     return folder_at(str(given if isinstance(given, str) else [*given, ""][0]))

@@ -1,6 +1,6 @@
-"""Options of the log's and the store's clients from files of ``name=value`` lines, as Kafka's own tools take.
+"""Client options of the log and the stores from files of ``name=value`` lines, as Kafka's own tools take.
 
-What a file of passwords says never comes into a message: at most a name and a line number (T48).
+The content of a password file never appears in a message: at most a name and a line number (T48).
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ StoreConfigs = Annotated[
 _NAMED_FILE = re.compile(r"([a-z0-9][a-z0-9_-]*)=(.+)", re.DOTALL)
 
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
-"""Anything else before the ``=`` is no name, and may be a piece of a password or of a key."""
+"""Any other text before the ``=`` is no name, and may be a piece of a password or of a key."""
 SECRET = re.compile(r"(?i)pass|secret|token|jaas|oauthbearer\.config|key\.pem|private\.key")
 WHOLE, DECIMAL = re.compile(r"-?\d{1,18}", re.ASCII), re.compile(r"-?\d{1,18}\.\d{1,18}", re.ASCII)
 TEXT = ("topic_prefix",)
-"""Options of the log, our own ones, that are text, whatever they look like."""
+"""Options of the log, tidegate's own, that are text, whatever their form."""
 NUMBERS = (
     *("timeout_s", "socket_timeout", "socket_connect_timeout"),
     *("connect_timeout", "protocol_version", "idle_heartbeat_interval"),
@@ -73,14 +73,14 @@ def endpoints(
     wal_config: Path | None,
     store_config: Sequence[str] = (),
 ) -> Endpoints:
-    """Where a command works: URLs, name, and the options of log and stores from their files."""
+    """Return the endpoints of a command: URLs, name, and the options of log and stores from their files."""
     return Endpoints.of(namespace, wal, stores_given(store, store_config), wal_options(wal_config))
 
 
 def stores_given(
     store: Sequence[str] | Sequence[StoreRef], store_config: Sequence[str]
 ) -> tuple[StoreRef, ...]:
-    """The stores that a command was given, with their options; errors as ``parse_stores``."""
+    """Return the stores that a command was given, with their options. Raises: as ``parse_stores``."""
     if not store:
         raise ConfigError("--store is missing: give a URL, or set TIDEGATE_STORE")
     ats = parse_stores(list(store))
@@ -89,7 +89,7 @@ def stores_given(
 
 
 def named_files(primary: str, store_config: Sequence[str]) -> dict[str, Path]:
-    """The stores' files of options by name; one without a name is the primary's."""
+    """Return the stores' option files by name; one without a name is the primary's."""
     found: dict[str, Path] = {}
     for text in store_config:
         named = _NAMED_FILE.fullmatch(text)
@@ -101,16 +101,16 @@ def named_files(primary: str, store_config: Sequence[str]) -> dict[str, Path]:
 
 
 def wal_options(path: Path | None) -> dict[str, Any]:
-    """The log's options in the file; none without one.
+    """Return the log's options in the file; none without a file.
 
-    ConfigError: it cannot be read, or a line does not fit. A warning on standard error: others
-    can read it too, and it holds a password.
+    Raises: ConfigError, it cannot be read, or a line does not fit. Warns on standard error when
+    other users can read it and it contains a password.
     """
     return _options("--wal-config", path, _of_log)
 
 
 def store_options(path: Path | None) -> dict[str, Any]:
-    """The store's options in the file; the rest as ``wal_options``."""
+    """Return the store's options in the file; otherwise as ``wal_options``."""
     return _options("--store-config", path, _of_store)
 
 
@@ -156,7 +156,7 @@ def _parse(where: str, lines: list[str], typed: Typed) -> dict[str, Any]:
 
 
 def _of_log(name: str, value: str) -> str | int | float:
-    """Ours, which have no dot, are numbers where they look like it; a client's are text to its library."""
+    """Parse a value. tidegate's own options, without a dot, may be numbers; a client's are text."""
     return value if "." in name or name in TEXT else _number(value)
 
 
@@ -176,6 +176,6 @@ def _number(value: str) -> str | int | float:
 
 
 def _others_can_read(mode: os.stat_result) -> bool:
-    """Also its group, unless the file is somebody else's (root's, say) who lets this user in by it."""
+    """Return whether others can read it; its group counts, unless another user (root, say) owns the file."""
     group = 0 if mode.st_uid != os.geteuid() else stat.S_IRGRP
     return bool(stat.S_IMODE(mode.st_mode) & (stat.S_IROTH | group))

@@ -1,4 +1,4 @@
-"""What commands share: their options, and what these open."""
+"""Shared options of commands, and the objects that they open."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SEVERAL_HELP = " Several: --store NAME=URL for each, the primary first. [env va
 
 
 def split_stores(text: str) -> list[str]:
-    """The stores in a variable: ``URL`` or ``NAME=URL``, with white space between them."""
+    """Split the stores in a variable: ``URL`` or ``NAME=URL``, with white space between them."""
     return [
         one for one in re.split(r"\s+(?=(?:[^\s=:/@]+=)?[A-Za-z][A-Za-z0-9+.-]*://)", text.strip()) if one
     ]
@@ -43,7 +43,7 @@ def _stores_of_environment() -> list[str]:
 
 
 def _first_url(text: str) -> str:
-    """Of several in the environment a reader takes the first."""
+    """Return the URL of the first store; a reader takes the first of several in the environment."""
     return parse_store((split_stores(text) or [text])[0]).url
 
 
@@ -111,7 +111,7 @@ Jobs = Annotated[
 
 
 def gate_to(store: str, namespace: str, options: dict[str, Any]) -> Gate:
-    """A reader's gate. By an alias: to the namespace that it names now, for as long as the command runs."""
+    """Return a reader's gate. By an alias: to its current namespace, for as long as the command runs."""
     gate = connect(store, namespace, options)
     if gate.namespace == namespace:
         return gate
@@ -120,9 +120,10 @@ def gate_to(store: str, namespace: str, options: dict[str, Any]) -> Gate:
 
 
 def made_here(coordinator: Coordinator) -> None:
-    """Fold the log. ConfigError: nothing was made here, so there is nothing to work on.
+    """Fold the log.
 
-    WalGapError: the store has the namespace, the log has nothing.
+    Raises: ConfigError, there is no namespace here to work on; WalGapError, the store has the
+    namespace, the log has nothing.
     """
     if coordinator.catch_up_log() is None:
         name = coordinator.endpoints.namespace
@@ -137,14 +138,14 @@ def made_here(coordinator: Coordinator) -> None:
 
 
 def end_of(for_: str | None) -> float | None:
-    """When ``--for`` ends, by the monotonic clock. ConfigError: it is no duration."""
+    """Return the end of ``--for``, by the monotonic clock. Raises: ConfigError, it is no duration."""
     if for_ is None:
         return None
     return time.monotonic() + duration_us("--for", float(for_) if for_.isdecimal() else for_) / 1e6
 
 
 def confirm(what: str) -> None:
-    """Ask whether to go on. ConfigError: no, or nobody can be asked."""
+    """Ask whether to continue. Raises: ConfigError, the answer is no, or there is no terminal."""
     if not sys.stdin.isatty():
         raise ConfigError(f"{what}: add --yes to do that without being asked")
     if not typer.confirm(f"{what[0].upper()}{what[1:]}. Go on?", err=True):
@@ -152,5 +153,5 @@ def confirm(what: str) -> None:
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help; the leading mark keeps the lines as they are."""
+    """Format the end of a command's help; the leading mark keeps the line breaks."""
     return "\b\n" + "\n".join(["Examples:", *(f"  {line}" for line in lines)])

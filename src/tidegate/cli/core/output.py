@@ -1,4 +1,4 @@
-"""How results are printed: a table on a terminal, tab-separated lines elsewhere, or JSON.
+"""Output of results: a table on a terminal, tab-separated lines elsewhere, or JSON.
 
 rich is imported for a terminal only: no command waits for it elsewhere.
 """
@@ -14,23 +14,23 @@ from typing import Any, NamedTuple, TypeVar
 from tidegate.base.text import cell, json_of
 
 ROWS_AT_ONCE = 500
-"""A terminal shows many rows as tables of so many: memory stays bounded."""
+"""A terminal shows many rows as tables of this many rows: memory stays bounded."""
 
 T = TypeVar("T")
 
 
 def on_terminal() -> bool:
-    """Whether a person looks at standard output."""
+    """Return whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def first_of(rows: Iterable[T], limit: int | None) -> Iterator[T]:
-    """So many of them; None: all."""
+    """Return at most ``limit`` rows; None: all."""
     return itertools.islice(rows, None if limit is None else min(limit, sys.maxsize))
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on one line. Binary is base64, times are RFC 3339, NaN is the text NaN."""
+    """Print one JSON value on one line. Binary is base64, times are RFC 3339, NaN is the text NaN."""
     print(json_of(value).decode())
 
 
@@ -45,7 +45,7 @@ class Rows(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Names and what they are, a line each."""
+    """Names and values, one pair per line."""
 
     pairs: Iterable[tuple[str, Any]]
 
@@ -54,17 +54,17 @@ Part = Rows | Pairs
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Rows under a heading."""
+    """Print rows under a heading."""
     print_parts([Rows(columns, rows)])
 
 
 def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
-    """Names and what they are, a line each."""
+    """Print names and values, one pair per line."""
     print_parts([Pairs(pairs)])
 
 
 def print_parts(parts: Sequence[Part]) -> None:
-    """Several of these, with an empty line between two."""
+    """Print several parts, with an empty line between two."""
     if on_terminal():
         from rich.console import Console
 
@@ -81,9 +81,9 @@ def print_parts(parts: Sequence[Part]) -> None:
 
 @contextlib.contextmanager
 def showing(*, json: bool) -> Iterator[Callable[[Any], None]]:
-    """What shows one state after another: in one place on a terminal, else one below the other.
+    """Yield a function that shows successive states: in place on a terminal, elsewhere one below the other.
 
-    With ``json`` a line for each; else it takes parts, as ``print_parts``.
+    With ``json`` it prints a line for each; otherwise it takes parts, as ``print_parts``.
     """
     if json or not on_terminal():
 

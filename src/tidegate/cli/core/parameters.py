@@ -1,5 +1,6 @@
-"""What every command shows of its parameters, and refuses of what it is given: a place in memory, two stores
-where it reads one. What cannot be read is told with its value.
+"""Common parameter handling: help layout, refusal of ``memory://`` and of several stores where one is read.
+
+Error messages quote the bad value.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ PLACES = {
     "store": ("--store", "sqlite:///path, redis://host:port or cassandra://host1,host2/keyspace"),
     "new": ("the new store", "sqlite:///path, redis://host:port or cassandra://host1,host2/keyspace"),
 }
-"""Parameters that say where something is: what a user calls them, and what can be there."""
+"""Parameters that are locations: the user's name for each, and its possible values."""
 ONE_OF = ("store", "store_config")
-"""Other commands take several of these, so that the last one would not be what was meant."""
+"""Parameters of a single store: other commands take several, so the last one would not be what was meant."""
 NO_BRACES = str.maketrans("", "", "{}")
 OTHERS_WORDS = re.compile(r"Input should be (?:a valid )?([^,]*)")
 
 
 class ValidatedCommand(TyperCommand):
-    """A command that looks at what it is given before it does anything."""
+    """A command that validates its arguments before it does anything."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given = list(args)  # parsing takes them away
+        given = list(args)  # parsing consumes them
         try:
             rest = super().parse_args(ctx, args)
         except typer.BadParameter as error:
@@ -45,11 +46,11 @@ class ValidatedCommand(TyperCommand):
         return rest
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """``get TABLE KEY...``; newer releases of typer put braces around what is required."""
+        """Return ``get TABLE KEY...``; newer releases of typer put braces around required arguments."""
         return [piece.translate(NO_BRACES) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments by their name alone; newer releases of typer put Python's type beside it."""
+        """List arguments by their name alone; newer releases of typer add Python's type."""
         told: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
         for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is not None:
@@ -61,12 +62,12 @@ class ValidatedCommand(TyperCommand):
                     formatter.write_dl(records)
 
     def _parsed(self, ctx: Any, args: list[str]) -> Any:
-        """The values that stand there, and the parameters, each as often as it does."""
+        """Return the values as given, and the parameters, each as often as it occurs."""
         return self.make_parser(ctx).parse_args(list(args))
 
 
 def _tell_value(error: typer.BadParameter, texts: dict[str, Any]) -> None:
-    """Put the value into a message of what reads numbers, in words for people."""
+    """Add the value to the message of a number parser, in plain words."""
     text = texts.get(str(getattr(error.param, "name", "")))
     if not isinstance(text, str) or repr(text) in error.message:
         return

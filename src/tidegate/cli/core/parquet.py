@@ -1,4 +1,4 @@
-"""Rows as a Parquet file: streamed, and there only when it is whole."""
+"""Rows as a Parquet file: streamed, and visible only once it is whole."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ROWS_AT_ONCE = 10_000
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which becomes ``path`` at the end; nothing is left there after an error.
+    """Yield a file that is renamed to ``path`` at the end; nothing is left there after an error.
 
-    ConfigError: it cannot be made.
+    Raises: ConfigError, it cannot be created.
     """
     if not path.name or path.is_dir():
         raise ConfigError(f"{path} is a folder: give the path of a file")
@@ -39,12 +39,12 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_parquet(path: Path, values: Values, rows: Iterable[tuple[Any, Value]]) -> int:
-    """Write these rows, so many at a time; how many they were. ConfigError: it cannot be written."""
+    """Write these rows in batches; return their number. Raises: ConfigError, it cannot be written."""
     return write_tables(path, values.arrow_schema, values.to_arrow, rows)
 
 
 def write_tables(path: Path, schema: Any, to_arrow: Callable[[list[Any]], Any], rows: Iterable[Any]) -> int:
-    """The same for rows of any kind, which ``to_arrow`` makes a table of ``schema``."""
+    """Write rows of any kind, which ``to_arrow`` converts to a table of ``schema``."""
     from pyarrow import parquet
 
     given, written = iter(rows), 0
@@ -56,9 +56,9 @@ def write_tables(path: Path, schema: Any, to_arrow: Callable[[list[Any]], Any], 
 
 
 def read_column(path: Path, names: Sequence[str]) -> list[str]:
-    """The values of the first of these columns that the file has.
+    """Return the values of the first of these columns that the file has.
 
-    ConfigError: it cannot be read, or has none of them, as text.
+    Raises: ConfigError, it cannot be read, or has none of them, as text.
     """
     from pyarrow import ArrowException, parquet, types
 

@@ -1,4 +1,4 @@
-"""What commands say of the stores besides the primary."""
+"""The reports of commands about the stores besides the primary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate.sinks.capabilities import SupportsRebuild
 
 
 def repaired(follower: Follower, source: Source | None = None) -> Repaired:
-    """What was put back in a store; what it meets stands in its ``standing``."""
+    """Repair a store and return what was restored; its ``standing`` records errors."""
     try:
         return follower.repair(source if isinstance(follower.store, SupportsRebuild) else None)
     except TidegateError as error:
@@ -25,19 +25,19 @@ def repaired(follower: Follower, source: Source | None = None) -> Repaired:
 
 
 def stores_as_json(standings: Sequence[Standing]) -> list[dict[str, Any]]:
-    """A JSON object for each."""
+    """Return a JSON object for each."""
     return [{"name": one.name, "visible": one.visible, "error": one.error or None} for one in standings]
 
 
 def print_standings(standings: Sequence[Standing]) -> None:
-    """A line for each store that is at the log's end."""
+    """Print a line for each store that is at the log's end."""
     for one in standings:
         if not one.error:
             print(f"store {one.name}: version {one.visible} is visible")
 
 
 def fail_if_behind(standings: Sequence[Standing]) -> None:
-    """Ends the command with the first error's exit code when a store could not be brought to the end."""
+    """End the command with the first error's exit code when a store could not be brought to the end."""
     behind = [one for one in standings if one.error]
     for one in behind:
         say(f"store {one.name}: {one.error}")

@@ -1,7 +1,8 @@
-r"""The standard streams of the process: all three are there, and none refuses a letter.
+r"""The standard streams of the process: all three exist, and none fails on a character.
 
-Whoever starts a command may have closed some of them (``2>&-``). Python has None for these, and the next file
-that is opened takes the number: what a library writes to standard error would go into the log or the store.
+A caller may have closed some of them (``2>&-``). Python has None for these, and the next file that
+is opened takes the number: text that a library writes to standard error would end up in the log or
+the store.
 """
 
 from __future__ import annotations
@@ -13,19 +14,17 @@ import os
 import sys
 
 NAMES = ("stdin", "stdout", "stderr")
-"""Their place is their number."""
+"""Their index is their number."""
 ESCAPED = "tidegate.escaped"
 
 
 def made_ready() -> None:
-    """Put a stream to nowhere in the place of each that is closed, and let standard output escape what its
-    encoding does not have.
-    """
+    """Replace each closed stream by a null stream, and let standard output escape unencodable text."""
     for number, name in enumerate(NAMES):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -34,7 +33,7 @@ def made_ready() -> None:
 
 
 def escaped(error: UnicodeError) -> tuple[str, int]:
-    r"""What cannot be encoded, as JSON has it, so that JSON stays JSON.
+    r"""Escape unencodable text as JSON does, so that JSON stays JSON.
 
     >>> '"\u00e9\U0001f600"'.encode("ascii", ESCAPED)
     b'"\\u00e9\\ud83d\\ude00"'

@@ -1,4 +1,4 @@
-"""Which version: ``--at`` and the like, a number or a time."""
+"""The version argument: ``--at`` and similar, a number or a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NumberOrTime = int | datetime.datetime
 
 
 def number_or_time(text: str) -> NumberOrTime:
-    """A version's number, or a time: UTC where it names no zone.
+    """Parse a version's number, or a time: UTC where it names no zone.
 
     >>> number_or_time("41")
     41
@@ -52,18 +52,18 @@ At = Annotated[
         " otherwise) for the newest that was decided by then.",
     ),
 ]
-"""A parsed ``NumberOrTime``, whatever the type says: typer calls the parser."""
+"""A parsed ``NumberOrTime``, despite its type: typer calls the parser."""
 
 
 def snapshot_at(gate: Gate, at: object) -> Snapshot:
-    """The version that ``--at`` named; the newest for None."""
+    """Open the version that ``--at`` names; the newest for None."""
     if isinstance(at, datetime.datetime):
         return gate.snapshot(as_of=at)
     return gate.snapshot(version=at)  # type: ignore[arg-type]
 
 
 def version_at(gate: Gate, at: object) -> int | None:
-    """Its number. Between this and a read by it, it may be retired."""
+    """Return its number. It may be retired before a read uses it."""
     if not isinstance(at, datetime.datetime):
         return at  # type: ignore[return-value]
     with gate.snapshot(as_of=at) as found:

@@ -1,1 +1,1 @@
-"""Commands that look at the log and the stores, and change nothing."""
+"""Commands that inspect the log and the stores, and change nothing."""

@@ -1,4 +1,4 @@
-"""``tidegate doctor``: is everything here that the promises rest on? Writes nothing."""
+"""``tidegate doctor``: checks of everything that the guarantees rest on. Writes nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ JAVA_MIN = 17
 PYSPARK_MIN, PYSPARK_BELOW = (4, 1), (5,)
 PYARROW_MIN = (17,)
 CLOCK_WARN_S, CLOCK_FAIL_S = 5, 3600
-THIS_RELEASE_US = 1_760_000_000_000_000  # a clock before this release's making is wrong
+THIS_RELEASE_US = 1_760_000_000_000_000  # a clock before this release's build time is wrong
 
 
 def doctor(
@@ -78,7 +78,7 @@ def _given(
     wal_config: Path | None,
     store_config: Sequence[str],
 ) -> ServerArguments:
-    """The primary's file of options is looked at as a check; that of another store has to be right."""
+    """Build the arguments. The primary's option file becomes a check; another store's must be valid."""
     if not store:
         return ServerArguments(None, wal, namespace, wal_config, None)
     primary, *also = parse_stores(list(store))
@@ -114,14 +114,14 @@ def _checks(given: ServerArguments) -> Iterator[Check]:
 
 
 def check_python() -> Check:
-    """Python's version."""
+    """Check Python's version."""
     found = f"{sys.version.partition(' ')[0]} at {sys.executable}"
     outcome: Outcome = "pass" if sys.version_info >= (3, 10) else "fail"
     return Check("Python", outcome, found, "everything: 3.10 or newer")
 
 
 def check_package(name: str, least: tuple[int, ...], below: tuple[int, ...] | None, promise: str) -> Check:
-    """An installed package's version. Absent is a warning: not every use needs it."""
+    """Check an installed package's version. Absent is a warning: not every use needs it."""
     wanted = ".".join(map(str, least)) + (
         f" or newer, below {'.'.join(map(str, below))}" if below else " or newer"
     )
@@ -136,7 +136,7 @@ def check_package(name: str, least: tuple[int, ...], below: tuple[int, ...] | No
 
 
 def check_java(*, spark_is_here: bool) -> Check:
-    """Java, where Spark's launcher would find it. Without Spark nothing here needs it."""
+    """Check Java, where Spark's launcher would find it. Without Spark nothing here needs it."""
     promise = "writers: Spark runs on it; readers and recover do without"
     bad: Outcome = "fail" if spark_is_here else "warn"
     home = os.environ.get("JAVA_HOME")
@@ -157,7 +157,7 @@ def check_java(*, spark_is_here: bool) -> Check:
 
 
 def check_clock(clock: Clock, state: Folded | None) -> Check:
-    """The wall clock, against this release's making and the log's last decision."""
+    """Check the wall clock against this release's build time and the log's last decision."""
     promise = "versions by time (as_of), write timestamps, leases"
     now_us = clock.now_us()
     if now_us < THIS_RELEASE_US:

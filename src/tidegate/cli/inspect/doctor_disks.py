@@ -1,4 +1,4 @@
-"""The part of ``tidegate doctor`` about room: disks, sizes, the oldest lease, how long a disk lasts."""
+"""The part of ``tidegate doctor`` about capacity: disks, sizes, the oldest lease, how long a disk lasts."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from tidegate.wal.record import Folded
 
 DISK_WARN_BYTES, DISK_FAIL_BYTES = 1024**3, 100 * 1024**2
 LOOKED_AT = 20
-"""The pace is taken from so many of the last versions."""
+"""The rate is measured over this number of the last versions."""
 DAY_S = 86_400
 ROOM_WARN_DAYS = 2.0
 BOUNDED = "disks do not fill up (I11): retirement and trimming keep up"
 
 
 def folder_of(url: str) -> Path | None:
-    """The folder that a file or sqlite URL names, None for any other."""
+    """Return the folder of a file or sqlite URL, None for any other."""
     path = path_of(url) if scheme_of(url) in ON_DISK else None
     return Path(path) if path else None
 
 
 def free_bytes(url: str) -> int | None:
-    """Free space on the disk of a URL's folder; None: it is not on this machine, or in memory."""
+    """Return the free space on the disk of a URL's folder; None: it is not on this machine, or in memory."""
     folder = folder_of(url)
     return None if folder is None else shutil.disk_usage(_nearest(folder)).free
 
@@ -46,7 +46,7 @@ def _nearest(folder: Path) -> Path:
 
 
 def check_writable(what: str, folder: Path) -> Check:
-    """Whether the folder can be written, or made."""
+    """Check that the folder can be written, or created."""
     there = _nearest(folder)
     fits = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
     made = "writable" if there == folder else f"can be made below {there}"
@@ -56,7 +56,7 @@ def check_writable(what: str, folder: Path) -> Check:
 
 
 def check_private(what: str, folder: Path) -> list[Check]:
-    """A warning where every user of this machine may read what is in a namespace's folder."""
+    """Warn where every user of this machine may read a namespace's folder."""
     if not folder.is_dir() or not others_may_read(folder):
         return []
     found = f"{folder} can be read by every user of this machine: chmod -R o-rwx {shlex.quote(str(folder))}"
@@ -64,7 +64,7 @@ def check_private(what: str, folder: Path) -> list[Check]:
 
 
 def check_disk(what: str, folder: Path) -> Check:
-    """Free space where the folder is or would be."""
+    """Check the free space at the folder's location."""
     free = shutil.disk_usage(_nearest(folder)).free
     outcome: Outcome = "fail" if free < DISK_FAIL_BYTES else "warn" if free < DISK_WARN_BYTES else "pass"
     found = f"{free / 1024**3:,.1f} GiB free at {_nearest(folder)}"
@@ -74,9 +74,9 @@ def check_disk(what: str, folder: Path) -> Check:
 
 
 def check_room(log: Log, store: Store, state: Folded, free: int | None) -> Iterator[Check]:
-    """Sizes, leases and the forecast; ``free`` bytes on the log's disk, None when not known.
+    """Check sizes, leases and the forecast; ``free`` bytes on the log's disk, None when not known.
 
-    Whatever cannot be read is left out: another line says so.
+    Unreadable parts are left out: another check reports them.
     """
     with contextlib.suppress(TidegateError):
         decisions, staged = log.size()
@@ -93,7 +93,7 @@ def check_room(log: Log, store: Store, state: Folded, free: int | None) -> Itera
 
 
 def check_leases(store: Store) -> Check:
-    """The lease that holds the oldest version. A warning: it holds longer than the default allows."""
+    """Check the lease on the oldest version. A warning: it has been held longer than the default allows."""
     leases, visible = store.leases(), store.pointer().visible
     if not leases:
         return Check("oldest lease", "pass", "no reader holds a version", BOUNDED)
@@ -109,7 +109,7 @@ def check_leases(store: Store) -> Check:
 
 
 def check_forecast(log: Log, state: Folded, free: int) -> Check:
-    """How long the log's disk lasts at the pace of the last versions, if nothing were trimmed."""
+    """Forecast how long the log's disk lasts at the rate of the last versions, if nothing were trimmed."""
     promise = "what is decided can be applied (I4): a full disk stops the line"
     facts = state.recent[-LOOKED_AT:]
     seconds = (facts[-1].decided_at_us - facts[0].decided_at_us) / 1e6 if len(facts) > 1 else 0.0

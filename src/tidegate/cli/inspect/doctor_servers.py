@@ -1,4 +1,6 @@
-"""The part of ``tidegate doctor`` about log and store: do they answer, are they set up well, do they fit?"""
+"""The part of ``tidegate doctor`` about log and store: whether they answer, their set-up, whether
+they match.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,11 @@ from tidegate.wal.record import Folded
 OF_LOG, OF_STORE = "what is decided becomes visible (I4)", "everything"
 NOT_YET = "no namespace yet; the first batch or `tidegate init` makes it"
 ANY_NAME = "doctor"
-"""A log is opened under it only to see whether URL and options fit; that touches nothing."""
+"""A log is opened under this name only to validate URL and options; that touches nothing."""
 
 
 class ServerArguments(NamedTuple):
-    """What doctor was told: URLs, a name, files of options; ``also`` are the stores besides the primary."""
+    """doctor's arguments: URLs, a name, option files; ``also`` are the stores besides the primary."""
 
     store: str | None
     wal: str | None
@@ -44,7 +46,7 @@ class ServerArguments(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What was found, and the log's state when it could be read."""
+    """The checks, and the log's state when it could be read."""
 
     checks: list[Check]
     state: Folded | None
@@ -52,7 +54,7 @@ class Seen(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class LogSeen:
-    """What was found of the log; ``log`` and ``state`` count when it is whole."""
+    """The checks of the log; ``log`` and ``state`` are set when it is whole."""
 
     checks: list[Check]
     log: Log | None = None
@@ -61,7 +63,7 @@ class LogSeen:
 
 @dataclasses.dataclass(slots=True)
 class StoreSeen:
-    """What was found of the store; the rest counts when ``store`` is there."""
+    """The checks of the store; the other fields are valid when ``store`` is set."""
 
     checks: list[Check]
     store: Store | None = None
@@ -70,10 +72,10 @@ class StoreSeen:
 
 
 def look_at(given: ServerArguments) -> Seen:
-    """Everything that can be found out of log and store with what is given."""
+    """Run all checks of log and store that the arguments allow."""
     in_log, in_store = LogSeen([]), StoreSeen([])
     with contextlib.ExitStack() as closing:
-        # The store first: what is visible was decided before, so a log read later must have it.
+        # The store first: visible versions were decided before, so a log read later must have them.
         if given.store is not None:
             in_store = _check_store(given.store, given.namespace, given.store_config, closing)
         others = [(at, _look_at_store(at.url, given.namespace, at.options, closing)) for at in given.also]
@@ -116,7 +118,7 @@ def _check_wal(
 
 
 def check_log(url: str, namespace: str, options: dict[str, Any], closing: contextlib.ExitStack) -> LogSeen:
-    """Whether the decision log can be read from its start to its end, and how the log is set up."""
+    """Check that the decision log can be read from start to end, and its set-up."""
     try:
         log = open_log(url, namespace, options)
     except (TidegateError, OSError) as error:
@@ -145,8 +147,9 @@ def _set_up(log: Log, url: str) -> list[Check]:
 def refuse_unusable(
     wal: str | None, store: str | None, wal_options: dict[str, Any], store_options: dict[str, Any]
 ) -> None:
-    """ConfigError before anything is begun: a URL or an option that cannot be, or a folder that this user
-    cannot write. None is a place of the command's own. No server is asked.
+    """Raise ConfigError, before anything begins, for an invalid URL or option, or an unwritable folder.
+
+    None is the command's own location. No server is contacted.
     """
     if store is not None:
         open_store(store, ANY_NAME, store_options).close()
@@ -185,7 +188,7 @@ def _look_at_store(
 
 
 def _look_at_set_up(url: str, options: dict[str, Any], closing: contextlib.ExitStack) -> StoreSeen:
-    """What can be told of a store without a namespace."""
+    """Check what a store without a namespace shows."""
     try:
         store = open_store(url, ANY_NAME, options)
     except (TidegateError, OSError) as error:
@@ -197,7 +200,7 @@ def _look_at_set_up(url: str, options: dict[str, Any], closing: contextlib.ExitS
 def check_store(
     url: str, namespace: str, options: dict[str, Any], closing: contextlib.ExitStack
 ) -> StoreSeen:
-    """Whether the store answers, what it says, and how it is set up."""
+    """Check that the store answers, its state, and its set-up."""
     try:
         store = open_store(url, namespace, options)
         closing.callback(store.close)
@@ -222,7 +225,7 @@ def _store_set_up(store: Store, url: str) -> list[Check]:
 
 
 def check_one_namespace(state: Folded | None, identity: Identity | None, pointer: Pointer) -> Check:
-    """Whether log and store belong together."""
+    """Check that log and store belong together."""
     problem = misfit(state, identity, pointer)
     found = problem or (state.namespace if state else "neither has it yet")
     promise = "no version is skipped or invented (I10)"
@@ -230,7 +233,7 @@ def check_one_namespace(state: Folded | None, identity: Identity | None, pointer
 
 
 def check_list(state: Folded, names: Sequence[str]) -> Check:
-    """Whether the stores that were given are those of the log's list: a query with others is refused."""
+    """Check that the given stores are those of the log's list: a query with others is refused."""
     ways = suggested_fixes(state, names)
     found = "; ".join(f"store {way}" for way in ways) or f"{', '.join(names)}, as the log lists them"
     return Check("log and stores: the list", "fail" if ways else "pass", found, OF_LOG)

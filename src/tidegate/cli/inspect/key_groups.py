@@ -1,4 +1,4 @@
-"""``tidegate key-groups``: how evenly a number of key groups goes to so many tasks."""
+"""``tidegate key-groups``: how evenly a number of key groups is distributed to tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tidegate status``: where a namespace stands, in log and store, once or live. Writes nothing."""
+"""``tidegate status``: the state of a namespace, in log and store, once or live. Writes nothing."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _show(seen: Look, *, json: bool) -> int:
 
 
 def _watch(places: Places, first: Look, every_s: float, end: float | None, *, json: bool) -> int:
-    """Look until ``end``; the last look's exit code, or 0 after Ctrl-C."""
+    """Refresh until ``end``; return the last refresh's exit code, or 0 after Ctrl-C."""
     seen: Look | TidegateError = first
     with contextlib.suppress(KeyboardInterrupt), showing(json=json) as show:
         while True:
@@ -117,7 +117,7 @@ def _not_seen(error: TidegateError, *, json: bool) -> Any:
 
 
 def _lines(seen: Look) -> list[Part]:
-    """A live view: what changes, and what is wrong."""
+    """Return a live view: the changing values, and the problems."""
     told = [("warning", one) for one in seen.warnings] + [("problem", one) for one in seen.problems]
     return _parts(seen, [("at", time_of(moment(seen.at_us))), *_as_pairs(seen), *told])
 
@@ -191,7 +191,7 @@ def _as_pairs(seen: Look) -> list[tuple[str, Any]]:
 
 
 def _age_s(seen: Look) -> float | None:
-    """How long ago the visible version was decided; two hosts' clocks may make it a little wrong."""
+    """Return the visible version's age; the difference of two hosts' clocks may distort it a little."""
     newest = seen.in_store.newest
     return None if newest is None else max(0.0, (seen.at_us - newest.decided_at_us) / 1e6)
 

@@ -1,4 +1,4 @@
-"""``tidegate ui``: a page of how a namespace stands, for a browser of this machine."""
+"""``tidegate ui``: a page of a namespace's state, for a browser on this machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ui(  # noqa: PLR0913, PLR0917 - options of a command
 
     Without --wal only what the stores know. Any key's values can be looked up in it.
     """
-    from tidegate.ui.facts import Facts  # it uses what this package has
+    from tidegate.ui.facts import Facts  # it imports from this package
     from tidegate.ui.server import Server
 
     check_name("namespace", namespace)
@@ -69,7 +69,7 @@ def ui(  # noqa: PLR0913, PLR0917 - options of a command
 
 
 def check_metrics(url: str) -> None:
-    """ConfigError: it is no URL of a driver's metrics, which have no login."""
+    """Raise ConfigError for a URL that cannot be a driver's metrics, which have no login."""
     parts, shown = parts_of(url), f"--metrics {redact(url)}"
     if scheme_of(url) not in ("http", "https") or parts is None or parts.login is not None:
         raise ConfigError(f"{shown}: it must be a URL without a login, such as http://127.0.0.1:9464/metrics")
@@ -77,7 +77,7 @@ def check_metrics(url: str) -> None:
 
 
 def _look_once(places: Places) -> None:
-    """A wrong name or URL is refused at once; what does not answer now may do so later."""
+    """Refuse a wrong name or URL at once; warn of a server that does not answer now."""
     with contextlib.closing(places):
         try:
             places.look()

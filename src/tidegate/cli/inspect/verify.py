@@ -1,4 +1,4 @@
-"""``tidegate verify``: does the store hold what the log says, and do both fit their checksums?"""
+"""``tidegate verify``: comparison of the store with the log, and of both with their checksums."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def verify(
     Exit code 14 when something is wrong, each finding on a line. Nothing is written.
     """
     with coordinator_for(endpoints(store, wal, namespace, wal_config, store_config)) as coordinator:
-        with contextlib.suppress(CorruptError):  # what is wrong with the log is for the check to say
+        with contextlib.suppress(CorruptError):  # the check reports problems of the log
             made_here(coordinator)
         progress = _show if sys.stderr.isatty() else _hide
         reports = [verify_namespace(coordinator.log, store, progress) for store in coordinator.stores]

@@ -1,1 +1,1 @@
-"""Commands that change a namespace. What they do is in `tidegate.committers.operations`."""
+"""Commands that change a namespace. `tidegate.committers.operations` does the work."""

@@ -1,4 +1,4 @@
-"""``tidegate adopt``: let another Spark checkpoint take a namespace over."""
+"""``tidegate adopt``: takeover of a namespace by another Spark checkpoint."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _query_id(text: str) -> str:
 
 
 def lineage_of(checkpoint: str) -> str:
-    """The query id in a checkpoint folder. ConfigError: it is not there, and where it was looked for."""
+    """Return the query id in a checkpoint folder. Raises: ConfigError with the paths searched."""
     scheme = scheme_of(checkpoint)
     slashes = re.sub(r"^file:/(?!/)", "file:///", checkpoint)  # as Hadoop writes it
     folder = path_of(slashes) if scheme == "file" else checkpoint

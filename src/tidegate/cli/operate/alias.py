@@ -123,15 +123,15 @@ def drop(
 
 
 def _all(at: StoreRef) -> dict[str, Target]:
-    # The aliases are the place's: whichever namespace it is opened for gives them.
+    # Aliases belong to the location, not to a namespace: the name opened here is irrelevant.
     with contextlib.closing(open_store(at.url, "alias", at.options)) as store:
         return store.aliases().all()
 
 
 def _looked_at(at: StoreRef, target: Target) -> tuple[int | None, str]:
-    """The namespace's visible version, None where there is none, and how the table shows it.
+    """Return the namespace's visible version, None without one, and the table's text for it.
 
-    A namespace that cannot be read is a warning: on a server that several share it hides no other's alias.
+    A namespace that cannot be read is a warning: on a shared server it hides no other's alias.
     """
     try:
         with contextlib.closing(open_store(at.url, target.namespace, at.options)) as store:

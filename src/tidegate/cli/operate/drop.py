@@ -1,4 +1,4 @@
-"""``tidegate drop``: remove a namespace, for ever."""
+"""``tidegate drop``: permanent removal of a namespace."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def drop(  # noqa: PLR0913 - its options
 
 
 def _refuse_drop(coordinator: Coordinator, *, force: bool) -> None:
-    """ConfigError when it cannot be meant, or is not safe, unless forced."""
+    """Raise ConfigError when the drop cannot be intended, or is not safe, unless forced."""
     namespace, wal = coordinator.endpoints.namespace, coordinator.endpoints.wal
     try:
         for each in () if force else coordinator.stores:
             refuse_aliased(each)
         refuse_if_writer_alive(coordinator, "tidegate drop", force=force)
-        # A log that does not answer, or lets nobody in, is told before the stores are gone.
+        # A log that does not answer, or refuses this user, is reported before the stores are gone.
         in_log = None if force else coordinator.catch_up_log()
         if in_log is None:
             return
@@ -94,12 +94,12 @@ def _refuse_drop(coordinator: Coordinator, *, force: bool) -> None:
                 " its log: give it too, as --store NAME=URL; or use --force"
             )
     except CorruptError:
-        if not force:  # whether a writer runs cannot be told
+        if not force:  # whether a writer runs is unknown
             raise
 
 
 def _refuse_listed(coordinator: Coordinator, *, force: bool) -> None:
-    """ConfigError when one of the stores still follows the log, unless forced."""
+    """Raise ConfigError when one of the stores still follows the log, unless forced."""
     state = None if force else coordinator.catch_up_log()
     for each in () if force else coordinator.stores:
         refuse_aliased(each)
@@ -113,7 +113,7 @@ def _refuse_listed(coordinator: Coordinator, *, force: bool) -> None:
 
 
 def _refuse_written(store: Store) -> None:
-    """ConfigError when a query writes there, as it does to a store that it knows by another name."""
+    """Raise ConfigError when a query writes there, as it does to a store that it knows by another name."""
     age_s = None if store.identity() is None else store.pointer().heartbeat_age_s
     if age_s is not None and age_s < WRITER_ALIVE_S:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""``tidegate init``: make a namespace."""
+"""``tidegate init``: creation of a namespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tidegate quarantine list | export | drop``: the rows that were refused, why, and how they come back."""
+"""``tidegate quarantine list | export | drop``: refused rows, their causes, and their way back."""
 
 from __future__ import annotations
 

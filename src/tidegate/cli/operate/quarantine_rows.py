@@ -1,4 +1,4 @@
-"""Refused rows with the columns of the table that they were for, as far as these can be told."""
+"""Refused rows with the columns of their table, as far as these can be decoded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHER = "no rows of the table: deletes, or parts of captured changes or of a fun
 
 
 def schema_of(values: Values) -> Any:
-    """The columns of the file: which row, why, the key's bytes as they came; then the table's own."""
+    """Return the file's columns: the row's id, its cause, the key's original bytes; then the table's own."""
     own = [pa.field(ID, pa.string()), pa.field(CAUSE, pa.string()), pa.field(KEY, pa.binary())]
     clash = {ID, CAUSE, KEY} & set(values.arrow_schema.names)
     if clash:
@@ -35,7 +35,7 @@ def schema_of(values: Values) -> Any:
 def typed(
     values: Values, rows: Iterable[tuple[str, dict[str, Any]]], left: Counter[str]
 ) -> Iterator[dict[str, Any]]:
-    """The rows by column; ``left`` counts those that cannot be given whole, by reason.
+    """Yield the rows by column; ``left`` counts those that are not complete, by reason.
 
     Columns of a key that is null or cannot be read are null; ``KEY`` has its bytes.
     """
@@ -67,9 +67,9 @@ def _key(values: Values, key: bytes | None) -> dict[str, Any]:
 
 
 def _has_columns(values: Values, value: bytes | None, names: set[str]) -> bool:
-    """Whether the value names columns of the table, and no others."""
+    """Return whether the value names columns of the table, and no others."""
     if values.schema.value_format == "bytes":
-        return value != b""  # a delete, or no bytes: it cannot be told
+        return value != b""  # a delete, or no bytes: unknown
     try:
         return json_decoder(dict[str, msgspec.Raw]).decode(value or b"").keys() <= names
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -77,7 +77,7 @@ def _has_columns(values: Values, value: bytes | None, names: set[str]) -> bool:
 
 
 def _value(values: Values, value: bytes | None, names: set[str]) -> dict[str, Any] | None:
-    """The value's columns; None: the table's columns cannot hold it, which a replacement may have changed."""
+    """Decode the value's columns; None: the table's columns, which may have been replaced, cannot hold it."""
     if values.schema.value_format == "bytes":
         (name,) = names
         return {name: value}
@@ -90,5 +90,5 @@ def _value(values: Values, value: bytes | None, names: set[str]) -> dict[str, An
 
 
 def ids_of(file: Path) -> list[bytes]:
-    """The rows' ids in a file of ``quarantine export``, or of ``scan _quarantine --parquet``."""
+    """Return the rows' ids in a file of ``quarantine export``, or of ``scan _quarantine --parquet``."""
     return [one.encode() for one in read_column(file, (ID, "id"))]

@@ -1,4 +1,4 @@
-"""``tidegate recover``: finish what was decided, without Spark."""
+"""``tidegate recover``: roll forward of decided versions, without Spark."""
 
 from __future__ import annotations
 
@@ -95,6 +95,6 @@ def recover(  # noqa: PLR0913 - its options
 
 
 def _start_processes(coordinator: Coordinator) -> None:
-    """They start while the namespace is opened: how large a version is shows only later."""
+    """Start the processes while the namespace is being opened: a version's size is known only later."""
     if isinstance(coordinator.apply_on_executors, LocalApply):
         coordinator.apply_on_executors.start()

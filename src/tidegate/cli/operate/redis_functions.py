@@ -1,4 +1,4 @@
-"""``tidegate redis-functions``: install the functions of this release on the servers of a Redis."""
+"""``tidegate redis-functions``: installation of this release's functions on the servers of a Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tidegate repair``: compare the store with the log, and put back what its servers lost."""
+"""``tidegate repair``: comparison of the store with the log, and repair of its servers' losses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tidegate.sinks.open_store import open_store
 
 
 def as_json(done: Repaired) -> dict[str, Any]:
-    """What a repair put back, and what it did not compare (null: it compared all)."""
+    """Return what a repair restored, and what it did not compare (null: it compared all)."""
     return {
         "put_back": [one._asdict() for one in done.put_back],
         "not_compared": done.not_compared or None,
@@ -48,7 +48,7 @@ def as_json(done: Repaired) -> dict[str, Any]:
 
 
 def print_repaired(done: Repaired, of: str = "") -> None:
-    """A line for each version that was put back, and one for what was not compared."""
+    """Print a line for each version that was restored, and one for what was not compared."""
     for one in done.put_back:
         print(f"{of}{_described(one)}")
     if done.not_compared:
@@ -134,7 +134,7 @@ def _repair(coordinator: Coordinator, copy: Source | None, *, json: bool) -> Non
     take_over(coordinator, None)
     followers = followers_in(coordinator)
     for each in followers if copy is not None else ():
-        each.catch_up()  # the copy may be one of these, and behind what this store still keeps
+        each.catch_up()  # the copy may be one of these, and below this store's horizon
     repaired_here = repair_all(coordinator, copy)
     recovered = recover(coordinator)
     pass_replaced(coordinator.store, repaired_here.put_back)
@@ -166,7 +166,7 @@ def _repair(coordinator: Coordinator, copy: Source | None, *, json: bool) -> Non
 
 
 def _watch(once: Callable[[], None], every_s: float, end: float | None) -> None:
-    """Try again and again until ``end`` or Ctrl-C. Errors are reported, and tried again."""
+    """Repeat until ``end`` or Ctrl-C. Errors are reported, and the next try follows."""
     with contextlib.suppress(KeyboardInterrupt):
         while (left := every_s if end is None else min(every_s, end - time.monotonic())) > 0:
             time.sleep(left)
@@ -177,7 +177,7 @@ def _watch(once: Callable[[], None], every_s: float, end: float | None) -> None:
 
 
 def _changed(coordinator: Coordinator) -> bool:
-    """Whether a store of the driver has to be compared. Writes nothing."""
+    """Return whether a store of the driver must be compared. Writes nothing."""
     return any(store.unverified() for store in (coordinator.store, *coordinator.others))
 
 
@@ -189,7 +189,7 @@ def _described(one: Mended) -> str:
 
 
 def _source(closing: contextlib.ExitStack, place: str, namespace: str, config: Path | None) -> Source:
-    """The place that ``--from`` names: a URL is a store, everything else a folder."""
+    """Return the source in ``--from``: a URL is a store, everything else a folder."""
     if "://" not in place:
         return ExportSource(Path(place))
     return StoreSource(

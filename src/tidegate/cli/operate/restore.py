@@ -1,4 +1,4 @@
-"""``tidegate restore``: make an older version the visible one, as a new version."""
+"""``tidegate restore``: an older version's content as a new visible version."""
 
 from __future__ import annotations
 

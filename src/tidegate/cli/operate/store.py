@@ -157,7 +157,7 @@ def list_(
 
 
 def _in_order(given: Sequence[StoreRef], listed: Sequence[str]) -> str:
-    """The stores that the log lists, as they were given: a query takes the first for the primary."""
+    """List the log's stores in the given order: a query takes the first as the primary."""
     first = [at.name for at in given]
     names = [*(name for name in first if name in listed), *(name for name in listed if name not in first)]
     return f"{', '.join(names)} (the first is the primary)"

@@ -1,4 +1,4 @@
-"""``tidegate vacuum``: drop what no reader can reach any more."""
+"""``tidegate vacuum``: removal of what no reader can reach any more."""
 
 from __future__ import annotations
 

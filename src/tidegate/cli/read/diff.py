@@ -96,6 +96,6 @@ def _print_rows(found: Diff, *, json: bool) -> None:
 
 
 def as_json(change: Change) -> dict[str, Any]:
-    """For machines."""
+    """Return the change for machines."""
     at = {"table": change.table, "key": change.key}
     return {**at, "kind": change.kind, "before": change.before, "after": change.after}

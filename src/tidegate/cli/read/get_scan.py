@@ -1,4 +1,4 @@
-"""``tidegate get`` and ``tidegate scan``: read a table."""
+"""``tidegate get`` and ``tidegate scan``: reads of a table."""
 
 from __future__ import annotations
 
@@ -132,7 +132,9 @@ def scan(  # noqa: PLR0913 - its options
 def _beginning_with(
     prefix: str | None, table: str, schema: TableSchema, rows: Iterable[tuple[Any, Value]]
 ) -> Iterator[tuple[Any, Value]]:
-    """The rows whose key's first column begins so. ConfigError: it is no text and no bytes."""
+    """Return the rows with this prefix of the key's first column. Raises: ConfigError, it is no
+    text or bytes.
+    """
     if prefix is None:
         return iter(rows)
     first = schema.key[0]

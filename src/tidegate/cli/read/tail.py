@@ -1,4 +1,4 @@
-"""``tidegate tail``: what changes, version by version, as it becomes visible."""
+"""``tidegate tail``: changes, version by version, as they become visible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidegate.reader.diff import Change
 from tidegate.reader.gate import Gate
 
 WAIT_S = 5.0
-"""So long a wait for the next version lasts before it begins anew."""
+"""The longest single wait for the next version; it is repeated."""
 
 EXAMPLES = examples(
     "tidegate tail",
@@ -77,7 +77,7 @@ class _OfVersion(NamedTuple):
 def _versions(
     gate: Gate, last: int, tables: list[str] | None, limit: int | None, end: float | None
 ) -> Iterator[_OfVersion]:
-    """Each version above ``last`` with its changes, in order; the one before it is held while it waits."""
+    """Yield each version above ``last`` with its changes, in order; pin the one before during the wait."""
     newest = None if limit is None else last + limit
     with contextlib.ExitStack() as held:
         if last:
@@ -85,7 +85,7 @@ def _versions(
         while newest is None or last < newest:
             if not _wait_for(gate, last + 1, end):
                 return
-            with held.pop_all():  # not let go before the next one is held: it would be retired in between
+            with held.pop_all():  # released only once the next one is pinned: it might be retired in between
                 now = held.enter_context(gate.snapshot(version=last + 1))
                 wanted = sorted({*now.tables()} & {*(tables or now.tables())})
                 with gate.diff(last, now.version, wanted) as changes:
@@ -94,7 +94,7 @@ def _versions(
 
 
 def _wait_for(gate: Gate, version: int, end: float | None) -> bool:
-    """Whether the version is visible; False: the time is over."""
+    """Wait for the version to become visible; False: the time is over."""
     while True:
         left = WAIT_S if end is None else min(WAIT_S, end - time.monotonic())
         try:

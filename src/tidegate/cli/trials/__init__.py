@@ -1,1 +1,1 @@
-"""Commands that start runs of their own: the demo, the benchmark, the torture suite."""
+"""Commands that start their own runs: the demo, the benchmark, the torture suite."""

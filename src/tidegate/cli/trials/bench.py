@@ -23,7 +23,7 @@ EXAMPLES = examples(
     "tidegate bench --wal kafka://broker:9092 --store redis://host:6379 --only throughput --rows 1000000",
 )
 
-# Unlike elsewhere not from the environment: what is meant there may be in use.
+# Unlike elsewhere not from the environment: its servers may be in use.
 Wal = Annotated[str, typer.Option(metavar="URL", help="The log to measure: kafka://..., file:///path.")]
 Store = Annotated[
     str,
@@ -91,7 +91,7 @@ def bench(  # noqa: PLR0913 - its options
         **({"parts": tuple(only)} if only else {}),
     )
     if html is not None:
-        html.touch()  # what cannot be written is told before it is measured
+        html.touch()  # an unwritable file is reported before the measurement
     console = Console(stderr=True)
     with console.status("starting") as status:
 

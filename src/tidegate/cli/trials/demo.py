@@ -29,7 +29,7 @@ EXAMPLES = examples(
     "tidegate demo --wal kafka://localhost:9092 --allow-unsafe",
 )
 
-# Unlike elsewhere not from the environment: what is meant there is no place for a demo's tables.
+# Unlike elsewhere not from the environment: its servers are no place for a demo's tables.
 Wal = Annotated[str | None, typer.Option(metavar="URL", help="Another log than files in the folder.")]
 WalConfig = Annotated[
     Path | None,
@@ -98,7 +98,7 @@ def demo(
 
 
 def _to_make(store: str | None) -> dict[str, Any]:
-    """It makes Cassandra's tables too, which elsewhere only `tidegate init` does."""
+    """Return the options to create Cassandra's tables, which elsewhere only `tidegate init` does."""
     return {"create": True} if store is not None and store.startswith("cassandra:") else {}
 
 
@@ -131,7 +131,7 @@ def _find_run() -> Any:
 
 
 class _Teller:
-    """Shows how far it is: a live line on a terminal, else a line per new version or event."""
+    """A progress display: a live line on a terminal, else a line per new version or event."""
 
     def __init__(self, console: Console, status: Status) -> None:
         self._console, self._status = console, status

@@ -1,4 +1,4 @@
-"""``tidegate torture``: faults on purpose, on the user's own log and store, and proof that nothing broke."""
+"""``tidegate torture``: deliberate faults on the user's own log and store, and proof that nothing broke."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXAMPLES = examples(
     "tidegate torture --wal file:///tmp/w --store sqlite:///tmp/s --seed 7 --only publish.before:kill:second",
 )
 
-# Unlike elsewhere not from the environment: what is meant there may be in use.
+# Unlike elsewhere not from the environment: its servers may be in use.
 Wal = Annotated[str, typer.Option(metavar="URL", help="The log to torture: kafka://..., file:///path.")]
 Store = Annotated[
     str,
@@ -167,13 +167,13 @@ def _names(text: str) -> list[str]:
 
 
 def _to_make(store: str) -> dict[str, Any]:
-    """It makes Cassandra's tables too, which elsewhere only `tidegate init` does."""
+    """Return the options to create Cassandra's tables, which elsewhere only `tidegate init` does."""
     return {"create": True} if store.startswith("cassandra:") else {}
 
 
 @contextlib.contextmanager
 def _terminated_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does: what is under way is ended, and its namespaces dropped."""
+    """Treat SIGTERM as Ctrl-C: work in progress is ended, and its namespaces dropped."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -185,11 +185,11 @@ def _terminated_like_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-# -- what is told ---------------------------------------------------------------------------------------
+# -- output ---------------------------------------------------------------------------------------------
 
 
 class _Shown:
-    """Progress: a line that moves on a terminal; elsewhere a line now and then. Findings at once."""
+    """The progress: a live line on a terminal; elsewhere a line now and then. Findings at once."""
 
     EVERY_S = 10.0
 
