@@ -1,6 +1,6 @@
-"""A barrier and the plain data that is written for it: spec, manifest, Decided, catalog entry.
+"""A barrier and the plain data written for it: spec, manifest, Decided, catalog entry.
 
-Nothing here does I/O or decides an order; ``commit.py`` does.
+Nothing here does I/O or orders steps; ``commit.py`` does.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ CLOCK_AHEAD_MAX_US = 3_600_000_000
 
 
 class Barrier(Protocol):
-    """One batch on its way in: where it comes from, what it writes, and how its tasks stage it.
+    """One batch to be committed: its origin, the tables it writes, and the tasks that stage it.
 
-    ``tables`` in index order, ``schemas`` by table. ``starts`` are the tables that this
-    version empties first, ``expiring`` those whose rows, given as they are stored, may have an end.
-    ``parallelism`` is the number of tasks, one ack each.
+    ``tables`` are in index order, ``schemas`` by table. ``starts`` are the tables that this version empties
+    first; ``expiring`` those whose rows come as they are stored and may have an expiry. ``parallelism`` is
+    the number of tasks, one ack each.
     """
 
     @property
@@ -56,16 +56,16 @@ class Barrier(Protocol):
     def parallelism(self) -> int: ...
     @property
     def reads_state(self) -> bool:
-        """Whether its tasks read what the store holds at the base version."""
+        """Whether its tasks read the store at the base version."""
         ...
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
-        """Run the tasks; the acks that count. Everything they name is durable in the log."""
+        """Run the tasks; return the acks that count. Durable: everything they name is in the log."""
         ...
 
 
 def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> StageSpec:
-    """What the tasks of this attempt must know; its time is now, and later than any decision's."""
+    """Build the spec of this attempt's tasks. Its time is now, and later than any decision's."""
     return StageSpec(
         coordinator.folded.namespace,
         attempt,
@@ -88,21 +88,21 @@ def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> Stag
 
 
 def _time_columns(schema: TableSchema) -> tuple[str, ...]:
-    """The value columns whose type has a date or a timestamp in it, or a field that is called so."""
+    """List the value columns whose type contains a date or a timestamp, or a field with such a name."""
     return tuple(c.name for c in schema.value if "date" in c.type or "timestamp" in c.type)
 
 
 def called(origin: Origin) -> str:
-    """What messages call the rows of a version to be.
+    """Name a future version's rows for messages.
 
-    >>> called(BatchOrigin("8a1f", 7))
+    >>> called(BatchOrigin("8a1f", 0, 7, ""))
     'batch 7'
     """
     return f"batch {origin.batch_id}" if isinstance(origin, BatchOrigin) else "this load"
 
 
 def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: Sequence[Ack]) -> Manifest:
-    """The manifest of the version that would follow the one folded last."""
+    """Build the manifest of the version after the last one folded."""
     state = coordinator.folded
     version = state.last_version + 1
     tables = dict(state.tables)
@@ -126,7 +126,7 @@ def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: 
 
 
 def _components(barrier: Barrier, acks: Sequence[Ack]) -> dict[str, Component]:
-    """The sink, whose tasks staged everything, and the step of each local state, whose rows they staged."""
+    """List the sink, whose tasks staged all rows, and the step of each local state."""
     staged = Component(barrier.parallelism, {str(ack.task): ack.frames for ack in acks})
     none = Component(barrier.parallelism, {str(instance): () for instance in range(barrier.parallelism)})
     steps = [name.removeprefix("_") for name in barrier.tables if name.startswith(f"{LOCAL}.")]
@@ -141,10 +141,11 @@ def decided_of(
     digest: str,
     attempted_us: int = 0,
 ) -> Decided:
-    """The Decided record of this attempt, which began at ``attempted_us``: it is decided no earlier, even if
-    the clock went back since, so that no row lives longer than its time after the decision.
+    """Build the Decided record of this attempt, which began at ``attempted_us``.
 
-    ConfigError: that would be more than an hour ahead of this machine's clock, or of the log's.
+    Its time is no earlier than that, even if the clock went back since, so that no row lives longer than
+    its time to live after the decision. Raises: ConfigError: its time would be more than an hour ahead of
+    this machine's clock, or of the log's.
     """
     state, now = coordinator.folded, coordinator.clock.now_us()
     decided_at_us = max(now, state.decided_at_us + 1, coordinator.begun_us + 1, attempted_us)
@@ -177,7 +178,7 @@ def decided_of(
 
 
 def catalog_entry(fact: VersionFact, manifest: Manifest) -> CatalogEntry:
-    """What readers are told of the version."""
+    """Build the version's catalog entry, which readers get."""
     return CatalogEntry(
         fact.version,
         fact.digest,
@@ -196,5 +197,5 @@ def _short(source_offsets: str) -> str:
 
 
 def parallelism_of(manifest: Manifest) -> int:
-    """The largest parallelism of any component: how many tasks staged the version."""
+    """Return the largest parallelism of any component: the number of tasks that staged the version."""
     return max(c.parallelism for components in manifest.topology.values() for c in components.values())

@@ -1,9 +1,9 @@
 """The commit: the order in which a barrier becomes a visible version.
 
-``until_decided`` is the protocol's first half in one straight function; ``complete`` is the second,
-which whoever finds a decided version may run. ``commit`` runs both, one after the other;
-``pipeline.py`` runs the second beside the first half of the next barrier. What may follow what
-stands in ``states.TABLE``. Each step has a file of its own: ``decide``, ``seal``, ``publish``.
+``until_decided`` is the protocol's first half in one straight function. ``complete`` is the second half,
+which any driver that finds a decided version may run. ``commit`` runs both, one after the other;
+``pipeline.py`` runs the second half while the next barrier is in its first. ``states.TABLE`` holds the order
+of the states. Each step has a file of its own: ``decide``, ``seal``, ``publish``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger("tidegate")
 
 
 class InFlight(NamedTuple):
-    """A version that is decided, and what ``complete`` needs for it.
+    """A version that is decided, and the arguments of ``complete`` for it.
 
     ``manifest`` is None when another attempt won: the log has its manifest.
     """
@@ -46,21 +46,21 @@ class InFlight(NamedTuple):
 def commit(coordinator: Coordinator, barrier: Barrier) -> VersionFact:
     """Make one barrier visible as the next version: all of it, or nothing.
 
-    On return the version is durable in the log and the store, and visible. Errors before the
-    decision prove that nothing of the barrier reached the store (BadRecordError,
-    ConflictError, WalUnavailableError, and whatever staging raised). OutcomeUnknownError:
-    it may be decided; opening again settles it. LineageError: another driver decided this
-    batch, from other offsets; ours are not in. After the decision (StoreUnavailableError,
-    FencedError, CorruptError) the version stays decided and is finished by whoever opens next.
+    Durable: on return the version is in the log and the store, and visible. Raises: before the decision
+    BadRecordError, ConflictError, WalUnavailableError, and any error of staging, which prove that nothing of
+    the barrier reached the store. OutcomeUnknownError: it may be decided; opening again settles it.
+    LineageError: another driver decided this batch, from other offsets; ours are not in. After the decision
+    StoreUnavailableError, FencedError, CorruptError: the version stays decided, and the next driver that
+    opens finishes it.
     """
     base = coordinator.last_decided
     in_flight_version = until_decided(coordinator, barrier)
 
-    # Phase two: from here on the version becomes visible, by us or by whoever comes next (I4).
+    # Phase two: from here on the version becomes visible, by us or by the next driver (I4).
     for each in decided_since(coordinator, base, in_flight_version):
         complete(coordinator, *each)
 
-    # Beside the version, which is visible: now and then one more record, whatever becomes of it.
+    # The version is visible. A Summary may be due; the outcome of its append changes nothing for the version.
     summarise_if_due(coordinator)
     failpoints.hit("commit.before_return")
     return in_flight_version.fact
@@ -69,10 +69,11 @@ def commit(coordinator: Coordinator, barrier: Barrier) -> VersionFact:
 def until_decided(
     coordinator: Coordinator, barrier: Barrier, wait_for_backlog: Callable[[], None] = lambda: None
 ) -> InFlight:
-    """Phase one: stage a barrier and decide it. On return the version is durable in the log, not visible.
+    """Stage a barrier and decide it: phase one.
 
-    Errors are those of ``commit`` before the decision. ``wait_for_backlog`` is called right before
-    the decision, when everything is staged; whatever it raises, nothing was decided.
+    ``wait_for_backlog`` is called right before the decision, when everything is staged. Durable: on return
+    the version is in the log; it is not visible. Raises: the errors of ``commit`` before the decision, and
+    those of ``wait_for_backlog``, after which nothing is decided.
     """
     machine = Machine(watch=coordinator.watch)
     base = coordinator.folded
@@ -85,7 +86,7 @@ def until_decided(
     check_acks(acks, attempt, barrier.parallelism, base.key_groups)
     machine.on(Event.ACKED)
 
-    # The manifest gathers the acks; until the next record nothing is decided (I5).
+    # The manifest contains the acks; until the next record nothing is decided (I5).
     failpoints.hit("manifest.before_write")
     manifest = manifest_of(coordinator, barrier, attempt, acks)
     content = encode_manifest(manifest)
@@ -93,7 +94,7 @@ def until_decided(
     machine.on(Event.MANIFEST_WRITTEN)
     failpoints.hit("manifest.after_write")
     _let_retirement_catch_up(coordinator)
-    wait_for_backlog()  # last: a line that has failed meanwhile ends here
+    wait_for_backlog()  # last: it raises when the pipeline has failed meanwhile
 
     # The commit point: one record, and which attempt the fold gives for the barrier.
     record = decided_of(coordinator, barrier, manifest, address, manifest_digest(content), spec.at_us)
@@ -106,8 +107,10 @@ def until_decided(
 
 
 def _let_retirement_catch_up(coordinator: Coordinator) -> None:
-    """Versions that wait to be retired take room in the store, and readers look through them: while they are
-    many, no more are decided. After ``apply_deadline_s`` they are, with a warning.
+    """Delay the decision while too many versions wait to be retired, at most ``apply_deadline_s``.
+
+    Such versions take space in the store, and readers look through them. After the deadline the decision
+    is made all the same, with a warning.
     """
     if not coordinator.priority.behind:
         return
@@ -134,12 +137,12 @@ def complete(
     manifest: Manifest | None = None,
     machine: Machine | None = None,
 ) -> None:
-    """Apply, seal and publish a decided version; may be repeated by anyone who owns the epoch.
+    """Apply, seal and publish a decided version.
 
-    On return it is visible and durable. StoreUnavailableError: the deadline passed, decided
-    stays decided. StoreNotVerifiedError: so too, its servers kept changing. FencedError: a newer
-    driver finishes it. CorruptError, WalGapError: its change-logs cannot be read; nothing of it
-    was made visible.
+    Durable: on return it is in the store, and visible. Repeatable: by any driver that owns the epoch.
+    Raises: StoreUnavailableError: the deadline passed; the version stays decided. StoreNotVerifiedError: the
+    same, because its servers kept changing. FencedError: a newer driver finishes it. CorruptError,
+    WalGapError: its change-logs cannot be read; nothing of it was made visible.
     """
     coordinator.watch.of_version(fact.version)
     machine = machine or Machine(State.DECIDED, coordinator.watch)
@@ -155,15 +158,16 @@ def complete(
             coordinator.retried(changed)
             _repair_and_republish(coordinator, fact, backoff, changed)
             backoff.wait()
-            machine = Machine(State.DECIDED, coordinator.watch)  # decided stays decided: on from there
+            machine = Machine(State.DECIDED, coordinator.watch)  # decided stays decided: continue from there
 
 
 def decided_since(coordinator: Coordinator, base: int, mine: InFlight) -> list[InFlight]:
-    """What was decided behind the base, oldest first: the driver's own version, hardly ever any other.
+    """List the versions decided after the base, oldest first: the driver's own, and hardly ever any other.
 
-    A driver that cannot learn what became of its decision fences itself, and whoever opened since its base.
-    What that one had decided is nobody else's to make visible now, and its batches are skipped from now on.
-    OutcomeUnknownError: the log, which has to be asked for very many, does not answer: ours is decided.
+    A driver that cannot learn the outcome of its decision fences itself, and every driver that opened since
+    its base. The versions of such a driver are now this driver's to make visible; their batches are skipped
+    from now on. Raises: OutcomeUnknownError: the versions are too many to be in memory, and the log does
+    not answer; this driver's own version is decided.
     """
     if (
         coordinator.last_decided == mine.fact.version == base + 1
@@ -172,7 +176,7 @@ def decided_since(coordinator: Coordinator, base: int, mine: InFlight) -> list[I
         return [mine]
     try:
         facts = list(facts_from(coordinator, min(base + 1, mine.fact.version)))
-    except WalUnavailableError as error:  # which would say that nothing was decided
+    except WalUnavailableError as error:  # raised by a commit, it means that nothing was decided
         msg = (
             f"version {mine.fact.version} is decided, and others beside it that are not visible yet:"
             f" {error}; restart the query or run `tidegate recover`"
@@ -184,10 +188,10 @@ def decided_since(coordinator: Coordinator, base: int, mine: InFlight) -> list[I
 def _repair_and_republish(
     coordinator: Coordinator, fact: VersionFact, backoff: Backoff, why: TidegateError
 ) -> None:
-    """Servers changed under the version: put back what they lost, what is said to be visible included.
+    """Repair the store after its servers changed during the version; publish lost versions again.
 
-    The pointer's own server may be one of them, so versions before ours may have to be published
-    again. Tried until the deadline.
+    The pointer's own server may be one of the changed ones, so versions before this one may have to be
+    published again. The repair is tried until the deadline.
     """
     logger.warning("version %s waits for a repair: %s", fact.version, why)
     while True:

@@ -1,4 +1,4 @@
-"""A driver: who it is, what it holds, and how it reads and appends to the decision log."""
+"""The state of a driver, and its reads of the decision log and appends to it."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tidegate.wal.record import AnyRecord, Folded, Summary, decode_record, encod
 logger = logging.getLogger("tidegate")
 
 ApplyOnExecutors = Callable[[Sequence[ApplyWork]], None]
-"""Runs every work somewhere else, in parallel; raises a TidegateError when one failed."""
+"""Runs all works on executors, in parallel. Raises: TidegateError when one failed."""
 
 
 class Backoff:
-    """A deadline and a growing pause between tries: every retry has a stop."""
+    """A deadline and a growing pause between tries: every retry ends."""
 
     def __init__(self, clock: Clock, seconds: float, first_s: float = 0.01, most_s: float = 1.0) -> None:
         self._clock = clock
@@ -48,19 +48,22 @@ class Backoff:
         return self._clock.monotonic() >= self._end
 
     def wait(self) -> None:
-        """Wait before the next try, twice as long each time up to a limit."""
+        """Wait before the next try; the wait doubles each time, up to a limit."""
         self._clock.sleep(self._pause)
         self._pause = min(2 * self._pause, self._most)
 
 
 YIELD_VERSIONS = 2
-"""Retirement gives way until so many versions were published since it began."""
+"""Retirement yields to versions being applied until this number was published since it began."""
 YIELD_S = 1.0
-"""At a time: whatever is applied without an end, retirement goes on step by step."""
+"""The longest that one step of retirement yields, so that retirement proceeds under a steady load."""
 
 
 class ApplyPriority:
-    """Between the threads of one driver that apply, decide and retire. May be used by all of them."""
+    """The priority of applying over retiring, shared by one driver's threads that apply, decide and retire.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -70,7 +73,7 @@ class ApplyPriority:
 
     @contextlib.contextmanager
     def applying(self) -> Iterator[None]:
-        """A version is applied within."""
+        """Mark the block as applying a version."""
         with self._changed:
             self._applying += 1
         try:
@@ -82,7 +85,7 @@ class ApplyPriority:
 
     @contextlib.contextmanager
     def retiring(self) -> Iterator[None]:
-        """Older versions are retired within, in steps, ``yield_to_apply`` between any two of them."""
+        """Mark the block as retiring older versions, in steps with ``yield_to_apply`` between them."""
         with self._changed:
             self._retiring, self._published, self._retired = True, 0, 0
         try:
@@ -93,30 +96,32 @@ class ApplyPriority:
                 self._changed.notify_all()
 
     def published(self) -> None:
-        """A version became visible: one more to be retired later."""
+        """Count a version that became visible: one more to be retired later."""
         with self._changed:
             self._published += 1
             self._changed.notify_all()
 
     def retired(self) -> None:
-        """A version was retired: one less."""
+        """Count a version that was retired: one less."""
         with self._changed:
             self._retired += 1
             self._changed.notify_all()
 
     def yield_to_apply(self) -> None:
-        """Let a version that is applied go first, for a while."""
+        """Wait while a version is applied, at most ``YIELD_S`` or until ``YIELD_VERSIONS`` are published."""
         with self._changed:
             self._changed.wait_for(lambda: not self._applying or self._published >= YIELD_VERSIONS, YIELD_S)
 
     @property
     def behind(self) -> int:
-        """How many versions were published since the retirement began that is under way; 0: none is."""
+        """The versions published since the running retirement began; 0: none is running."""
         return self._published if self._retiring else 0
 
     def wait_for_backlog(self, most: int, timeout_s: float) -> bool:
-        """Wait until they are fewer, or half of those that this retirement has dropped: then there are ever
-        fewer in the store, however long it still goes on. False: neither was so within this time.
+        """Wait until ``behind`` is below ``most``, or below half of what this retirement has dropped.
+
+        In the second case the number of versions in the store falls, however long the retirement still
+        takes. False: neither was true within ``timeout_s``.
         """
         with self._changed:
             return self._changed.wait_for(lambda: self.behind < max(most, self._retired // 2), timeout_s)
@@ -124,11 +129,11 @@ class ApplyPriority:
 
 @dataclasses.dataclass(slots=True)
 class Coordinator:
-    """The one writer of a namespace, from its open on. Not shared between threads.
+    """The one writer of a namespace, from its open on. Not thread-safe.
 
-    ``store`` is the primary, ``others`` are the stores that follow by themselves. ``epoch`` is the
-    fencing number it owns (0: not open), ``tried_epoch`` the highest it ever sent, ``view`` how far it
-    has folded the decision log.
+    ``store`` is the primary; ``others`` are the secondaries, which catch up in the background. ``epoch`` is
+    the fencing number that it owns (0: not open), ``tried_epoch`` the highest that it ever sent, ``view`` the
+    decision log as far as it was folded.
     """
 
     endpoints: Endpoints
@@ -144,21 +149,21 @@ class Coordinator:
     view: View = dataclasses.field(default_factory=View)
     others: tuple[Store, ...] = ()
     last_manifest: Manifest | None = None
-    """Of the version that this driver decided, or made visible, last; None: it is only in the log."""
+    """The manifest of this driver's last decided or published version; None: it is only in the log."""
     held: dict[str, bytes] = dataclasses.field(default_factory=dict)
-    """Frames that it staged itself for the barrier on its way, by address: they need not be read back."""
+    """Frames that the driver itself staged for the current barrier, by address: they are not read back."""
     priority: ApplyPriority = dataclasses.field(default_factory=ApplyPriority)
-    """Who goes first at the store: also between a pipelined line and its deciding side."""
+    """The priority at the store, shared by both sides of a pipeline."""
     unconfirmed_error: str = ""
-    """What the log said of the last append, when that proved nothing."""
+    """The log's error for the last append, when its outcome is not proven."""
     begun_us: int = 0
     """The latest time of a version that was begun in the primary; the log may have lost its decision."""
     discard_lost: bool = False
-    """Whether it removes from its store what a decision that the log lost has left there."""
+    """Whether to remove from the store the rows of attempts whose decision the log lost."""
     discarded: list[Stamp] = dataclasses.field(default_factory=list)
-    """What it has removed so."""
+    """The attempts that were removed in this way."""
     refused: bool = False
-    """Whether it said that it refuses this user, and will again: nobody waits for that to change."""
+    """Whether the log refused this user, and will again: waiting does not change that."""
 
     def __post_init__(self) -> None:
         self.writer = self.writer or self.clock.new_id()
@@ -181,20 +186,21 @@ class Coordinator:
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        """Every store that what this driver decides will be applied to."""
+        """Every store to which this driver's decided versions are applied."""
         return (self.store, *self.others)
 
     def catch_up_log(self) -> Folded | None:
-        """Fold every record that is there by now; the state, None for an empty log."""
+        """Fold every record that the log has by now; return the state, None for an empty log."""
         self.view = catch_up(self.view, self.log)
         return self.view.state
 
     def append(self, record: AnyRecord) -> Appended | None:
-        """Append one record; None when nothing is proven (it may be there, or land later).
+        """Append one record; None when nothing is proven: it may be in the log, or land later.
 
-        A record that landed just behind what was folded is folded at once, without a read. ConfigError:
-        nothing was written, by this try nor by an earlier one since ``reset_append_outcome``; also of a
-        record that nobody could read, which would end the log. WalGapError: it landed below what was folded.
+        A record that landed directly after the folded ones is folded at once, without a read. Raises:
+        ConfigError: nothing was written, by this try nor by an earlier one since ``reset_append_outcome``;
+        also for a record that could not be decoded, which would end the log. WalGapError: it landed below
+        the folded position.
         """
         content = encode_record(record)
         _refuse_unreadable(record, content)
@@ -220,7 +226,9 @@ class Coordinator:
         return appended
 
     def _lost(self, position: int) -> WalGapError:
-        """Every append lands at the log's end, so records between there and what was folded are gone."""
+        """Build the error: every append lands at the log's end, so records from there to the folded position
+        are lost.
+        """
         return WalGapError(
             f"{self.log.where} lost records: this driver folded up to position {self.view.position}, and what"
             f" it appended now landed at {position}; nothing was applied after that. Stop all writers, and"
@@ -230,13 +238,13 @@ class Coordinator:
         )
 
     def reset_append_outcome(self) -> None:
-        """What was appended before is of no more interest: what is appended from now on is the caller's."""
+        """Forget the outcome of earlier appends: errors from here on belong to the caller."""
         self.unconfirmed_error, self.refused = "", False
 
     def try_catch_up(self, appended: Appended | None) -> Folded | None:
         """Catch up through an append; None when the log does not answer, or refuses this user by now.
 
-        What was appended may be there all the same.
+        With None the appended record may be in the log all the same.
         """
         try:
             return self.catch_up_through(appended)
@@ -247,20 +255,18 @@ class Coordinator:
             return None
 
     def should_give_up(self, backoff: Backoff) -> bool:
-        """Whether an append that is not proven is not to be tried again: the deadline passed, or the log
-        refuses this user.
-        """
+        """Whether to stop trying an unproven append: the deadline passed, or the log refuses this user."""
         return backoff.expired or self.refused
 
     def describe_last_error(self, waited_s: float) -> str:
-        """How long the log was asked in vain, and what it said of the last append when that proved nothing;
-        for the end of an error's cause.
+        """Describe, for the end of an error message, the time waited and the last append's error if it is
+        unproven.
         """
         asked = "" if self.refused else f" for {waited_s} s"
         return asked + (f"; it last said: {self.unconfirmed_error}" if self.unconfirmed_error else "")
 
     def catch_up_through(self, appended: Appended | None) -> Folded:
-        """The state with everything up to the appended record in it (append rule 2)."""
+        """Return the state with every record up to the appended one folded (append rule 2)."""
         if appended is None or self.view.position < appended.next_position:
             self.catch_up_log()
         return self.folded
@@ -270,16 +276,19 @@ class Coordinator:
         self.watch.retried(error)
 
     def waiting_for(self, reason: str) -> None:
-        """Report to the watch what the driver waits for, where the phase does not name it."""
+        """Report to the watch what the driver waits for, when the phase does not name it."""
         self.watch.waiting_for(reason)
 
     def backoff(self, seconds: float) -> Backoff:
-        """A deadline of so many seconds from now."""
+        """Return a backoff whose deadline is ``seconds`` from now."""
         return Backoff(self.clock, seconds)
 
 
 def _refuse_unreadable(record: AnyRecord, content: bytes) -> None:
-    """ConfigError: something in it is of another type than its field's. A Summary is of what was read."""
+    """Refuse a record that could not be decoded. A Summary is made of decoded records, so it is not checked.
+
+    Raises: ConfigError: a value is of another type than its field.
+    """
     if isinstance(record, Summary):
         return
     try:

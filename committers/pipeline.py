@@ -1,9 +1,9 @@
-"""The pipelined commit: a version is completed beside the first half of the next barriers.
+"""The pipelined commit: a version is completed while the next barriers are in their first half.
 
-Two sides. The deciding side calls ``commit``: it returns once the version is durable in the log. The
-completing side calls ``run``, in a thread of its own: it applies, seals and publishes what was decided, in
-order. A version is **in flight** from its decision until it is visible. The order of each half stands in
-``commit.py``; here stands only who waits for whom.
+It has two sides. The deciding side calls ``commit``, which returns once the version is durable in the log.
+The completing side calls ``run``, in a thread of its own: it applies, seals and publishes decided versions
+in order. A version is **in flight** from its decision until it is visible. ``commit.py`` contains the order
+of each half; this module contains only the waits between the sides.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ logger = logging.getLogger("tidegate")
 
 
 class Changes:
-    """Wakes who waits for a condition of the pipeline. The simulation has one in its own time."""
+    """The condition variable of a pipeline. The simulation has one in simulated time."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
 
     def tell(self) -> None:
-        """Something changed: everyone who waits looks again."""
+        """Wake all waiting threads, which check their conditions again."""
         with self._condition:
             self._condition.notify_all()
 
     def wait_for(self, holds: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until it holds, at most so long; whether it does."""
+        """Wait until the condition holds, at most ``timeout_s``; return whether it does."""
         with self._condition:
             return self._condition.wait_for(holds, timeout_s)
 
@@ -49,8 +49,8 @@ class Pipeline:
     """The versions in flight of one driver: at most ``commit_in_flight``, oldest first.
 
     ``commit`` and ``schemas`` are for the driver's own thread, ``run`` for one other; the rest for any.
-    The first version that cannot be completed stops the line (I7): ``failed`` is why. Nothing is
-    decided any more then, and the driver has to be opened again, which recovers what is in flight.
+    The first version that cannot be completed stops the pipeline (I7): ``failed`` is its error. From then on
+    nothing is decided, and the driver has to be opened again, which recovers the versions in flight.
     ``published`` is called on the completing side for each version that became visible.
     """
 
@@ -61,7 +61,7 @@ class Pipeline:
         changes: Changes | None = None,
     ) -> None:
         self._coordinator, self._published, self._changes = coordinator, published, changes or Changes()
-        self._completing = dataclasses.replace(coordinator)  # a view of its own: no driver serves two threads
+        self._completing = dataclasses.replace(coordinator)  # a copy: a coordinator is not thread-safe
         self._line: deque[InFlight] = deque()
         self._decided = self._visible = 0
         self._stopping = self._not_ours = False
@@ -70,7 +70,7 @@ class Pipeline:
 
     @property
     def in_flight(self) -> int:
-        """How many versions are decided and not yet known to be visible."""
+        """The number of versions that are decided and not yet known to be visible."""
         return self._decided - self._visible
 
     @property
@@ -80,18 +80,19 @@ class Pipeline:
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing more is completed here: it was stopped, or the line has failed."""
+        """Whether nothing more is completed here: the pipeline was stopped, or has failed."""
         return self._stopping or self.failed is not None
 
     # -- the deciding side -----------------------------------------------------------------------------
 
     def commit(self, barrier: Barrier) -> VersionFact:
-        """Make one barrier the next version: durable in the log on return, visible some time later.
+        """Make one barrier the next version, which becomes visible later.
 
         A barrier that reads state waits until its base version is visible. Any other is staged at
-        once, and decided as soon as there is room in flight. Errors are those of ``commit.commit`` before
-        the decision; besides, what ended an earlier version (see ``check``), or StoreUnavailableError: the
-        earlier ones were not visible within ``apply_deadline_s``. Then nothing of this barrier is decided.
+        once, and decided as soon as fewer than ``commit_in_flight`` versions are in flight. Durable: on
+        return the version is in the log. Raises, with nothing of this barrier decided: the errors of
+        ``commit.commit`` before the decision; the error that stopped the pipeline (see ``check``);
+        StoreUnavailableError: the earlier versions were not visible within ``apply_deadline_s``.
         """
         self.check()
         if barrier.reads_state:
@@ -125,9 +126,9 @@ class Pipeline:
         self._changes.tell()
 
     def schemas(self) -> dict[str, TableSchema]:
-        """The schemas, by id, of what was decided here: the store may not have them yet.
+        """Return the schemas, by id, of the versions decided here: the store may not have them yet.
 
-        Errors as ``drain``: a version whose manifest is another's has to be visible first.
+        A version whose manifest is another attempt's has to be visible first. Raises: as ``drain``.
         """
         if self._not_ours:
             self.drain(self._coordinator.options.apply_deadline_s)
@@ -137,10 +138,10 @@ class Pipeline:
     # -- any side ------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise what ended the line, as an error of the same class, with the first one as its cause.
+        """Raise the error that stopped the pipeline, as one of the same class with the first as its cause.
 
-        A FencedError is about ``line_epoch``. Who fenced the line may have been fenced by this driver since,
-        while it decided: what is in flight is this driver's then, once it is opened again.
+        A FencedError is about ``line_epoch``. This driver may since have fenced the driver that raised it,
+        during a decision. The versions in flight are this driver's then, once it is opened again.
         """
         error = self.failed
         if error is None:
@@ -152,10 +153,10 @@ class Pipeline:
         raise (type(error) if isinstance(error, TidegateError) else TidegateError)(msg) from error
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until all that was decided before this call is visible.
+        """Wait until every version decided before this call is visible.
 
-        StoreUnavailableError: it was not within this time; it stays decided, and is still worked on.
-        What ended the line is raised as by ``check``.
+        Raises: StoreUnavailableError: it was not within ``timeout_s``; the versions stay decided, and the
+        completing side continues. The error that stopped the pipeline, as ``check`` does.
         """
         decided = self._decided
         self._wait_until(lambda: self._visible >= decided, timeout_s)
@@ -173,7 +174,7 @@ class Pipeline:
             raise StoreUnavailableError(msg)
 
     def stop(self) -> None:
-        """Let ``run`` end behind the version that it is at."""
+        """Let ``run`` end after the version that it is completing."""
         self._stopping = True
         for in_flight_version in self._line.copy():
             _no_more(in_flight_version)
@@ -182,14 +183,14 @@ class Pipeline:
     # -- the completing side ---------------------------------------------------------------------------------
 
     def run(self, idle_s: float) -> None:
-        """Complete versions as they are decided; returns when stopped, failed, or idle for so long."""
+        """Complete versions as they are decided, until stopped, failed, or idle for ``idle_s``."""
         while self._changes.wait_for(lambda: bool(self._line) or self._stopping, idle_s):
             if self.stopped:
                 return
             self.complete_next()
 
     def complete_next(self) -> None:
-        """Complete the oldest version in flight. Nothing is raised: it is told and kept in ``failed``."""
+        """Complete the oldest version in flight. An error is logged and kept in ``failed``, not raised."""
         in_flight_version = self._line[0]
         try:
             failpoints.hit("pipeline.before_complete")
@@ -222,7 +223,7 @@ class Pipeline:
             except FencedError:
                 if self._coordinator.epoch == mine.epoch:
                     raise
-                # Not another driver: while a later version was decided this one fenced itself.
+                # This driver fenced itself while it decided a later version; no other driver did.
                 machine = Machine(State.DECIDED, machine.watch)
             else:
                 return
@@ -233,16 +234,16 @@ def _no_more(in_flight_version: InFlight) -> None:
     in_flight_version.machine.watch.end()
 
 
-# -- a pipeline whose completing side is a thread, which ends with its query and is drained at the end -----
+# -- a pipeline whose completing side is a thread, which is drained and ends with its query ----------------
 
 logger = logging.getLogger("tidegate")
 
 
 class PipelineThread(Pipeline):
-    """Completes beside the batches: a daemon thread while the query runs, or something is in flight.
+    """A pipeline with a daemon thread as its completing side, while the query runs or versions are in flight.
 
-    ``ended`` says whether the query has ended; it is asked every ``heartbeat_s``. When the interpreter
-    exits, what is in flight is drained first, at most ``apply_deadline_s``.
+    ``ended`` returns whether the query has ended; it is called every ``heartbeat_s``. When the interpreter
+    exits, the versions in flight are drained first, at most ``apply_deadline_s``.
     """
 
     def __init__(
@@ -260,12 +261,13 @@ class PipelineThread(Pipeline):
         try:
             return super().commit(barrier)
         finally:
-            self._start()  # also when what followed the decision failed
+            self._start()  # also when a step after the decision failed
 
     def close(self) -> TidegateError | None:
-        """Drain, at most ``apply_deadline_s``, and end the thread; why something stays in flight, or None.
+        """Drain, at most ``apply_deadline_s``, and end the thread; return the error of the drain, or None.
 
-        It returns behind the version that the thread is at, which has deadlines of its own.
+        With an error versions stay in flight. It returns after the version that the thread is completing,
+        which has deadlines of its own.
         """
         problem = None
         try:
@@ -288,7 +290,7 @@ class PipelineThread(Pipeline):
     def _run(self) -> None:
         while True:
             self.run(self._options.heartbeat_s)
-            with self._starting:  # so that no version comes in between the look and the end
+            with self._starting:  # so that no version is added between the check and the end
                 if self.stopped or (self._ended() and not self.in_flight):
                     self._thread = None
                     break

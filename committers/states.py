@@ -1,10 +1,10 @@
-"""The coordinator's state machine: everything that decides what may follow what stands here.
+"""The coordinator's state machine: every decision about the order of the steps.
 
-No I/O, no clock, no randomness. ``TABLE`` holds every state with its events and what they
-lead to; an event that is not listed raises. ``ACTIONS`` says what the driver does in each
-state. The pure functions below turn what was read into an event: ``after_fold`` is append
-rules 2 to 5, ``after_read_back`` the publish rules 2 to 5. The driver, the simulation and
-the exhaustive exploration run this same code.
+It has no I/O, no clock and no randomness. ``TABLE`` holds every state, its events and the state that each
+leads to; an event that is not listed raises. ``ACTIONS`` holds the driver's action in each state. The pure
+functions below derive an event from what was read: ``after_fold`` is append rules 2 to 5,
+``after_read_back`` the publish rules 2 to 5. The driver, the simulation and the exhaustive exploration run
+this same code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidegate.wal.record import Decided, Folded, RestoreOrigin, VersionFact
 
 
 class State(enum.Enum):
-    """Where one barrier is on its way to being visible."""
+    """The progress of one barrier towards being visible."""
 
     READY = "ready"
     STAGING = "staging"
@@ -37,7 +37,7 @@ class State(enum.Enum):
 
 
 class Action(enum.Enum):
-    """What the driver does in a state; None of them means anything in a final state."""
+    """The driver's action in a state."""
 
     BEGIN = "begin the attempt"
     STAGE = "let the tasks stage their change-logs"
@@ -57,7 +57,7 @@ class Action(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What happened, or what was learned."""
+    """A thing that happened or was learned."""
 
     BEGUN = "the attempt has its id"
     ACKED = "all acks are in"
@@ -126,8 +126,8 @@ TABLE: dict[State, dict[Event, State]] = {
     State.STALLED: {},
     State.BROKEN: {},
 }
-"""Every state, and where each event leads. Final states list none. What staging or the log raises
-before the decision ends the machine where it is: nothing was decided."""
+"""Every state, and the state that each event leads to. Final states list none. An error of staging or of the
+log before the decision ends the machine in its state: nothing was decided."""
 
 ACTIONS: dict[State, Action] = {
     State.READY: Action.BEGIN,
@@ -146,28 +146,26 @@ ACTIONS: dict[State, Action] = {
     State.STALLED: Action.RAISE_UNAVAILABLE,
     State.BROKEN: Action.RAISE_CORRUPT,
 }
-"""What the driver does in each state."""
+"""The driver's action in each state."""
 
 
 class Watch:
-    """What looks on at one barrier: it learns each step, and decides nothing. This one ignores all of
-    them.
-    """
+    """The observer of one barrier: it gets each step, and decides nothing. This one ignores them all."""
 
     def entered(self, state: State) -> None:
-        """A state is entered: by a commit's machine, or by one that takes a decided version up again."""
+        """Observe a state: entered by a commit's machine, or by one that resumes a decided version."""
 
     def of_version(self, version: int) -> None:
-        """The barrier's version is known: it is decided."""
+        """Observe the barrier's version: it is decided."""
 
     def waiting_for(self, reason: str) -> None:
-        """The commit waits for something that its phase does not name; '' again: for what the phase names."""
+        """Observe that the commit waits for something that its phase does not name; '': no longer."""
 
     def retried(self, error: BaseException) -> None:
-        """A try failed with this error, and is made again."""
+        """Observe that a try failed with this error and is made again."""
 
     def end(self) -> None:
-        """The barrier is no longer in flight, whatever became of it. May be repeated."""
+        """Observe that the barrier is no longer in flight, for any reason. Repeatable."""
 
 
 class IllegalTransitionError(AssertionError):
@@ -175,24 +173,27 @@ class IllegalTransitionError(AssertionError):
 
 
 class Machine:
-    """One barrier's state. ``on(event)`` moves it along ``TABLE`` and nowhere else.
+    """The state of one barrier. ``on(event)`` moves it along ``TABLE``, and nothing else does.
 
-    ``watch`` learns each state that is entered.
+    ``watch`` observes each state that is entered.
     """
 
     def __init__(self, state: State = State.READY, watch: Watch | None = None) -> None:
         self.state = state
         self.watch = watch or Watch()
         if state is not State.READY:
-            self.watch.entered(state)  # a decided version is taken up
+            self.watch.entered(state)  # a decided version is resumed
 
     @property
     def action(self) -> Action:
-        """What the driver does now."""
+        """The driver's next action."""
         return ACTIONS[self.state]
 
     def on(self, event: Event) -> State:
-        """The state after the event. IllegalTransitionError: it is not listed here."""
+        """Move to the state after the event, and return it.
+
+        Raises: IllegalTransitionError: the event is not listed in this state.
+        """
         try:
             self.state = TABLE[self.state][event]
         except KeyError:
@@ -206,7 +207,7 @@ class Machine:
 
 
 def after_fold(folded: Folded, record: Decided, writer: str) -> tuple[Event, VersionFact | None]:
-    """What folding the log through the own append says (append rules 2, 3 and 5).
+    """Derive the event from the log, folded through the driver's own append (append rules 2, 3 and 5).
 
     The question is never "is my record there", but "which attempt does the fold give for
     this barrier". ``record`` was staged under its own epoch, by ``writer``. Undecided is proven
@@ -225,13 +226,14 @@ def after_fold(folded: Folded, record: Decided, writer: str) -> tuple[Event, Ver
 def after_read_back(
     pointer: Pointer, fact: VersionFact, epoch: int, folded: Folded, before: int | None = None
 ) -> Event:
-    """What the store's pointer says after a flip of unknown or false outcome (publish rules 3 to 5).
+    """Derive the event from the store's pointer, after an unproven flip (publish rules 3 to 5).
 
-    ``before`` is what has to be visible for the flip: the version before the fact's, unless given.
+    ``before`` is the version that has to be visible for the flip: the one before the fact's, unless given.
 
-    An epoch above ours says nothing about the version: whoever owns it finishes the line. Else
-    nobody after us could decide, so what is visible stands in ``folded``, read through our own
-    Open: with that digest the version is visible, whoever flipped it and whatever came after.
+    An epoch above ours proves nothing about the version: the driver that owns it finishes what is in flight.
+    Otherwise no later driver could decide, so ``folded``, read through our own Open, contains the visible
+    version. With that digest the version is visible, no matter which driver flipped it and which versions
+    followed.
     """
     if pointer.epoch > epoch:
         return Event.HIGHER_EPOCH

@@ -1,4 +1,4 @@
-"""A barrier of rows that are there already, as they are stored: staged by one task, here, in a stream."""
+"""A barrier of stored rows: one local task stages them as a stream."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from tidegate.wal.staging.changelog import stage_task
 
 @dataclasses.dataclass
 class StoredRowsBarrier:
-    """``rows`` begins a stream of record batches of ``CHANGES``, key group by key group, table by table and
-    by key; only what one frame takes of it is in memory (I11). ``expiring`` are the tables whose rows may
-    have an expiry already.
+    """A barrier whose rows exist already, in the form in which they are stored.
+
+    ``rows`` begins a stream of record batches of ``CHANGES``, sorted by key group, table and key; only the
+    rows of one frame are in memory (I11). ``expiring`` are the tables whose rows may already have an expiry.
     """
 
     log: Log
@@ -33,7 +34,7 @@ class StoredRowsBarrier:
     reads_state: bool = False
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
-        """Stage all of it; the rows are what they are, whatever the state."""
+        """Stage all rows. They do not depend on the state, so the base version is unused."""
         del base_version
         task_attempt = self.clock.new_id()
         return [stage_task(self.rows(), spec, self.log, task=0, task_attempt=task_attempt, host="local")]

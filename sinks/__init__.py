@@ -1,1 +1,1 @@
-"""Versioned stores and the interface that they share."""
+"""Versioned stores, and the interface that they share."""

@@ -1,13 +1,14 @@
-"""Aliases: names under which readers find a namespace. The interface and its guarantees; no I/O here.
+"""Aliases: names under which readers find a namespace. The interface and its guarantees, without I/O.
 
-An alias belongs to a place (a folder, a Redis, a keyspace), not to a namespace: it is one small record
-that names a namespace of the same place, and changes in one atomic write. Readers look at it as each of
-their calls begins (``src/tidegate/reader/alias_gate.py``); a writer never goes by one. Why so: decision 0042.
+An alias belongs to a place (a folder, a Redis, a keyspace), not to a namespace. It is one small record
+that names a namespace of the same place, and changes in one atomic write. Readers read it as each of
+their calls begins (``src/tidegate/reader/alias_gate.py``); a writer never uses one. The reasons are in
+docs/decisions/0042.
 
-Every method may raise StoreUnavailableError: no answer in time. From ``get`` and ``all`` it proves nothing
-but that; ``set`` and ``drop`` may have taken effect, and may simply be repeated. What of them arrives late,
-when a later one has returned, changes nothing: each goes on from the revision that it read
-(``changed``), but for a first ``set`` behind a ``drop``.
+Every method may raise StoreUnavailableError: no answer in time. After ``get`` and ``all`` it proves nothing
+else; ``set`` and ``drop`` may have taken effect, and may be repeated. A write that lands late, after a later
+one has returned, changes nothing, since each depends on the revision that it read (``changed``). The
+exception is a first ``set`` after a ``drop``.
 """
 
 from __future__ import annotations
@@ -21,53 +22,53 @@ import msgspec
 from tidegate.errors import ConfigError, StoreUnavailableError
 
 TRIES = 20
-"""So often others may change an alias in the moment between a look and the write behind it."""
+"""The number of tries when others change an alias between the read and the write."""
 
 Outcome = TypeVar("Outcome")
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The namespace that an alias names. The ``uuid`` too: one that was dropped and made again is another."""
+    """The namespace that an alias names. One that was dropped and created again has another ``uuid``."""
 
     namespace: str
     uuid: str
 
 
 class Aliases(abc.ABC):
-    """The aliases of one place. Threads may share it; it ends with the store that gave it."""
+    """The aliases of one place. Thread-safe; it ends with the store that returned it."""
 
     where: str
 
     @abc.abstractmethod
     def get(self, alias: str) -> Target | None:
-        """What the alias names now; None: it is no alias. After ``set`` has returned, its target or a later
-        one.
-        """
+        """Read the alias's target; None: it is no alias. After a ``set``: that target or a later one."""
 
     @abc.abstractmethod
     def all(self) -> dict[str, Target]:
-        """Every alias of the place, by name. One that changes meanwhile may be missed, or told as it was.
+        """Read every alias of the place, by name.
 
-        On servers that several share, one that cannot be read is left out, with a warning: it names nothing.
+        One that changes meanwhile may be missing, or have its old target. On shared servers an alias that
+        cannot be read is left out, with a warning: it names nothing.
         """
 
     @abc.abstractmethod
     def set(self, alias: str, target: Target) -> None:
-        """From now on the alias names the target, whatever it named before: one atomic write, as durable on
-        return as any other of the store.
+        """Set the alias's target, in one atomic write.
 
-        May be repeated; of two at once the last one stands, whole. ConfigError: the name is a namespace's,
-        where the store can tell in the same step; else the caller has looked before.
+        Durable: on return, as any other write of the store. Repeatable: of two concurrent calls the last one
+        counts, completely. Raises: ConfigError: the name is a namespace's, if the store can check that in the
+        same step; otherwise the caller has checked before.
         """
 
     @abc.abstractmethod
     def drop(self, alias: str) -> bool:
-        """Remove the alias, not the namespace; whether there was one. May be repeated. Durable on return."""
+        """Remove the alias, not the namespace; return whether it existed. Durable: on return. Repeatable."""
 
 
 def changed(where: str, alias: str, once: Callable[[], Outcome | None]) -> Outcome:
-    """What ``once`` returns. It looks at an alias, and writes if that stands as it was; None: it does not.
+    """Call ``once`` until it returns an outcome.
 
+    It reads an alias, and writes if the alias is still unchanged; None: it is not. Raises:
     StoreUnavailableError: others changed it ``TRIES`` times in between; nothing was written.
     """
     for _ in range(TRIES):
@@ -80,14 +81,14 @@ def changed(where: str, alias: str, once: Callable[[], Outcome | None]) -> Outco
 
 
 def name_is_taken(where: str, alias: str) -> ConfigError:
-    """The error for an alias that would have a namespace's name."""
+    """Build the error for an alias that would have a namespace's name."""
     return ConfigError(
         f"{where}: {alias!r} is a namespace here, which readers find by that name: choose another"
     )
 
 
 def refuse_writing(where: str, name: str, target: Target | None) -> None:
-    """ConfigError: the name that something with a log is to go by is an alias."""
+    """Refuse an alias as the name of a namespace with a log. Raises: ConfigError."""
     if target is not None:
         raise ConfigError(
             f"{where}: {name!r} is an alias of namespace {target.namespace}, and only readers go by an alias:"

@@ -1,7 +1,7 @@
-"""What a reader in an event loop asks of a store, and any store behind threads.
+"""The store interface for a reader in an event loop, and an adapter that runs any store in threads.
 
 The methods are those of ``store.Store``, with the same guarantees and errors. Each may be
-cancelled: the store is left as if the request had been made and its answer lost.
+cancelled: the store is then as if the request had been made and its answer lost.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tidegate.sinks.store import Store
 from tidegate.wal.record import TableSchema
 
 CLOSE_S = 30.0
-"""So long ``close`` waits for requests that were cancelled and still run in their threads."""
+"""The time that ``close`` waits for requests that were cancelled and still run in their threads."""
 
 Result = TypeVar("Result")
 
 
 class AsyncStore(abc.ABC):
-    """The reading half of ``Store``; see there. Tasks of one event loop may share it."""
+    """The reading half of ``Store``. Tasks of one event loop may share it."""
 
     where: str
 
@@ -67,7 +67,7 @@ class AsyncStore(abc.ABC):
 
 
 class AsyncSupportsReadWithPointer(AsyncStore):
-    """A store that gives rows and the pointer in one round trip: ``SupportsReadWithPointer``; see there."""
+    """A store that reads rows and the pointer in one round trip, as ``SupportsReadWithPointer``."""
 
     @abc.abstractmethod
     async def get_many_with_pointer(
@@ -119,11 +119,11 @@ class ThreadedStore(AsyncStore):
 
     async def release(self, lease_id: str) -> None:
         if (taking := self._leasing.get(lease_id)) is not None:
-            await asyncio.wait([taking])  # who took it was cancelled: a release that is faster does nothing
+            await asyncio.wait([taking])  # the taking task was cancelled: an earlier release does nothing
         await self._in_thread(lambda: self._store.release(lease_id))
 
     async def await_newer(self, version: int, timeout_s: float) -> bool:
-        """These stores cannot tell: look now and then."""
+        """Return False: these stores cannot notify, so the reader polls."""
         return False
 
     async def close(self) -> None:
@@ -143,4 +143,4 @@ class ThreadedStore(AsyncStore):
     def _ended(self, running: asyncio.Future[Any]) -> None:
         self._running.discard(running)
         if not running.cancelled():
-            running.exception()  # whoever asked was told, or was cancelled
+            running.exception()  # its caller got it, or was cancelled

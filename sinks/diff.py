@@ -1,8 +1,8 @@
-"""What differs between two versions of a table, from its store alone: streamed, key group by key group.
+"""The differences between two versions of a table, from its store alone: streamed, key group by key group.
 
-Two ways. Where rows neither expire nor were emptied in between, only what was written in between is read,
-and looked up at the older version: the cost grows with the changes (I11). Else both versions are scanned,
-side by side.
+There are two ways. If rows do not expire and the table was not emptied in between, only the rows written in
+between are read, and looked up at the older version: the cost grows with the changes (I11). Otherwise both
+versions are scanned, side by side.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ from tidegate.wal.value_flags import DELETE, DELETES
 DIFFERENCES = pa.schema(
     [pa.field("key", pa.binary()), pa.field("before", pa.binary()), pa.field("after", pa.binary())]
 )
-"""Values without flags byte; ``before`` is null where a key is new, ``after`` where it is gone."""
+"""Values without flags byte; ``before`` is null if a key is new, ``after`` if it is gone."""
 
 KEYS_AT_ONCE = 500
-"""So many keys are looked up at the older version by one call."""
+"""The number of keys that one call looks up at the older version."""
 
 
 def stored_differences(
     store: Store, table: str, group: int, before: CatalogEntry | None, after: CatalogEntry | None
 ) -> Iterator[Any]:
-    """Rows of one key group that differ, by key: record batches of ``DIFFERENCES``, none empty.
+    """Yield the rows of one key group that differ, by key: record batches of ``DIFFERENCES``, none empty.
 
-    Either version may be the newer one; None is before the first version: nothing. A row that was
+    Either version may be the newer one; None is the empty state before the first version. A row that was
     written again with the same value does not differ. Values are compared as they are stored.
-    Both versions must be held by leases, and nothing is held open in the store between batches.
-
+    Both versions must be pinned by leases, and nothing is held open in the store between batches. Raises:
     SnapshotExpiredError: a version was retired meanwhile. VersionRegressedError: one is not visible.
     """
     if before is None or (after is not None and before.version <= after.version):
@@ -48,7 +47,7 @@ def stored_differences(
 
 
 def untouched(store: Store, older: CatalogEntry | None, newer: CatalogEntry) -> frozenset[str]:
-    """The tables that no version above ``older`` and up to ``newer`` changed, by the catalog alone."""
+    """Find the tables that no version above ``older`` and up to ``newer`` changed, by the catalog alone."""
     if older is None:
         return frozenset()
     between = store.catalog(older.version + 1, newer.version)
@@ -63,7 +62,7 @@ def untouched(store: Store, older: CatalogEntry | None, newer: CatalogEntry) -> 
 
 
 def _follows(old: TableAt | None, new: TableAt | None) -> bool:
-    """Whether all that happened to the table in between was writing rows."""
+    """Whether the table was only written to in between: not emptied, and without expiry."""
     if old is None or new is None:
         return False
     return old.start == new.start and not old.expires and not new.expires
@@ -81,11 +80,11 @@ def _forward(
 def changes_to(
     store: Store, table: str, group: int, now: CatalogEntry, wanted: CatalogEntry
 ) -> Iterator[Any]:
-    """What to write above version ``now`` so that readers see the older version ``wanted`` again: record
-    batches (key, value) of stored values, by key, none empty.
+    """Yield the rows to write above version ``now`` so that readers see the older version ``wanted`` again.
 
-    Values go back as they are stored, with their expiry and sequence; what has expired since stays gone.
-    Both versions must be held; errors as ``stored_differences``.
+    They are record batches (key, value) of stored values, by key, none empty. Values are as they were
+    stored, with their expiry and sequence; rows that have expired since stay absent. Both versions must be
+    pinned. Raises: as ``stored_differences``.
     """
     if _follows(wanted.tables.get(table), now.tables.get(table)):
         start = now.tables[table].start
@@ -104,7 +103,7 @@ def changes_to(
 
 
 def _back(keys: Any, now: Any, then: Any) -> Iterator[Any]:
-    """The rows to write where ``now`` shall be ``then`` again; nulls and delete markers are absent rows."""
+    """Yield the rows that turn ``now`` into ``then`` again; nulls and delete markers are absent rows."""
     value = pc.fill_null(then, DELETE)
     both_absent = pc.and_(_is_absent(now), _is_absent(then))
     needed = pc.and_(_differ(now, then), pc.invert(both_absent))
@@ -117,7 +116,7 @@ def _is_absent(stored: Any) -> Any:
 
 
 def _stored_live(store: Store, table: str, group: int, entry: CatalogEntry) -> Iterator[Any]:
-    """Rows that are live at their version, as they are stored."""
+    """Yield the rows that are live at their version, as they are stored."""
     if table in entry.tables:
         for batch in store.scan_stored(table, group, entry.version, entry.tables[table].start):
             keys = batch["key"].to_pylist()
@@ -125,14 +124,14 @@ def _stored_live(store: Store, table: str, group: int, entry: CatalogEntry) -> I
             yield from _non_empty(batch.filter(live))
 
 
-# -- what was written in between ------------------------------------------------------------------
+# -- the rows written in between ------------------------------------------------------------------
 
 
 def _written(store: Store, table: str, group: int, older: CatalogEntry, newer: CatalogEntry) -> Iterator[Any]:
-    """The newest rows above the older version, beside what their keys had there.
+    """Yield the newest rows above the older version, with their keys' values at that version.
 
     None of these rows is dropped, delete markers included, while the horizon is not above the older
-    version; it moves before anything goes, so it is looked at after they were read.
+    version. The horizon moves before anything is dropped, so it is checked after the rows were read.
     """
     start = newer.tables[table].start
     for batch in store.scan_stored(table, group, newer.version, max(start, older.version + 1)):
@@ -148,7 +147,7 @@ def _written(store: Store, table: str, group: int, older: CatalogEntry, newer: C
 
 
 def _differ(one: Any, other: Any) -> Any:
-    """Where two columns do not hold the same; two nulls do."""
+    """Mark the places at which two columns differ; two nulls are equal."""
     one_is_null_only = pc.xor(one.is_null(), other.is_null())
     return pc.or_(one_is_null_only, pc.fill_null(pc.not_equal(one, other), fill_value=False))
 
@@ -163,7 +162,7 @@ def _live(store: Store, table: str, group: int, entry: CatalogEntry | None) -> I
 
 
 class _Side:
-    """One version's rows by key: a batch at a time, of which a head can be taken."""
+    """The rows of one version, by key: a batch at a time, whose head can be taken."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
@@ -171,12 +170,12 @@ class _Side:
 
     @property
     def last(self) -> bytes:
-        """The last key of the batch at hand."""
+        """The last key of the current batch."""
         last: bytes = self.batch["key"][-1].as_py()
         return last
 
     def take(self, bound: bytes) -> Any:
-        """The rows at hand up to the key ``bound``."""
+        """Take the current batch's rows up to the key ``bound``."""
         if self.batch is None:
             return EMPTY
         keys = self.batch["key"]
@@ -187,7 +186,7 @@ class _Side:
         return taken
 
 
-# Not pa.array: it imports pandas where that is installed, which takes half a second.
+# Not pa.array: it imports pandas if that is installed, which takes half a second.
 EMPTY = pa.record_batch([pa.nulls(0, pa.binary())] * 2, names=["key", "value"])
 
 
@@ -200,7 +199,7 @@ def _side_by_side(olds: Iterator[Any], news: Iterator[Any]) -> Iterator[Any]:
 
 
 def _joined(old: Any, new: Any) -> Any:
-    """The rows of two batches that differ, by key; both hold all keys of the same span."""
+    """Find the rows of two batches that differ, by key; both contain all keys of the same span."""
     at = pc.index_in(old["key"], value_set=new["key"])
     kept = old.filter(at.is_valid())
     now = new["value"].take(at.drop_null())

@@ -1,4 +1,4 @@
-"""From a URL to a store. Each backend is imported when its URL is first opened."""
+"""Opening a store by its URL. Each backend is imported when its URL is first opened."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from tidegate.sinks.store import Store
 def open_store(
     url: str, namespace: str, options: Mapping[str, Any] | None = None, clock: Clock | None = None
 ) -> Store:
-    """The store that a URL names. Opens no connection and writes nothing.
+    """Build the store that a URL names. It opens no connection and writes nothing.
 
     ``memory://name``: this process's memory. ``sqlite:///path``: a folder of SQLite files.
     ``redis://host:port/db`` and its kin: ``sinks/redis/client/settings.py``. ``cassandra://hosts/keyspace``:
     ``sinks/cassandra/client/settings.py``.
-    ``options`` are the backend's own. ``clock`` is the time of leases and heartbeat where the
-    backend has no clock of its own.
-
-    ConfigError: the scheme or an option is not known, or the URL cannot be read.
+    ``options`` are the backend's own. ``clock`` is the time of leases and heartbeat if the
+    backend has no clock of its own. Raises: ConfigError: the scheme or an option is unknown, or the URL
+    cannot be parsed.
     """
     scheme = scheme_of(url)
     if scheme not in OPENERS:
@@ -45,7 +44,7 @@ def open_store(
 def open_async_store(
     url: str, namespace: str, options: Mapping[str, Any] | None, clock: Clock | None
 ) -> AsyncStore:
-    """The store that a URL names, for the running event loop. Errors as ``open_store``."""
+    """Build the store that a URL names, for the running event loop. Raises: as ``open_store``."""
     store = open_store(url, namespace, options, clock)
     if url.partition(":")[0] not in REDIS:
         return ThreadedStore(store)
@@ -60,7 +59,7 @@ def _options_of(opener: Callable[..., Store]) -> list[str]:
 
 
 def _takes_any(opener: Callable[..., Store]) -> bool:
-    """Whether it checks its options itself."""
+    """Whether an opener checks its options itself."""
     return any(each.kind is each.VAR_KEYWORD for each in inspect.signature(opener).parameters.values())
 
 
@@ -108,7 +107,7 @@ KNOWN = (
     *("sqlite:///path", "redis://host:port (rediss, redis+sentinel, redis+cluster, ...)"),
     *("cassandra://host1,host2/keyspace", "memory://name"),
 )
-"""Known URLs, each by an example."""
+"""An example of each known URL."""
 OPENERS: dict[str, Callable[..., Store]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,
@@ -125,12 +124,12 @@ _shared_lock = threading.Lock()
 
 
 def shared_store(url: str, namespace: str, uuid: str, options: Mapping[str, Any] | None = None) -> Store:
-    """The process's one store for these arguments, opened at the first call; never close it.
+    """Return the process's one store for these arguments, opened at the first call; never close it.
 
-    For tasks: Spark's workers run many tasks in one process, and are forked, so that what is
-    shared is keyed by process id (T13): nothing opened before a fork is used after it. Nor is
-    what was opened for a namespace that was dropped and made anew under the same name: its
-    ``uuid`` is another. ConfigError: the store holds another namespace than that one.
+    It is for tasks: Spark's workers run many tasks in one process, and are forked, so shared stores are keyed
+    by process id (T13): a store opened before a fork is not used after it. A namespace that was dropped and
+    created again under the same name has another ``uuid``, so its old store is not used either. Raises:
+    ConfigError: the store contains another namespace than that one.
     """
     key = (os.getpid(), url, namespace, uuid, repr(sorted((options or {}).items())))
     with _shared_lock:

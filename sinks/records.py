@@ -1,4 +1,4 @@
-"""What a store keeps and answers, as records: identity, pointer, catalog entry, stamp, findings."""
+"""The records of a store: identity, pointer, catalog entry, stamp, findings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidegate.wal.record import Count, KeyGroups, Origin, TableAt
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Which namespace a store holds. ``uuid`` is the log's; the same in every store."""
+    """The namespace of a store. ``uuid`` is the log's; the same in every store."""
 
     uuid: str
     name: str
@@ -19,11 +19,11 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Pointer(msgspec.Struct, frozen=True):
-    """The one small record that readers look at first.
+    """The one small record that readers read first.
 
     ``visible`` is the visible version (0: none yet) and ``digest`` that version's digest;
-    ``epoch`` the highest claimed; ``horizon`` the oldest version readers may ask for;
-    ``heartbeat_age_s`` seconds since the writer's last sign of life by the store's clock, None
+    ``epoch`` the highest claimed; ``horizon`` the oldest version that readers may read;
+    ``heartbeat_age_s`` the seconds since the writer's last heartbeat by the store's clock, None
     when there was none.
     """
 
@@ -41,12 +41,12 @@ class Pointer(msgspec.Struct, frozen=True):
 
 
 class CatalogEntry(msgspec.Struct, frozen=True):
-    """What a store tells readers of one visible version (readers have no log).
+    """The description of one visible version for readers, which have no log.
 
-    ``tables`` holds every table that exists at this version; ``changes`` counts this
+    ``tables`` contains every table that exists at this version; ``changes`` counts this
     version's upserts and deletes per table. ``published_at_us`` is set by the store's clock.
-    ``source_offsets`` are a batch's, as Spark prints them; '' where it has none, or they are long. Those of a
-    restored version are those of the last batch that it holds.
+    ``source_offsets`` are a batch's, as Spark prints them; '' if it has none, or they are long. A restored
+    version has those of the last batch that it contains.
     """
 
     version: Count
@@ -62,8 +62,9 @@ class CatalogEntry(msgspec.Struct, frozen=True):
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """The version being applied; its write timestamp, the decision's (never the clock's); the attempt that
-    was decided ('': not told, not checked).
+    """The identity of applied rows: the version, its write timestamp, and the attempt that was decided.
+
+    The timestamp is the decision's, never the clock's. Attempt '': unknown, not checked.
     """
 
     version: int
@@ -72,8 +73,10 @@ class Stamp(msgspec.Struct, frozen=True):
 
 
 class Vacuumed(msgspec.Struct, frozen=True):
-    """What a vacuum found that no reader can reach: rows of tables, delete markers among them;
-    the writer's notes of what was applied and sealed; leases that ran out; catalog entries.
+    """The numbers of things that a vacuum found unreachable.
+
+    They are rows of tables, including delete markers; the writer's notes of applied and sealed versions;
+    expired leases; catalog entries.
     """
 
     rows: int = 0
@@ -83,20 +86,20 @@ class Vacuumed(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing ``verify`` found wrong: where, what was expected, what is there."""
+    """A fault that ``verify`` found: its place, the expected contents, the actual contents."""
 
     where: str
     expected: str
     found: str
 
 
-ABOVE_ALL = 2**52  # a version above any that there will be
+ABOVE_ALL = 2**52  # above any possible version
 Counts = Mapping[int, Mapping[str, int]]
 """Changes per key group and table."""
 
 Stopped = Callable[[], bool]
-"""Asked between two steps of long work: True, and it ends there."""
+"""A function that is called between two steps of long work: with True the work ends there."""
 
 
-def never() -> bool:  # go on to the end
+def never() -> bool:  # continue to the end
     return False

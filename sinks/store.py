@@ -1,15 +1,15 @@
-"""The versioned store: the interface and its guarantees. No code that does I/O stands here.
+"""The versioned store: the interface and its guarantees, without I/O.
 
-A store keeps one namespace: rows by (table, key group, key, version), and a **pointer** with
+A store contains one namespace: rows by (table, key group, key, version), and a **pointer** with
 the visible version. Rows of versions above the pointer are never shown. The store never
-decides anything: what is applied was decided in the log before (I5).
+decides anything: every version that is applied was decided in the log before (I5).
 
-Implementations: ``sinks/memory/store.py`` (the reference), ``sinks/sqlite/store.py`` (embedded), and the
-servers'. All pass ``tidegate.testing.store.suite``.
+Implementations: ``sinks/memory/store.py`` (the reference), ``sinks/sqlite/store.py`` (embedded), and those on
+servers. All pass ``tidegate.testing.store.suite``.
 
-Every method may raise StoreUnavailableError: no answer in time. From ``pointer`` and the
-reads it proves nothing but that; from ``publish``, ``claim`` and ``announce`` the effect is
-unknown; ``create, begin, apply, seal, put_schemas, heartbeat, lease, retire, vacuum, drop`` may be repeated.
+Every method may raise StoreUnavailableError: no answer in time. After ``pointer`` and the
+reads it proves nothing else. After ``publish``, ``claim`` and ``announce`` the effect is unknown.
+``create, begin, apply, seal, put_schemas, heartbeat, lease, retire, vacuum, drop`` may be repeated.
 """
 
 from __future__ import annotations
@@ -42,22 +42,23 @@ from tidegate.wal.record import TableSchema
 
 
 class Store(Attempts):
-    """One namespace in one store. An instance may be used by several threads.
+    """One namespace in one store. Thread-safe.
 
-    ``where`` names the store in messages; it never shows a password.
+    ``where`` names the store in messages; it never contains a password.
     """
 
     where: str
-    keep_versions_default = 100  # so many stay readable unless ``keep_versions`` says otherwise
+    keep_versions_default = 100  # the versions that stay readable unless ``keep_versions`` is set
     value_bytes_max: int | None = None
     """The largest value that the store takes; None: any that the options allow."""
     apply_bytes = 0
-    """How much of a version ``apply`` is best given at once, as bytes of keys and values; 0: a frame."""
+    """The best size of one ``apply``, in bytes of keys and values; 0: one frame."""
     size_counts = ""
-    """Whose bytes ``size`` counts, in words, where they are not this namespace's alone."""
+    """The owner of the bytes that ``size`` counts, in words, when they are not this namespace's alone."""
     layers_default = 1_000
-    """So many versions beyond those may leases hold, unless ``max_layers`` says otherwise: where what a
-    version costs grows with its rows only, the limit is there for the disk, not for the reads.
+    """The further versions that leases may pin, unless ``max_layers`` is set.
+
+    In a store whose reads cost the same with more versions, the limit protects the disk, not the reads.
     """
     can_be_filled = False
     """Whether ``begin_fill`` and ``publish_filled`` work here."""
@@ -68,50 +69,48 @@ class Store(Attempts):
 
     @abc.abstractmethod
     def identity(self) -> Identity | None:
-        """Which namespace is here; None when nothing was made. Writes nothing."""
+        """Read which namespace is here; None when there is none. It writes nothing."""
 
     def prepare(self) -> list[str]:
-        """Make what all namespaces of the place share, where there is such a thing, as far as it is
-        missing; what was made, in words. Called by `tidegate init` and `tidegate store add`, never by
-        a query.
+        """Create the missing parts that all namespaces of the place share; return them in words.
 
-        Durable on return. May be repeated and raced. ConfigError: it cannot be made here, or what
-        is there is made otherwise.
+        `tidegate init` and `tidegate store add` call it, a query never. Durable: on return. Repeatable: also
+        concurrently. Raises: ConfigError: a part cannot be created here, or exists with other properties.
         """
         return []
 
     @abc.abstractmethod
     def create(self, identity: Identity) -> Identity:
-        """Make the namespace if none is here; what stands here afterwards.
+        """Create the namespace if none is here; return the identity that is here afterwards.
 
-        Durable on return. May be repeated and raced: the first one wins, and the caller
-        compares what is returned with what it wanted. ConfigError: it cannot be made here.
+        Durable: on return. Repeatable: also concurrently; the first one wins, and the caller compares the
+        result with the identity that it wanted. Raises: ConfigError: it cannot be created here.
         """
 
     @abc.abstractmethod
     def aliases(self) -> Aliases:
-        """The aliases of the place that this namespace lies in, or would; not its own."""
+        """Return the aliases of the place that contains this namespace, or would; not its own alone."""
 
     # -- the pointer ---------------------------------------------------------------------------
 
     @abc.abstractmethod
     def pointer(self) -> Pointer:
-        """The pointer, as one consistent read of the newest acknowledged state."""
+        """Read the pointer, as one consistent read of the newest acknowledged state."""
 
     @abc.abstractmethod
     def claim(self, epoch: int, writer: str) -> int:
-        """Raise the store's epoch to at least ``epoch``, atomically; the epoch that stands.
+        """Raise the store's epoch to at least ``epoch``, atomically; return the epoch afterwards.
 
-        Durable on return. May be repeated. The caller is fenced when the returned epoch is
-        above its own. From a claim on, no writer with a lower epoch can publish (I6).
+        The caller is fenced when the returned epoch is above its own. From a claim on, no writer with a
+        lower epoch can publish (I6). Durable: on return. Repeatable.
 
-        A claim is not a heartbeat: the pointer keeps the age of the last one, an older
-        writer's. Whoever claims beats once after it (``committers/epoch.claim_epoch``).
+        A claim is not a heartbeat: the pointer keeps the age of the last one, an older writer's. A driver
+        writes a heartbeat of its own after the claim.
         """
 
     @abc.abstractmethod
     def heartbeat(self, epoch: int) -> None:
-        """Note the writer's sign of life by the store's clock, if ``epoch`` is the claimed one."""
+        """Note the writer's heartbeat by the store's clock, if ``epoch`` is the claimed one."""
 
     @abc.abstractmethod
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
@@ -120,87 +119,89 @@ class Store(Attempts):
         One atomic conditional write: visible v-1 -> v iff visible is exactly v-1, the store is not being
         filled (horizon < v), and its epoch <= ``epoch``; it sets visible, digest and epoch, and the
         catalog entry is readable whenever the version is. True: it happened and is durable. False: the
-        condition did not hold, nothing changed. StoreUnavailableError: unknown, read back.
+        condition did not hold, nothing changed. Raises: StoreUnavailableError: unknown, read back.
         """
 
     # -- writing a decided version ---------------------------------------------------------------
 
     @abc.abstractmethod
     def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
-        """Keep these schemas under their ids. Durable before a later ``publish``. May be repeated."""
+        """Store these schemas under their ids. Durable: before a later ``publish``. Repeatable."""
 
     @abc.abstractmethod
     def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
         """Write the changes of chunks, invisible, under ``stamp.version``.
 
-        May be repeated any number of times, by anyone, at any time later, with others beside it: the
-        same chunk leaves the same rows, and in a key group whose floor is at or above the version nothing
-        at all. Durable no later than the seal of its key groups. Of another attempt than the one that
-        was begun nothing is ever read or sealed; WalGapError where that is known at once.
+        Durable: no later than the seal of its key groups. Repeatable: any number of times, by any process, at
+        any later time, and concurrently: the same chunk leaves the same rows, and none at all in a key group
+        whose floor is at or above the version. Rows of another attempt than the one that was begun are
+        never read or sealed. Raises: WalGapError: another attempt, if the store knows that at once.
         """
 
     @abc.abstractmethod
     def seal(self, stamp: Stamp, counts: Counts) -> None:
-        """Mark the version as whole in these key groups, after counting what was applied.
+        """Mark the version as complete in these key groups, after counting the applied rows.
 
-        Durable on return, with everything applied there. May be repeated: sealed already, or
-        at or below the floor, is success. IncompleteError: some group holds other counts than
-        ``counts`` says; nothing was sealed in it, apply again. WalGapError: of another attempt.
+        Durable: on return, with everything applied there. Repeatable: a version that is sealed already, or
+        at or below the floor, is success. Raises: IncompleteError: a group has other counts than ``counts``;
+        nothing was sealed in it, apply again. WalGapError: the stamp is another attempt's.
         """
 
     # -- reading -----------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def catalog(self, oldest: int = 0, newest: int | None = None) -> list[CatalogEntry]:
-        """Entries of visible versions in [oldest, newest], ascending; retired ones left out."""
+        """List the entries of visible versions in [oldest, newest], ascending, without retired ones."""
 
     @abc.abstractmethod
     def schemas(self) -> dict[str, TableSchema]:
-        """All schemas by id."""
+        """Read all schemas, by id."""
 
     @abc.abstractmethod
     def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
-        """Stored values of keys at a version, with their flags byte: an Arrow binary array aligned with
-        ``keys``, null where there is no row. What is deleted or has expired is given as it lies, or null.
+        """Read the stored values of keys at a version, with their flags byte.
 
-        The newest row with ``start <= its version <= version`` counts, ``start`` being the table's
-        start at that version. SnapshotExpiredError: the version is below the horizon or a floor (T28).
-        VersionRegressedError: it is above the visible version; nothing half applied is shown.
+        The result is an Arrow binary array aligned with ``keys``, null where there is no row. A deleted or
+        expired row is returned as it is stored, or as null. The newest row with
+        ``start <= its version <= version`` counts; ``start`` is the table's start at that version. Raises:
+        SnapshotExpiredError: the version is below the horizon or a floor (T28). VersionRegressedError: it is
+        above the visible version; nothing half applied is shown.
         """
 
     def get_stored_one(self, table: str, key: bytes, version: int, start: int = 0) -> bytes | None:
-        """The stored value of one key, as ``get_stored`` gives it."""
+        """Read the stored value of one key, as ``get_stored``."""
         found: bytes | None = self.get_stored(table, [key], version, start)[0].as_py()
         return found
 
     def get_many(
         self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
     ) -> Any:
-        """Values of keys at a version: an Arrow binary array aligned with ``keys``, without flags byte.
+        """Read values of keys at a version: an Arrow binary array aligned with ``keys``, without flags byte.
 
-        Null where the key is absent, deleted, or expired at ``at_us``, the version's ``decided_at_us``.
-        Errors as ``get_stored``; ValueError: a value expires and no time was given.
+        A value is null if the key is absent, deleted, or expired at ``at_us``, the version's
+        ``decided_at_us``. Raises: as ``get_stored``; ValueError: a value expires and no time was given.
         """
         return values_at(self.where, table, keys, self.get_stored(table, keys, version, start), at_us)
 
     def get(
         self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
     ) -> bytes | None:
-        """The value of one key, as ``get_many`` gives it."""
+        """Read the value of one key, as ``get_many``."""
         return value_at(self.where, table, key, self.get_stored_one(table, key, version, start), at_us)
 
     @abc.abstractmethod
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
-        """Rows of one key group at a version, by key: record batches (key, value) of stored values, and
-        errors as ``get_stored`` has them. Nothing is held open in the store between batches.
+        """Yield the rows of one key group at a version, by key: record batches (key, value) of stored values.
+
+        Nothing is held open in the store between batches. Raises: as ``get_stored``.
         """
 
     def scan(
         self, table: str, group: int, version: int, start: int = 0, at_us: int | None = None
     ) -> Iterator[Any]:
-        """Live rows of one key group at a version, by key: record batches (key, value), none empty.
+        """Yield the live rows of one key group at a version, by key: record batches (key, value), none empty.
 
-        Values have no flags byte. What is live, and errors: as ``get_many``.
+        Values have no flags byte. A row is live if ``get_many`` returns its value. Raises: as ``get_many``.
         """
         for batch in self.scan_stored(table, group, version, start):
             live = live_rows(batch, at_us, self.where, table)
@@ -213,25 +214,22 @@ class Store(Attempts):
     def lease(self, lease: Lease, ttl_s: float) -> None:
         """Take or renew a lease for ``ttl_s`` from now, by the store's clock.
 
-        Durable on return. May be repeated: a repeat renews, and the lease keeps the time it was
-        first taken. With another version it is a new pin, first taken now.
+        It is atomic with ``announce``. Durable: on return. Repeatable: a repeat renews the lease, which keeps
+        the time it was first taken. With another version it is a new pin, first taken now.
 
-        SnapshotExpiredError: the version is below the horizon. That is what a renewal meets
-        after the lease was revoked, or when it ran out and the horizon has passed it; one that
-        ran out and was not passed is good again. Atomic with ``announce``.
-        VersionRegressedError: the version is above the visible one. StoreUnavailableError: there are as many
-        leases as ``max_leases`` allows. ConfigError: it cannot be a lease.
+        Raises: SnapshotExpiredError: the version is below the horizon. A renewal raises it after the lease
+        was revoked, or if it expired and the horizon has passed it; an expired lease that was not passed
+        is valid again. VersionRegressedError: the version is above the visible one. StoreUnavailableError:
+        there are ``max_leases`` leases already. ConfigError: the id or the time cannot be a lease's.
         """
 
     @abc.abstractmethod
     def release(self, lease_id: str) -> None:
-        """Give a lease back. May be repeated. One that comes back by a crash or by a renewal that
-        lands late only runs out later.
-        """
+        """Release a lease. Repeatable: one that reappears by a crash or a late renewal expires by itself."""
 
     @abc.abstractmethod
     def leases(self) -> list[LeaseInfo]:
-        """The leases that have not run out, the oldest version first. Writes nothing."""
+        """List the leases that have not expired, the oldest version first. It writes nothing."""
 
     @abc.abstractmethod
     def announce(
@@ -243,121 +241,126 @@ class Store(Attempts):
         keep_versions: int | None = None,
         max_leases: int | None = None,
     ) -> int:
-        """Move the horizon up to ``horizon``, but not past the visible version nor past a version
-        that a lease holds; the horizon that stands. Durable on return, before anything is deleted;
-        and what ``retire`` has dropped until then is durable before it: nobody drops that again.
+        """Move the horizon up to ``horizon``, but not past the visible version nor a pinned one.
 
-        A lease holds its version until it runs out by the store's clock, but no longer than
-        ``max_lease_s`` since it was first taken (a lease that the clock says was taken so long
-        from now does not hold either: the clock went back, T41), and only while it is at most
-        ``max_layers`` versions behind the visible one. Readers together hold a version no longer than
-        ``max_lease_s`` since the version ``keep_versions`` above it became visible, however many leases they
-        take. None: no such limit. ``max_layers`` alone limits a lease that ``of_writer`` named. Leases
-        that the horizon passes are revoked in the same atomic step: from then on reads at their version
-        and their renewal raise SnapshotExpiredError (I8). Limits revoke nothing by themselves:
-        a lease at or above the horizon stays good.
+        The result is the horizon afterwards. Durable: on return, before anything is deleted; rows that
+        ``retire`` has dropped until then are durably dropped before it, and are not dropped again.
 
-        ``max_leases``: above it ``lease`` refuses, from then on, in a store that can note it. What others
-        put among the leases, and is none, holds nothing and is removed, with a warning.
+        A lease pins its version until it expires by the store's clock, but no longer than ``max_lease_s``
+        since it was first taken, and only while it is at most ``max_layers`` versions behind the visible one.
+        A lease that was taken ``max_lease_s`` in the future does not pin either: the clock went back (T41).
+        Readers together pin a version no longer than ``max_lease_s`` since the version ``keep_versions``
+        above it became visible, with any number of leases. None: no such limit. Only ``max_layers`` limits a
+        lease that ``of_writer`` named. Leases that the horizon passes are revoked in the same atomic step:
+        from then on reads at their version and their renewal raise SnapshotExpiredError (I8). Limits alone
+        revoke nothing: a lease at or above the horizon stays valid.
 
-        May be repeated, and may land late: the horizon never goes down, and never past what
-        holds when the call takes effect.
+        ``max_leases``: above it ``lease`` refuses, from then on, in a store that can note it. An entry among
+        the leases that is not a lease pins nothing and is removed, with a warning.
+
+        Repeatable: it may also land late; the horizon never moves down, and never past a version that is
+        pinned when the call takes effect.
         """
 
     @abc.abstractmethod
     def retire(
         self, stamp: Stamp, counts: Counts, changes: Iterable[Chunk], stopped: Stopped = never
     ) -> bool:
-        """Drop what this version has replaced; ``changes`` are all of that version's own changes,
-        consumed one by one, or not at all where ``counts`` of them say enough. True: all is dropped.
-        False: ``stopped`` ended it half-way, which harms nobody. It is asked between steps that each take
-        a second at most while the store answers.
+        """Drop the rows that this version has replaced.
 
-        Called in version order, only for versions at or below the horizon. In every key group
+        ``changes`` are all of the version's own changes, consumed one by one, or not at all if ``counts`` of
+        them are enough. True: all is dropped. False: ``stopped`` ended it half-way, which is harmless.
+        ``stopped`` is called between steps that each take a second at most while the store answers.
+
+        It is called in version order, only for versions at or below the horizon. In every key group
         that ``changes`` touch the floor becomes at least that version, before or together with
-        the deletes; rows that a row of ``changes`` replaced are dropped, and its delete
+        the deletes. Rows that a row of ``changes`` replaced are dropped, and its delete
         markers too. A table that the version emptied loses all its older rows, whichever keys
-        ``changes`` name. Catalog entries up to it and below the horizon go.
+        ``changes`` name. Catalog entries up to it and below the horizon are removed.
 
-        May be repeated, also with a part of the changes, and may land late: what no reader at
-        or above the horizon needs is all it ever drops.
+        Repeatable: also with a part of the changes, and it may land late: it never drops a row that a reader
+        at or above the horizon needs.
         """
 
     @abc.abstractmethod
     def drop_expired(self, rows: int) -> int:
-        """Look at about so many rows of tables whose rows expire, from where this instance's last call
-        ended, round and round, and drop those that had expired when the horizon's version was
-        decided, with all older rows of their keys; how many keys lost a row.
+        """Check about ``rows`` rows of tables whose rows expire, and drop the expired ones.
 
-        No reader at or above the horizon gets them. Where something goes the floor becomes at
-        least the horizon, before or together with it. Costs what ``rows`` says, however
-        much the tables hold. May be repeated and interrupted, run beside another's, and land late.
+        It starts where this instance's last call ended, and cycles through the tables. A row goes, with all
+        older rows of its key, if it had expired when the horizon's version was decided: no reader at or above
+        the horizon gets it. Where a row is dropped the floor becomes at least the horizon, before or
+        together with it. The result is the number of keys that lost a row. The cost depends on ``rows``, not
+        on the size of the tables. Repeatable: also after an interruption and concurrently, and it may land
+        late.
         """
 
     # -- servers that lose what they acknowledged ----------------------------------------------------
 
     def unverified(self) -> bool:
-        """Whether a server restarted or was promoted since it was last compared with the log, so that it may
-        have lost its last writes; or a ``retire`` here met rows that were lost. Writes nothing. Stores that
-        lose nothing: never.
+        """Whether servers have to be compared with the log.
+
+        A server restarted or was promoted since it was last compared, so that it may have lost its last
+        writes; or a ``retire`` here met rows that were lost. It writes nothing. A store that loses nothing
+        returns False.
         """
         return False
 
     @contextlib.contextmanager
     def comparing(self, epoch: int) -> Iterator[int]:
-        """Rely on the servers as they are now, for as long as the context lasts, while the caller
-        compares every version from the one given on with the log, and applies what is ``missing``.
+        """Rely on the servers as they are now, within the context, while the caller compares them.
 
-        Of a store that is being filled no version is to be compared: what it lost is filled again.
-        Left without an error: they count as verified from now on, unless a higher epoch is claimed
-        (FencedError). StoreNotVerifiedError: they changed again meanwhile, nothing counts.
-        WalGapError: they lost what no log has, of what the store was filled with.
+        The caller compares every version from the given one on with the log, and applies ``missing`` parts.
+        In a store that is being filled no version is to be compared: lost rows are filled again. At the
+        context's end, without an error, the servers count as verified. Raises: FencedError: a higher epoch is
+        claimed. StoreNotVerifiedError: the servers changed again meanwhile, and none counts as verified.
+        WalGapError: they lost rows of the fill, which no log has.
         """
         pointer = self.pointer()
         yield ABOVE_ALL if pointer.filling_at else max(pointer.horizon, 1)
 
     def missing(self, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:
-        """The part of ``counts`` whose key groups do not hold the version whole. Writes nothing.
+        """Return the part of ``counts`` whose key groups do not have the complete version. It writes nothing.
 
-        A key group whose floor is at or above the version is not named: it is merged there.
+        A key group whose floor is at or above the version is left out: the version is merged there.
         """
         if self.can_rewrite and stamp.version <= self.pointer().horizon:
             return {}  # some rows were dropped, others rewritten: compared by keys (repair/below_horizon.py)
         return {group: counts[group] for group in counts if self.verify(stamp, {group: counts[group]})}
 
     def stamp(self, version: int) -> None:
-        """Note beside the data that every version up to this one is sealed everywhere, for
-        ``comparing``: what a server that shows this note has lost can only be later. Called
-        before the log is trimmed. May be repeated and may be lost.
+        """Note with the data that every version up to this one is sealed everywhere, for ``comparing``.
+
+        A server that has this note can only have lost later versions. It is called before the log is trimmed.
+        Repeatable; the note may be lost.
         """
 
     def checks_of_confirm(self, *, replicas: int, aof: bool) -> list[Check]:
-        """What keeps ``confirm`` from ever working as it will be asked; for a driver that opens. Writes
-        nothing.
-        """
+        """Check whether ``confirm`` can ever work with these arguments, for an open. It writes nothing."""
         if not replicas and not aof:
             return []
         return [Check("waiting", "fail", ONLY_REDIS, "durable before visible (I3)", may_be_allowed=False)]
 
     def confirm(self, version: int, *, replicas: int, aof: bool) -> None:
-        """Wait until everything sealed so far is on so many replicas of every server, and fsynced
-        where ``aof``. StoreUnavailableError: it is not, within the store's time-out; repeat.
-        ConfigError: the store has no such thing.
+        """Wait until everything sealed so far is on ``replicas`` of every server, and with ``aof`` fsynced.
+
+        Raises: StoreUnavailableError: it is not, within the store's time-out; repeat. ConfigError: the store
+        has no replicas or fsync to wait for.
         """
         if replicas or aof:
             raise ConfigError(f"{self.where}: {ONLY_REDIS}")
 
     def checks(self, *, thorough: bool = False) -> list[Check]:
-        """How the store is set up, as far as promises rest on it. Writes nothing.
+        """Check the store's set-up, as far as promises depend on it. It writes nothing.
 
-        A driver that opens asks for what a round trip or two can tell; ``thorough`` is for
-        `tidegate doctor`. What the servers do not tell is a warning, never an error.
+        A driver that opens makes the checks that take a round trip or two; ``thorough`` is for
+        `tidegate doctor`. A setting that the servers do not report is a warning, never an error.
         """
         return []
 
     def await_newer(self, version: int, timeout_s: float) -> bool:
-        """Sleep until a version above this one may be visible, at most so long. False, at once: this
-        store cannot tell, look now and then.
+        """Sleep until a version above this one may be visible, at most ``timeout_s``.
+
+        False, at once: this store cannot notify, poll it.
         """
         return False
 
@@ -365,73 +368,74 @@ class Store(Attempts):
 
     @abc.abstractmethod
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
-        """What of a sealed version is missing or miscounted here. Writes nothing."""
+        """Find missing or miscounted parts of a sealed version. It writes nothing."""
 
     @abc.abstractmethod
     def size(self) -> int:
-        """About how many bytes the store takes up, garbage included. Changes nothing."""
+        """Estimate the bytes that the store takes up, garbage included. It writes nothing."""
 
     @abc.abstractmethod
     def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
-        """What was written at exactly this version: stored values with their flags byte, aligned
-        with ``keys``, as an Arrow binary array; null where there is no such row.
+        """Read the rows of exactly this version: an Arrow binary array of stored values.
 
-        For checking and repair, never for reading: visible or not, retired or not.
+        It is aligned with ``keys``. Values have their flags byte; null where there is no such row. For
+        checking and repair, never for reading: rows are returned if visible or not, retired or not.
         """
 
     @abc.abstractmethod
     def self_check(self) -> Iterator[Finding]:
-        """What the store finds wrong with itself, without a log: files, pages, indexes. Writes
-        nothing; may read everything there is.
+        """Find faults of the store without a log: in files, pages, indexes.
+
+        It writes nothing, and may read everything.
         """
 
     def part_of(self, group: int) -> str:
-        """The part of the store that a key group lies in, for messages: a file, a server."""
+        """Name the part of the store that contains a key group, for messages: a file, a server."""
         return self.where
 
     # -- mending and ending -----------------------------------------------------------------------------
 
     @abc.abstractmethod
     def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
-        """Drop what no reader at or above the horizon can reach and retirement has missed; what
-        went. With ``dry_run`` nothing is written, and the answer is what would go.
+        """Drop everything that no reader at or above the horizon can reach and retirement has missed.
 
-        Rows that another row at or below the horizon has replaced, delete markers with nothing left to
-        hide, rows that have expired there, rows from before their table's start; notes of versions at or
-        below the horizon; leases that ran out; catalog entries below the horizon. Floors go up to the
-        horizon before anything is dropped. In small steps, beside readers and a writer; may be repeated
-        and interrupted.
+        The result counts the dropped things; with ``dry_run`` nothing is written, and it counts those that
+        would be dropped. They are: rows that another row at or below the horizon has replaced, delete
+        markers with nothing left to hide, rows that have expired there, rows from before their table's
+        start; notes of versions at or below the horizon; expired leases; catalog entries below the horizon.
+        Floors move up to the horizon before anything is dropped. Repeatable: in small steps, also after an
+        interruption, while readers and a writer run.
         """
 
     @abc.abstractmethod
     def drop(self) -> bool:
-        """Remove everything of the namespace, for ever; whether there was anything.
+        """Remove everything of the namespace permanently; return whether there was anything.
 
-        The identity goes first: after a crash in between, the namespace is not there (and can be
-        made anew) or is refused, never half of it. May be repeated, also after such a crash.
-        On return nothing is left; another instance that still has it open is refused.
+        The identity is removed first: after a crash in between, the namespace does not exist (and can be
+        created again) or is refused, but is never half there. Repeatable: also after such a crash. Durable:
+        on return nothing is left; another instance that still has it open is refused.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Release handles. May be repeated; nothing durable changes."""
+        """Release handles. Repeatable; nothing durable changes."""
 
     # -- filling from another store, which a store may leave out ---------------------------------
 
     def begin_fill(self, entry: CatalogEntry, epoch: int) -> int:
-        """Make ready to be filled at the entry's version, while nothing is visible; the version that stands.
+        """Prepare to be filled at the entry's version, while nothing is visible; return the marked version.
 
         One atomic conditional write marks the store: the horizon becomes that version iff nothing
         is visible, the horizon is below it, and the store's epoch <= ``epoch``. A horizon above a
-        visible version of 0 means: nothing but this version, whole, may become visible first. Then, in
-        every key group, the floor becomes at least the version before the one that stands, and what lies at
-        or below it is dropped: what an older filler, or an apply of version 1, brings late is not written.
+        visible version of 0 means: only this version, complete, may become visible first. Then, in
+        every key group, the floor becomes at least the version before the marked one, and rows at
+        or below it are dropped: late rows of an older filler, or of an apply of version 1, are not written.
 
-        Durable on return. May be repeated and may land late: the horizon never goes down, and nothing of the
-        version that stands is touched. 0: something is visible here already, or a higher epoch is claimed;
-        nothing was changed. ConfigError: this kind of store cannot be filled; it can only follow a log that
-        reaches back to version 1. StoreNotVerifiedError: a server was not compared with the log.
-        WalGapError: it lost what it had, and has to be dropped first. ValueError: see ``FILLED_FROM``.
+        The result 0 means: a version is visible here already, or a higher epoch is claimed; nothing was
+        changed. Durable: on return. Repeatable: it may also land late; the horizon never moves down, and
+        nothing of the marked version is touched. Raises: ConfigError: this kind of store cannot be filled; it
+        can only follow a log that reaches back to version 1. StoreNotVerifiedError: a server was not compared
+        with the log. WalGapError: it lost rows, and has to be dropped first. ValueError: see ``FILLED_FROM``.
         """
         raise ConfigError(
             f"{self.where}: a store of this kind cannot be filled from another one; it can follow a log that"
@@ -441,21 +445,21 @@ class Store(Attempts):
     def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
         """Make ``entry.version``, which the store was filled at and sealed, the first visible one.
 
-        First the floor of every key group becomes that version: what was applied is all versions up
+        First the floor of every key group becomes that version: the applied rows are all versions up
         to it, merged. Then one atomic conditional write, as ``publish``: visible 0 -> version iff
         nothing is visible, the horizon is exactly this version and the store's epoch <= ``epoch``.
-        StoreNotVerifiedError: servers changed since the fill began; begin it again.
+        Raises: StoreNotVerifiedError: servers changed since the fill began; begin it again.
         """
         raise ConfigError(f"{self.where}: a store of this kind cannot be filled from another one")
 
     def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
         """Write rows again that readers at the horizon's version lack, as rows of that version, the stamp's.
 
-        A row is the key's newest one at or below that version, as the log has it; of a key that has none
-        there, a delete marker. So a row that was replaced or retired never comes back.
+        A row is the key's newest one at or below that version, as the log has it; for a key without one
+        it is a delete marker. So a row that was replaced or retired never becomes visible again.
 
         Durable: on return. Repeatable: yes, and it may land late, after the horizon moved on: readers at
-        and above the new horizon get what they got before. Raises: ConfigError where ``can_rewrite`` is
+        and above the new horizon get the same rows as before. Raises: ConfigError when ``can_rewrite`` is
         False.
         """
         raise ConfigError(f"{self.where}: a store of this kind cannot write single rows of its base again")

@@ -1,6 +1,6 @@
 """The PySpark side: the only part that imports pyspark.
 
-The names below are imported when they are first used. So modules without pyspark need no pyspark.
+The names below are imported at their first use, so modules that do not use pyspark do not need it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _HOME = {
     "VersionedSink": "tidegate.spark.sink",
     "register": "tidegate.spark.source.data_source",
 }
-"""Where each public name is defined."""
+"""The module of each public name."""
 
 __all__ = sorted(_HOME)  # noqa: PLE0605 - a list of text
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for a public one
+if not TYPE_CHECKING:  # a type checker would consider any name public
 
     def __getattr__(name: str) -> Any:
         if name not in _HOME:

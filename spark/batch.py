@@ -1,4 +1,4 @@
-"""Which batch this is: the query, its checkpoint and its source offsets, asked of Spark."""
+"""The identity of a batch, read from Spark: the query, its checkpoint and its source offsets."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tidegate.errors import ConfigError
 from tidegate.wal.record import Folded
 
 SOME = re.compile(r"Some\((.*)\)", re.DOTALL)
-"""How Scala writes an option that holds something: one call, where asking it and taking it are two."""
+"""The text of a Scala option with a value: reading it takes one call, testing and taking the value two."""
 RUNS_MAX = 16
 NOTE_BYTES = 64 * 1024
-"""So much of a file source's note is read at first; more when one batch took more files."""
+"""The bytes of a file source's note that are read at first; more are read if one batch took more files."""
 
 
 class BatchContext(NamedTuple):
-    """One micro-batch, as Spark's offset log holds it.
+    """One micro-batch, as in Spark's offset log.
 
-    ``lineage`` is the query id, which lives in the checkpoint; ``run_id`` is new at each start
-    of the query. ``fingerprint`` is a digest of ``source_offsets`` and of the files behind them.
+    ``lineage`` is the query id, which is in the checkpoint; ``run_id`` is new at each start
+    of the query. ``fingerprint`` is a digest of ``source_offsets`` and of the files that they stand for.
     """
 
     lineage: str
@@ -37,12 +37,11 @@ class BatchContext(NamedTuple):
 
 
 def batch_context(batch_df: DataFrame, batch_id: int) -> BatchContext:
-    """The context of the batch that is being run in this thread.
+    """Read the context of the batch that this thread runs.
 
     The running query is found through the state that all sessions of the application share:
-    the batch's own session is a clone that knows no queries (T15).
-
-    ConfigError: this is not a call from foreachBatch, or the session is a Spark Connect one.
+    the batch's own session is a clone that knows no queries (T15). Raises: ConfigError: this is not a call
+    from foreachBatch, or the session is a Spark Connect one.
     """
     session: Any = batch_df.sparkSession
     refuse_connect(session)
@@ -66,7 +65,7 @@ def batch_context(batch_df: DataFrame, batch_id: int) -> BatchContext:
 
 
 def refuse_connect(session: object) -> None:
-    """ConfigError: it is a Spark Connect session, which has no driver in this process."""
+    """Refuse a Spark Connect session, which has no driver in this process. Raises: ConfigError."""
     if not hasattr(session, "_jsparkSession"):
         msg = (
             "this DataFrame is not one of a classic Spark session; Spark Connect does not run foreachBatch in"
@@ -77,16 +76,16 @@ def refuse_connect(session: object) -> None:
 
 
 def _files_behind(session: Any, query: Any, offsets: str) -> Iterator[str]:
-    """What a file source noted for its newest offset: one line of JSON per file.
+    """Yield a file source's note for its newest offset: one line of JSON per file.
 
-    A file source's offset is a number that it counts up, the same for other files (T5); which
-    files it stands for, it has noted in ``sources/<place>/<offset>`` of the checkpoint.
+    A file source's offset is a counter, with the same numbers for other files (T5). The file
+    ``sources/<place>/<offset>`` of the checkpoint notes the files that it stands for.
     """
     for place, offset in enumerate(offsets_in(offsets)):
         if not isinstance(offset, dict) or list(offset) != ["logOffset"]:
             continue
         number = offset["logOffset"]
-        for name in (f"{number}", f"{number}.compact"):  # every tenth note repeats all before it
+        for name in (f"{number}", f"{number}.compact"):  # every tenth note repeats all earlier ones
             path = session._jvm.org.apache.hadoop.fs.Path(  # noqa: SLF001 - PySpark shows no other way
                 f"{query.resolvedCheckpointRoot()}/sources/{place}/{name}"
             )
@@ -96,7 +95,7 @@ def _files_behind(session: Any, query: Any, offsets: str) -> Iterator[str]:
 
 
 def _noted(session: Any, system: Any, path: Any, number: int) -> list[str]:
-    """The lines of this offset in a note: its last ones, so that what stands before costs nothing (I11)."""
+    """Read the lines of this offset in a note: its last ones, so that earlier lines cost nothing (I11)."""
     length, window = int(system.getFileStatus(path).getLen()), NOTE_BYTES
     while True:
         start = max(length - window, 0)
@@ -114,7 +113,7 @@ def _noted(session: Any, system: Any, path: Any, number: int) -> list[str]:
 
 
 def is_running(session: Any, query_id: str) -> bool:
-    """Whether the query still runs in this application. Not where the JVM is gone, which says nothing."""
+    """Whether the query still runs in this application. False also if the JVM has ended."""
     try:
         return _running(session, query_id) is not None
     except (Py4JError, OSError):
@@ -130,7 +129,7 @@ class Run(NamedTuple):
 
 
 def _running(session: Any, query_id: str) -> Run | None:
-    """The query as it runs now. One that was found before and is active still is that: a query runs once."""
+    """Find the query's present run. An earlier result that is still active is the one: a query runs once."""
     jvm = session._jvm  # noqa: SLF001 - PySpark shows no other way
     run = _runs.get((jvm, query_id))
     if run is not None and run.query.isActive():
@@ -140,7 +139,7 @@ def _running(session: Any, query_id: str) -> Run | None:
     query = queries.get(jvm.java.util.UUID.fromString(query_id))
     if query is None:
         return None
-    for other, ended in list(_runs.items()):  # what it read and planned would be kept with it
+    for other, ended in list(_runs.items()):  # it would keep the query's plans and data in memory
         if len(_runs) >= RUNS_MAX or other[0] is not jvm or not ended.query.isActive():
             _runs.pop(other, None)
     run = _runs[jvm, query_id] = Run(query, query.offsetLog(), str(query.runId().toString()))
@@ -148,16 +147,16 @@ def _running(session: Any, query_id: str) -> Run | None:
 
 
 _runs: dict[tuple[object, str], Run] = {}
-"""By JVM and query, oldest first: each step on the way to it is a call there."""
+"""The known runs by JVM and query, oldest first: each step of finding one is a call to the JVM."""
 
 
-# -- a batch that failed in the sink, and that the function around the sink let Spark count as done --------
+# -- a batch that failed in the sink, while the user's function swallowed the error ------------------------
 
 WORDS_MAX = 300
 
 
 class Failed(NamedTuple):
-    """The first batch of a run of the query that raised and has not ended well since, and what it raised."""
+    """The first batch of a run that raised and has not succeeded since, and its error."""
 
     run_id: str
     batch_id: int
@@ -165,7 +164,7 @@ class Failed(NamedTuple):
 
 
 def failed(before: Failed | None, batch: BatchContext, error: BaseException) -> Failed:
-    """To be remembered until a batch ends well."""
+    """Return the failure to remember until a batch succeeds."""
     if before is not None and before.run_id == batch.run_id:
         return before
     words = f"{type(error).__name__}: {error}".partition("\n")[0]
@@ -173,10 +172,10 @@ def failed(before: Failed | None, batch: BatchContext, error: BaseException) -> 
 
 
 def refuse_passed_over(before: Failed | None, batch: BatchContext, state: Folded) -> None:
-    """ConfigError: the same run of the query goes on behind a batch that failed here, and nothing of that one
-    was decided. Spark gives a batch again only when its function raised.
+    """Refuse a batch that follows a failed one in the same run of the query, if that was not decided.
 
-    Only within a run: whoever starts the query again has been told.
+    Spark repeats a batch only when its function raised. The check is only within a run: an operator who
+    starts the query again has seen the error. Raises: ConfigError.
     """
     if before is None or before.run_id != batch.run_id or batch.batch_id <= before.batch_id:
         return

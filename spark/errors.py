@@ -1,4 +1,4 @@
-"""Typed errors across Spark: what a task raised is raised again in the driver, as itself."""
+"""Typed errors across Spark: a task's error is raised again in the driver, as the same class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RAISED = re.compile(r"tidegate\.errors\.(\w+): (.*)")
 def typed() -> Iterator[None]:
     """Turn Spark's report of a task's tidegate error back into that error.
 
-    Anything else, such as an error in the user's own plan, passes as it is.
+    Any other error, such as one in the user's own plan, passes unchanged.
     """
     try:
         yield
@@ -49,21 +49,21 @@ SPARK_LOOKS_FOR = "py4j.protocol.Py4JJavaError: An error occurred while calling"
 
 
 class QueryStoppedError(Exception):
-    """``query.stop()`` interrupted this batch; the restarted query goes on with it. Not a failure."""
+    """``query.stop()`` interrupted this batch; the restarted query repeats it. It is not a failure."""
 
 
 def stopped(error: BaseException, batch_id: int) -> QueryStoppedError | None:
-    """What to raise in the place of an error that is a stop's interrupt; None for any other error.
+    """Build the error that replaces a stop's interrupt; None for any other error.
 
-    Spark looks for the interrupt in the text that Python returns, with a pattern that overflows
-    its thread's stack when the text is a page long, and a whole traceback of py4j is.
+    Spark searches the text that Python returns for the interrupt. Its pattern overflows the thread's stack
+    if the text is a page long, as a whole traceback of py4j is.
     """
     for one in _behind(error):
         if isinstance(one, Py4JJavaError):
             try:
                 words = list(_java_words(one))
             except Py4JError:
-                return None  # the JVM is gone: nobody is left to tell
+                return None  # the JVM has ended
             if any(word.startswith(INTERRUPTED) or "cancelled job group" in word for word in words):
                 return QueryStoppedError(
                     f"batch {batch_id} was interrupted; nothing is lost, the restarted query goes on with it"
@@ -82,7 +82,7 @@ def _behind(error: BaseException) -> Iterator[BaseException]:
 
 
 def _java_words(error: Py4JJavaError) -> Iterator[str]:
-    """The first line of the Java exception and of each of its causes."""
+    """Yield the first line of the Java exception and of each of its causes."""
     cause = error.java_exception
     for _ in range(5):
         if cause is None:

@@ -1,4 +1,4 @@
-"""Versions that are no batch: static DataFrames and exported folders, planned; the sink writes them once."""
+"""Versions that are not batches, planned: static DataFrames and exported folders. The sink writes them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Write = Callable[[Transaction], None]
 
 
 class Once(NamedTuple):
-    """A version that is written once: under which origin, what writes it, and a DataFrame of it."""
+    """A version that is written once: its origin, the function that writes it, and a DataFrame of it."""
 
     origin: Origin
     write: Write
     rows: DataFrame
     expiring: frozenset[str] = frozenset()
-    """Tables whose rows have an expiry already."""
+    """Tables whose rows already have an expiry."""
 
 
 def load_of(
     tables: Mapping[str, DataFrame], token: str, keys: Names | Mapping[str, Names] | None, *, replace: bool
 ) -> Once:
-    """Plan the load of static DataFrames. ConfigError: the token or the tables do not fit."""
+    """Plan the load of static DataFrames. Raises: ConfigError: the token or the tables do not fit."""
     token = check_token(token)
     _check_loaded(tables)
     by_table = {name: keys.get(name) if isinstance(keys, Mapping) else keys for name in tables}
@@ -48,9 +48,9 @@ def load_of(
 
 
 def import_of(spark: SparkSession, folder: str, token: str | None) -> tuple[Once, int]:
-    """Plan the import of an exported folder, and its number of key groups; every file is checked.
+    """Plan the import of an exported folder; return its number of key groups, too. Every file is checked.
 
-    ConfigError: there is no export. CorruptError: a file is missing, or is not what was exported.
+    Raises: ConfigError: there is no export. CorruptError: a file is missing, or is not the exported one.
     """
     refuse_connect(spark)
     token = "" if token is None or token == "" else check_token(token)
@@ -72,7 +72,7 @@ def import_of(spark: SparkSession, folder: str, token: str | None) -> tuple[Once
 
 
 def _check_loaded(tables: object) -> None:
-    """ConfigError: these are not DataFrames by table, or none."""
+    """Check that these are static DataFrames by table, at least one. Raises: ConfigError."""
     if not isinstance(tables, Mapping):
         msg = f"what is to be loaded is a {type(tables).__name__}: pass {{table name: DataFrame}}"
         raise ConfigError(msg)

@@ -1,4 +1,4 @@
-"""One batch or load of a sink at a time. No pyspark is imported here."""
+"""The lock by which a sink runs one batch or load at a time. It does not import pyspark."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tidegate.errors import ConfigError
 logger = logging.getLogger("tidegate")
 
 TOLD_S = 30.0
-"""Who waits so long for its turn says whom it waits for."""
+"""A thread that waits this long logs the thread that it waits for."""
 TURN_S = 86_400.0
-"""Who waits so long is refused: the one before it will hardly end. A load may take hours."""
+"""A thread that waits this long is refused: the one before it will hardly end. A load may take hours."""
 WITHIN = (
     "within the function of sink.each write through its transaction, and call load, import_folder, recover"
     " and close outside of it"
@@ -21,9 +21,9 @@ WITHIN = (
 
 
 class SinkLock:
-    """A lock. Who has it and asks for it again is told so: by a plain one they would wait for ever.
+    """A non-reentrant lock. A thread that has it and acquires it again gets a ConfigError, not a deadlock.
 
-    So would a thread that the one who has it waits for; it is refused after TURN_S.
+    A thread for which the owner waits would deadlock, too; it is refused after TURN_S.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a sink tells of its versions: a log line for each, ``sink.last_commit``, whoever observes, alarms."""
+"""The reports of a sink about its versions: a log line each, ``sink.last_commit``, observers, alarms."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ logger = logging.getLogger("tidegate")
 
 
 class SinkReporter:
-    """Tells of one sink's versions. ``metrics_url`` is where its metrics are served, None: nowhere.
+    """The reporter of one sink's versions. ``metrics_url`` is the URL of its metrics, None: not served.
 
-    ConfigError: the metrics cannot be served there, or their library is missing.
+    Raises: ConfigError: the metrics cannot be served there, or their library is missing.
     """
 
     def __init__(self, where: Endpoints, options: Options) -> None:
@@ -33,7 +33,7 @@ class SinkReporter:
 
     @contextlib.contextmanager
     def watching(self, coordinator: Coordinator, origin: Origin | None) -> Iterator[Phases]:
-        """The driver's next commit, or the recovery of what others decided, is watched."""
+        """Watch the driver's next commit, or with ``origin`` None a recovery, within the context."""
         version = None if origin is None else coordinator.folded.last_version + 1
         names = {"log": coordinator.log.where, "store": coordinator.store.where}
         coordinator.watch = phases = Phases(self.at, version, origin, names, self._options.stuck_alarm_s)
@@ -49,7 +49,7 @@ class SinkReporter:
             phases.end()
 
     def published(self, fact: VersionFact, manifest: Manifest | None, phases: Phases) -> Commit:
-        """A version became visible. One line at INFO."""
+        """Report that a version became visible, with one line at INFO."""
         phases.of_version(fact.version)
         phases.end()
         commit = phases.commit(manifest)
@@ -62,13 +62,13 @@ class SinkReporter:
         return commit
 
     def skipped(self, fact: VersionFact, batch_id: int) -> Commit:
-        """A batch was visible already."""
+        """Build the commit of a batch that was visible already."""
         return Commit(self.at.namespace, fact.version, batch_id, self.at.store)
 
     def decided(
         self, coordinator: Coordinator, fact: VersionFact, state: StateReads, spilled_bytes: int
     ) -> None:
-        """A batch ended: how its tasks read state, and what is to be said of the version."""
+        """Report the end of a batch: its tasks' reads of state, and the version's gauges."""
         self._warn_of_ttl(coordinator.folded)
         logger.debug("version %s read its state: %s", fact.version, state)
         of = Labels(self.at.namespace)
@@ -79,7 +79,7 @@ class SinkReporter:
         events.count(Count.CACHE_MISSES, of, state.misses)
 
     def failed(self, batch_id: int, error: BaseException) -> None:
-        """A batch raised; the namespace is opened again before anything else is written."""
+        """Report that a batch raised; the namespace is opened again before anything else is written."""
         phases, self._phases = self._phases, None
         if phases is None or phases.batch != batch_id:
             origin = BatchOrigin("", 0, batch_id, "")
@@ -88,18 +88,18 @@ class SinkReporter:
         events.tell(lambda observer: observer.failed(commit, error))
 
     def closed(self) -> None:
-        """The user closed the sink."""
+        """Report that the user closed the sink."""
         events.tell(lambda observer: observer.closed(self.at.namespace))
 
     def place(self, phase: str) -> LogPlace:
-        """Of the sink, for log records of its other threads."""
+        """Build the context for log records of the sink's other threads."""
         return LogPlace(self.at.namespace, phase=phase)
 
     def _stands(self, what: Gauge, version: int) -> None:
         events.level(what, self.at, version)
 
     def _warn_of_ttl(self, state: Folded) -> None:
-        """Once: a table that is misspelt would keep its rows for ever."""
+        """Warn, once, of unknown tables in ``ttl``: a misspelt table would keep its rows permanently."""
         missing = sorted(set(self._options.ttl or {}) - set(state.tables))
         if missing and not self._warned_of_ttl:
             logger.warning(

@@ -64,17 +64,17 @@ class VersionedSink:
 
     With ``table`` and ``key`` the sink upserts every batch into that table; without them give
     ``sink.each(write)`` a function that writes several tables. Making a sink writes nothing;
-    the namespace is opened, and made if missing, at the first batch. One sink serves one
+    the namespace is opened, and created if missing, at the first batch. One sink serves one
     query at a time. Further keywords are ``tidegate.options.Options``.
 
-    ``ttl``, by table or for the one, is how long rows live after they were last written. ``locality``
-    says where tasks run, and where that is remembered (docs/state.md).
+    ``ttl``, by table or for the one, is the time that rows live after they were last written. ``locality``
+    configures the placement of tasks, and the place where it is remembered (docs/state.md).
 
-    ``store`` may be a list, each item a URL or ``name=URL``: the first is the primary, from which
-    state is read and which alone a batch waits for; the others follow by themselves. Then
+    ``store`` may be a list, each item a URL or ``name=URL``. The first is the primary, from which
+    state is read and which alone a batch waits for; the others follow in the background. Then
     ``store_options`` are by the store's name.
 
-    ConfigError: an option, a URL or a name is wrong; nothing was written.
+    Raises: ConfigError: an option, a URL or a name is wrong; nothing was written.
     """
 
     def __init__(  # noqa: PLR0913 - the documented keywords of the public API
@@ -125,15 +125,15 @@ class VersionedSink:
         self._done: tuple[str, int] | None = None
         self._failed: Failed | None = None
         self.last_decided: VersionFact | None = None
-        """The version of the last batch that ended; with ``commit="pipelined"`` not visible yet, maybe."""
+        """The version of the last batch that ended; with ``commit="pipelined"`` it may not be visible yet."""
         self.last_commit: Commit | None = None
-        """The last version this sink made visible, what it took, None before the first."""
+        """The last version that this sink made visible, and its times; None before the first."""
         self.last_phases: dict[str, float] = {}
-        """Where ``last_commit``'s time went: seconds per state, by the state's name, in order."""
+        """The times of ``last_commit``: seconds per state, by the state's name, in order."""
         self.last_state = StateReads()
-        """How the tasks of ``last_decided`` read their state: from the hosts' caches, or from the store."""
+        """The state reads of the tasks of ``last_decided``: from the hosts' caches, or from the store."""
         self.recovered: list[int] = []
-        """Versions an earlier driver had decided and this sink made visible when it opened."""
+        """The versions that an earlier driver had decided and this sink made visible when it opened."""
 
     def __repr__(self) -> str:
         return f"VersionedSink({self._endpoints!r}, table={self._table!r})"
@@ -145,12 +145,12 @@ class VersionedSink:
     def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
         """Commit one batch into the sink's table. Spark calls this from ``foreachBatch``.
 
-        On return the batch is decided: in the log, durable, and never taken back; with ``commit="sync"``
-        its version is visible, too. May be repeated: a batch that was decided is skipped.
+        Durable: on return the batch is decided, in the log, and never taken back; with ``commit="sync"``
+        its version is visible, too. Repeatable: a batch that was decided is skipped.
 
-        An error ends the query; restarting it is safe after any of them. ConfigError, BadRecordError,
+        An error ends the query; restarting it is safe after any of them. Raises: ConfigError, BadRecordError,
         FunctionError, LineageError, ConflictError: this batch is not decided. OutcomeUnknownError: it may
-        be. Any other: what was decided stays decided, and the restart finishes it.
+        be. Any other: a decided version stays decided, and the restart finishes it.
         """
         if self._table is None or self._key is None:
             msg = "this sink has no table: pass table= and key=, or give foreachBatch sink.each(write)"
@@ -165,11 +165,11 @@ class VersionedSink:
         self._run(batch_df, batch_id, write)
 
     def each(self, write: Write) -> Callable[[DataFrame, int], None]:
-        """A function for ``foreachBatch`` that calls ``write(txn, batch_df)`` for each new batch.
+        """Build a function for ``foreachBatch`` that calls ``write(txn, batch_df)`` for each new batch.
 
-        All that ``write`` does through ``txn`` becomes one version. It is not called for a
-        batch that was decided before. If it raises, nothing is decided. What is durable on return, and
-        what each error proves: as for a call of the sink. ConfigError: ``write`` is no function.
+        All changes that ``write`` makes through ``txn`` become one version. It is not called for a
+        batch that was decided before. If it raises, nothing is decided. The built function has the guarantees
+        and errors of a call of the sink. Raises: ConfigError: ``write`` is no function.
         """
         if not callable(write):
             raise ConfigError(f"each({write!r}): give a function, write(txn, batch_df)")
@@ -181,27 +181,25 @@ class VersionedSink:
 
     @property
     def affinity(self) -> tuple[int, int]:
-        """(tasks of the last batch that ran on the executor they were asked to, tasks that were asked).
+        """The tasks of the last batch that ran on their preferred executor, and the tasks that had one.
 
-        (0, 0) where there is nothing to choose: on one executor, or without the option ``affinity``.
+        (0, 0) if there is nothing to choose: on one executor, or without the option ``affinity``.
         """
         writer = self._writer
         return (0, 0) if writer is None or writer.placement is None else writer.placement.met
 
     @property
     def standings(self) -> list[Standing]:
-        """How the stores besides the primary stand: what is visible there, how long they have been
-        behind, the error they met last. Empty before the first batch.
-        """
+        """The secondary stores' standings: visible version, lag, last error. Empty before the first batch."""
         writer = self._writer
         return [] if writer is None else writer.background.standings
 
     def drain(self, timeout_s: float) -> None:
         """Wait until every version that this sink decided is visible. For ``commit="pipelined"``.
 
-        Call it before ``spark.stop()``: large versions are applied by executors. StoreUnavailableError:
-        not within this time; it stays decided, and is still worked on. What ended an earlier version in
-        the background is raised with its cause. May be repeated, from any thread, during a batch too.
+        Call it before ``spark.stop()``: executors apply large versions. Repeatable: from any thread, also
+        during a batch. Raises: StoreUnavailableError: not within ``timeout_s``; the versions stay decided,
+        and the background work continues. An earlier version's error in the background, with its cause.
         ConfigError: ``timeout_s`` is no number of seconds.
         """
         check_ends("timeout_s", timeout_s)
@@ -210,12 +208,11 @@ class VersionedSink:
             writer.commits.drain(timeout_s)
 
     def recover(self, *, force: bool = False) -> list[int]:
-        """Finish what an earlier driver decided, now, without waiting for a batch; the versions made visible.
+        """Finish an earlier driver's decided versions now, without waiting for a batch; return them.
 
-        For before a query is started: it opens the namespace at its first batch, and there may be none for
-        long. Once this sink is open it only drains. Writes nothing when all is visible. May be repeated.
-
-        ConfigError: another writer gave a sign of life within the last 30 s; ``force`` fences it.
+        Call it before a query is started, which opens the namespace only at its first batch. Once this sink
+        is open, ``recover`` only drains. It writes nothing when all is visible. Repeatable. Raises:
+        ConfigError: another writer's heartbeat is younger than 30 s; ``force`` fences that writer.
         """
         with self._lock:
             if self._writer is not None and self._writer.commits.failed is None:
@@ -243,34 +240,36 @@ class VersionedSink:
         key: Names | Mapping[str, Names] | None = None,
         replace: bool = False,
     ) -> int | None:
-        """Write static DataFrames as one version, once per token; that version.
+        """Write static DataFrames as one version, once per token; return that version.
 
         ``key`` is one for all tables, or one per table; without it the sink's own. With
-        ``replace`` the tables hold exactly these rows afterwards, else the rows are upserted.
-        On return the version is visible, also with ``commit="pipelined"``.
-        May be repeated: a token that was decided before writes nothing and returns its version
-        (None when that is too long ago for the log to say which). Do not run it beside a query
-        of another process on the same namespace: the later of the two fences the earlier.
+        ``replace`` the tables contain exactly these rows afterwards, otherwise the rows are upserted.
+        Do not run it while a query of another process writes the same namespace: the later of the two
+        fences the earlier.
 
-        Errors prove what they do for a batch; after each of them the same call may be made again, under the
-        same token. ConfigError: the token is not a text of 1 to 200 printable characters, or rows do not fit.
+        Durable: on return the version is visible, also with ``commit="pipelined"``. Repeatable: a token that
+        was decided before writes nothing and returns its version, or None when the log no longer has that.
+        Raises: the errors of a batch, which prove the same; after each of them the same call may be made
+        again, with the same token. ConfigError: the token is not a text of 1 to 200 printable characters, or
+        rows do not fit.
         """
         keys = key if key is not None else self._key
         return self._write_once(load_of(tables, token, keys, replace=replace))
 
     def import_folder(self, spark: SparkSession, folder: str, *, token: str | None = None) -> int | None:
-        """Make one version of what `tidegate export` wrote, by a Spark job: its tables hold exactly its rows
-        then, other tables stay; that version.
+        """Make one version of a folder written by `tidegate export`, by a Spark job; return that version.
 
-        ``folder`` is wherever Spark can read: a path, or a URL such as s3a://bucket/export; tasks read it, so
-        every executor must reach it. A namespace that is not there is made, with the exported number of key
-        groups unless ``key_groups`` says another. Every file is compared with its checksum first. A folder is
-        imported once into a namespace, under its digest, by `tidegate import` too; ``token`` gives it another
-        name. On return the version is visible. May be repeated: a second time writes nothing and returns its
-        version (None when that is too long ago for the log to say which). Beside a query: as ``load``.
+        The exported tables contain exactly the exported rows then; other tables stay. ``folder`` is a path,
+        or a URL such as s3a://bucket/export; tasks read it, so every executor must reach it. A missing
+        namespace is created, with the exported number of key groups unless ``key_groups`` is set. Every file
+        is compared with its checksum first. A folder is imported once into a namespace, under its digest,
+        also by `tidegate import`; ``token`` gives it another name. A query of another process: as for
+        ``load``.
 
-        ConfigError: there is no export, or a table has another key than the namespace's. CorruptError: a file
-        is missing, or is not what was exported. Either way nothing was staged.
+        Durable: on return the version is visible. Repeatable: a second call writes nothing and returns the
+        version, or None when the log no longer has that. Raises, with nothing staged: ConfigError: there is
+        no export, or a table has another key than the namespace's. CorruptError: a file is missing, or is
+        not the exported one.
         """
         once, key_groups = import_of(spark, folder, token)
         with self._lock:
@@ -279,10 +278,10 @@ class VersionedSink:
         return self._write_once(once)
 
     def close(self) -> None:
-        """Stop the background work and release handles. The next batch opens again. May be repeated.
+        """Stop the background work and release handles. The next batch opens again. Repeatable.
 
-        What is in flight is drained first, at most ``apply_deadline_s``; what stays so is raised, as by
-        ``drain``, once all is released.
+        Versions in flight are drained first, at most ``apply_deadline_s``. Raises: as ``drain``, once all is
+        released, if versions stay in flight.
         """
         with self._lock:
             problem = self._release()
@@ -395,11 +394,11 @@ class VersionedSink:
         return Setting(self._endpoints, self._options, self._locality, self._reporter, self._published)
 
     def _release(self) -> TidegateError | None:
-        """Close the writer, if there is one; why versions stay in flight, None: none does."""
+        """Close the writer, if there is one; return why versions stay in flight, or None."""
         writer, self._writer = self._writer, None
         return None if writer is None else writer.close()
 
-    # -- a version that is no batch -----------------------------------------------------------------
+    # -- a version that is not a batch --------------------------------------------------------------
 
     def _write_once(self, once: Once) -> int | None:
         refuse_connect(once.rows.sparkSession)
@@ -440,5 +439,5 @@ def _origin(state: Folded, batch: BatchContext) -> BatchOrigin:
 
 
 def _refuse(state: Folded, batch: BatchContext) -> None:
-    """LineageError when the batch went back in time, before anything is appended."""
+    """Refuse a batch that went back in time, before anything is appended. Raises: LineageError."""
     replay_of(state, _origin(state, batch))

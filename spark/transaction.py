@@ -1,4 +1,4 @@
-"""What the user's function does to one batch: calls are checked and noted, nothing is run.
+"""The transaction of one batch, on which the user's function calls: calls are checked and noted, not run.
 
 All calls of a transaction are staged together, as one Spark job, when the function returns.
 """
@@ -50,15 +50,15 @@ from tidegate.wal.record import TableSchema
 from tidegate.wal.staging import own_tables
 
 MIXING = frozenset({"upsert", "delete", "emit"})
-"""Calls that may touch one table in one transaction: they act in the order they are made."""
+"""Calls that may touch one table in one transaction: they act in the order in which they are made."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
     """One call on a transaction: rows with their key and stored value as columns.
 
-    ``order`` decides which change of a key wins within this call; calls act in the order they
-    were made. ``value`` None stands for a schema that only the table's other calls know.
+    ``order`` decides which change of a key wins within this call; calls act in the order in which they
+    were made. ``schema`` None: only the table's other calls know it.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Call:
 
     @property
     def touches(self) -> dict[str, str]:
-        """The tables that it writes, each with what it does there."""
+        """The tables that it writes, each with the kind of change."""
         outputs = () if self.update is None else self.update.outputs
         if self.changed:
             outputs = (deleted_table(self.table),)
@@ -88,11 +88,11 @@ class Call:
 class Transaction:
     """The changes of one batch to any number of tables: one version, all at once or not at all.
 
-    Handed to the function given to ``VersionedSink.each``. Every call checks what it is given
-    and raises ConfigError before anything is written; rows are looked at when they are staged.
+    It is the argument of the function given to ``VersionedSink.each``. Every call checks its arguments
+    and raises ConfigError before anything is written; rows are checked when they are staged.
 
-    ``batch_id`` is Spark's; ``base_version`` the version whose state is read (the last one). Nothing
-    is durable when a call returns: all calls are staged and decided together when the function has returned.
+    ``batch_id`` is Spark's; ``base_version`` the version whose state is read (the last one). Durable: not
+    when a call returns; all calls are staged and decided together after the function has returned.
     """
 
     def __init__(self, batch_id: int, base_version: int, known: Mapping[str, TableSchema]) -> None:
@@ -116,7 +116,7 @@ class Transaction:
 
         The value is a JSON object of all columns but the key's, or with ``value`` the bytes of
         that one string or binary column. Without ``order_by`` the order is the rows' order in
-        the DataFrame; equal ``order_by`` is settled by the larger value bytes, so that any
+        the DataFrame. Of rows with equal ``order_by`` the one with the larger value bytes wins, so that any
         replay has the same winner. ``delete_when`` is a Spark SQL predicate: rows for which
         it is true delete their key.
         """
@@ -131,16 +131,16 @@ class Transaction:
         order_by: Names | None = None,
         value: str | None = None,
     ) -> None:
-        """Make the table hold exactly these rows from this version on: what it held is gone.
+        """Make the table contain exactly these rows from this version on; its earlier rows are gone.
 
-        Costs what the new rows cost, whatever the table held: the version becomes the table's
+        The cost is that of the new rows, whatever the table's size: the version becomes the table's
         start. Older versions stay as they were. Rows as in ``upsert``; the value's columns may
-        differ from what they were, the key may not. No rows leave an empty table.
+        differ from the earlier ones, the key may not. No rows leave an empty table.
         """
         self._add(self._rows_call("replace", table, rows, key, order_by, None, value))
 
     def delete(self, table: str, rows: DataFrame, key: Names) -> None:
-        """Remove these keys; a key that is not there stays away."""
+        """Remove these keys; an absent key stays absent."""
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         order = self._order(table, rows, None)
         self._add(Call("delete", table, rows, key_bytes(keys), delete_marker(), order, None, _columns(keys)))
@@ -154,12 +154,11 @@ class Transaction:
         *,
         order_by: Names | None = None,
     ) -> None:
-        """Combine these rows with each key's state: ``{column: reducer}`` names the fields. Columns without a
-        reducer are not stored.
+        """Combine these rows with each key's state: ``{column: reducer}`` names the fields.
 
-        Reducers: sum, count (of values that are not null), min, max, first, last; all skip
-        nulls. ``order_by`` says what first and last mean within the batch (default: the rows'
-        order). The state is read at ``base_version``, so a replay gives the same result.
+        Columns without a reducer are not stored. Reducers: sum, count (of values that are not null), min,
+        max, first, last; all skip nulls. ``order_by`` defines first and last within the batch (default: the
+        rows' order). The state is read at ``base_version``, so a replay gives the same result.
         """
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         given: object = reducers
@@ -193,20 +192,20 @@ class Transaction:
     ) -> None:
         """Call ``fn(key, rows, state, emit)`` for each key of these rows; it returns the new state.
 
-        ``key`` and ``state`` are what a reader of the table gets (``state`` None: there is none at
-        ``base_version``), ``rows`` iterates the key's rows as dicts, by ``order_by`` (default: the
-        rows' order), and streams: a key may have any number of them. None deletes the key; a
+        ``key`` and ``state`` are the values that a reader of the table gets (``state`` None: there is none at
+        ``base_version``). ``rows`` iterates the key's rows as dicts, by ``order_by`` (default: the
+        rows' order), and streams: a key may have any number of them. Returning None deletes the key; a
         state that equals the given one writes nothing. ``emit(table, key, value)`` writes into
         another table of the same version, a value of None deletes there; of several emits of one
         key the last one counts, by the keys' key group, key and order of emits.
 
         ``schema`` is the value's columns as DDL, ``"count bigint, last timestamp"``, or
         ``"bytes"``; ``outputs`` are the tables for ``emit``: ``{"alerts": ("user string", "level
-        int, at timestamp")}``, key and value. Both may be left out, and outputs be names alone,
-        for tables that exist. ``fn`` must be deterministic: Spark may run it more than once.
+        int, at timestamp")}``, key and value. For tables that exist both may be left out, and outputs be
+        names alone. ``fn`` must be deterministic: Spark may run it more than once.
 
-        While staging: FunctionError, it raises, is too slow, or gave other results when it ran
-        again; BadRecordError, what it returns or emits does not fit its table. Nothing is decided.
+        Raises, while staging, with nothing decided: FunctionError: ``fn`` raises, is too slow, or gave other
+        results in a second run. BadRecordError: a result or an emitted row does not fit its table.
         """
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         check_function(table, fn)
@@ -229,8 +228,8 @@ class Transaction:
     def patch(self, table: str, rows: DataFrame, key: Names, *, order_by: Names | None = None) -> None:
         """Set the columns that these rows have, null too; the key's other columns stay as they are.
 
-        They keep what they hold at ``base_version``; of a key that is absent there they are null.
-        Of several rows of one key the last by ``order_by`` counts, whole, as in ``upsert``.
+        Those have their values at ``base_version``; for a key that is absent there they are null.
+        Of several rows of one key the last by ``order_by`` counts, as a whole, as in ``upsert``.
         Columns that the table does not have are added to it.
         """
         call = self._rows_call("patch", table, rows, key, order_by, None, None)
@@ -251,15 +250,16 @@ class Transaction:
         op_column: str | None = None,
         delete_values: Sequence[str] = ("d", "D", "delete", "DELETE"),
     ) -> None:
-        """Apply captured changes, whatever order they come in: of each key the newest stays.
+        """Apply captured changes, in any order of arrival: of each key the newest stays.
 
         ``sequence_by`` are the columns that order a key's changes at their source (a log position, a
         commit time); they are stored with the row. A row whose ``op_column`` is one of ``delete_values``
         deletes its key, any other sets it to the row without ``op_column``. A change that is older than
-        what the key holds, or than the key's last delete, writes nothing. Deletes are remembered in the
+        the key's row, or than the key's last delete, writes nothing. Deletes are remembered in the
         table ``_deleted.<table>`` for 7 days (``ttl={"_deleted.<table>": ...}`` for longer): a change that
-        comes later than that after its key was deleted brings the row back. Of equal sequences a delete
-        wins, then the larger value bytes. While staging: BadRecordError, a sequence or operation is null.
+        arrives later than that after its key was deleted restores the row. Of equal sequences a delete
+        wins, then the larger value bytes. Raises, while staging: BadRecordError: a sequence or operation is
+        null.
         """
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         _check_unique(table, rows.columns)
@@ -286,17 +286,17 @@ class Transaction:
         redistribute: Redistribute = "split",
         outputs: Outputs = (),
     ) -> None:
-        """Keep a list of items per instance of this step; it has as many as the batch's ``parallelism``.
+        """Store a list of items per instance of this step; the batch's ``parallelism`` is their number.
 
         ``fn(instance, rows, state, emit)`` is called once per instance for every batch, also without
-        rows, and returns the list that the instance (``index``, ``parallelism``, ``before``) holds from
+        rows, and returns the list that the instance (``index``, ``parallelism``, ``before``) has from
         now on. Its ``rows`` are those whose hash of ``by`` (default: all columns) is its index, by
         ``order_by``, then by all columns. Items are bytes, or with a ``schema`` dicts. ``emit``,
         ``outputs`` and errors are as in ``update``. Items are read as table ``_local.<name>``.
 
-        When the parallelism changes: "split" deals all items out evenly, in order; "union" gives all to
-        each; of ``(split, merge)`` the one makes n lists of ``split(state, n)`` for an instance and its new
-        relatives, the other one list of ``merge(states)`` (docs/state.md).
+        When the parallelism changes, "split" distributes all items evenly, in order, and "union" gives all
+        to each. With ``(split, merge)``, ``split(state, n)`` returns n lists for an instance and its new
+        relatives, and ``merge(states)`` returns one list (docs/state.md).
         """
         table = check_rows(name, rows)
         rows = written_as_they_are(table, rows)
@@ -311,7 +311,7 @@ class Transaction:
         self._add(call, {LOCAL: own_tables.INSTANCES_SCHEMA, **emits})
 
     def stored(self, table: str, rows: DataFrame, schema: TableSchema) -> None:
-        """For ``import_folder``: the table holds exactly these rows, ``key`` and ``value`` as stored."""
+        """Make the table contain exactly these rows, ``key`` and ``value`` as stored, for imports."""
         if own_tables.is_own(table) and (fault := own_tables.fault_of(table, schema, self._known)):
             raise ConfigError(f"table {table}: {fault}; import into a new namespace")
         order = (kept(functions.monotonically_increasing_id),)
@@ -325,7 +325,7 @@ class Transaction:
     # -- for the sink ---------------------------------------------------------------------------
 
     def close(self) -> list[Call]:
-        """End the transaction; its calls, each table's schema settled. Later calls are refused."""
+        """End the transaction; return its calls, with every table's schema known. Later calls are refused."""
         self._open = False
         for call in self._calls:
             if call.schema is None and call.table not in self._known:
@@ -334,7 +334,7 @@ class Transaction:
                     f" {', '.join(sorted(self._known)) or 'none yet'}{did_you_mean(call.table, self._known)}"
                 )
                 raise ConfigError(msg)
-            _same_key(call, self._known[call.table])  # a delete may stand before the table's first rows
+            _same_key(call, self._known[call.table])  # a delete may precede the table's first rows
         return self._calls
 
     @property
@@ -449,7 +449,7 @@ def _check_mixing(earlier: Call, call: Call) -> None:
 
 
 def _same_key(call: Call, known: TableSchema) -> None:
-    """A delete may name its key columns otherwise."""
+    """Check the call's key against the table's. The key columns of a delete may have other names."""
     same_key(call.kind, call.table, call.key_columns, known, names=call.schema is not None)
 
 

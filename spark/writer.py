@@ -1,4 +1,4 @@
-"""The open writer of a sink: what it has only while its namespace is open, made and closed together."""
+"""The open writer of a sink: the parts that exist only while its namespace is open."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Published = Callable[[VersionFact, Manifest | None, Watch], None]
 
 
 class Setting(NamedTuple):
-    """What a sink was made with, as far as its writer needs it."""
+    """The settings of a sink that its writer needs."""
 
     endpoints: Endpoints
     options: Options
@@ -47,7 +47,7 @@ class Setting(NamedTuple):
 
 
 class Connections:
-    """A driver and the followers of the other stores, connected and not open: nothing is claimed yet.
+    """A coordinator and the followers of the other stores, connected and not open: nothing is claimed yet.
 
     ``session`` is the Spark session whose executors apply large versions; None: the driver applies all.
     """
@@ -55,7 +55,7 @@ class Connections:
     def __init__(self, setting: Setting, session: Any) -> None:
         self.setting, self.session = setting, session
         self.placement: Placement | None = None
-        """Which tasks run where; None: there is nothing to choose."""
+        """The placement of tasks; None: there is nothing to choose."""
         where = setting.endpoints
         apply = {
             at.name: apply_on_executors(lambda: self.session.sparkContext, where.only(at), self._places)
@@ -74,7 +74,7 @@ class Connections:
         return None if self.placement is None else self.placement.current
 
     def close(self) -> None:
-        """Close the log and the stores. May be repeated."""
+        """Close the log and the stores. Repeatable."""
         self.coordinator.log.close()
         self.coordinator.store.close()
         for follower in self.followers:
@@ -82,7 +82,7 @@ class Connections:
 
 
 class SyncCommits:
-    """Commits that are visible on return: nothing is in flight. ``PipelineThread`` has the same methods."""
+    """Commits that are visible on return, with the methods of ``PipelineThread``: nothing is in flight."""
 
     failed: BaseException | None = None
     in_flight = 0
@@ -92,7 +92,7 @@ class SyncCommits:
         self._coordinator, self._published = coordinator, published
 
     def commit(self, barrier: Barrier) -> VersionFact:
-        """Make one barrier the next version, and visible. Errors as ``commit.commit``."""
+        """Make one barrier the next version, and visible. Raises: as ``commit.commit``."""
         fact = commit(self._coordinator, barrier)
         last = self._coordinator.last_manifest
         manifest = last if last is not None and last.version == fact.version else None
@@ -100,28 +100,28 @@ class SyncCommits:
         return fact
 
     def schemas(self) -> dict[str, TableSchema]:
-        """No schema is decided and not in the store."""
+        """Return no schemas: every decided one is in the store."""
         return {}
 
     def check(self) -> None:
-        """Nothing ends between two batches."""
+        """Do nothing: no commit can fail between two batches."""
 
     def drain(self, timeout_s: float) -> None:
-        """Nothing is in flight."""
+        """Do nothing: no version is in flight."""
 
     def close(self) -> TidegateError | None:
-        """Nothing is in flight."""
+        """Return None: no version is in flight."""
         return None
 
 
 class OpenWriter:
-    """A namespace that a sink has opened: its driver, background work, caches' links, and how it commits.
+    """A namespace that a sink has opened: its coordinator, background work, cache links, and commits.
 
     It serves one batch or load at a time. ``commits.drain`` may be called from any thread.
     """
 
     def __init__(self, connections: Connections, alive: Alive) -> None:
-        """Start the background work: a long recovery gives signs of life, too. ``open`` does the rest."""
+        """Start the background work, so that a long recovery writes heartbeats. ``open`` does the rest."""
         self.connections, self._setting = connections, connections.setting
         self.coordinator = coordinator = connections.coordinator
         self.commits: SyncCommits | PipelineThread = SyncCommits(coordinator, self._published)
@@ -137,10 +137,10 @@ class OpenWriter:
         check: Callable[[Folded], None],
         alive: Alive,
     ) -> OpenWriter:
-        """Claim the namespace, make it if it is missing, and finish what an earlier driver decided.
+        """Claim the namespace, create it if it is missing, and finish an earlier driver's versions.
 
-        ``check`` sees the folded log before anything is appended. ``alive``: the background work ends when it
-        is False and nothing is in flight. After an error all is closed. Errors as ``open_namespace``.
+        ``check`` gets the folded log before anything is appended. ``alive``: the background work ends when it
+        is False and nothing is in flight. After an error all is closed. Raises: as ``open_namespace``.
         """
         writer = cls(connections, alive)
         try:
@@ -170,7 +170,7 @@ class OpenWriter:
     def keep_alive(self, alive: Alive) -> None:
         """Start the background work again if it has ended, as it does with a query."""
         if self.background.ended:
-            self.background.stop(followers=False)  # one may be at a store that does not answer
+            self.background.stop(followers=False)  # one may wait for a store that does not answer
             self.background = self._start_background(alive)
 
     def _start_background(self, alive: Alive) -> Background:
@@ -192,25 +192,25 @@ class OpenWriter:
         self.background.published()
 
     def check(self) -> None:
-        """Raise what ended an earlier version, or a follower, since the last batch."""
+        """Raise the error that ended an earlier version, or a follower, since the last batch."""
         self.background.check()
         self.commits.check()
 
     @property
     def placement(self) -> Placement | None:
-        """Which tasks run where; None: there is nothing to choose."""
+        """The placement of tasks; None: there is nothing to choose."""
         return self.connections.placement
 
     def cache(self) -> CachePlace | None:
-        """Which caches of state hold at the last version; None: caches are switched off."""
+        """Find the valid caches of state at the last version; None: caches are switched off."""
         options = self._setting.options
         links = self._links.at_last() if options.state_cache_bytes else ()
         return cache_place(self.coordinator.folded, links, options)
 
     def schemas(self) -> dict[str, TableSchema]:
-        """The schemas of the tables at the last decided version, by table.
+        """Return the schemas of the tables at the last decided version, by table.
 
-        CorruptError: the store lacks one, and no server has lost it.
+        Raises: CorruptError: the store lacks one, and no server has lost it.
         """
         coordinator = self.coordinator
         tables = coordinator.folded.tables
@@ -226,7 +226,7 @@ class OpenWriter:
         return {name: schemas[at.schema_id] for name, at in tables.items()}
 
     def close(self) -> TidegateError | None:
-        """End the background work, then close what it used; why versions stay in flight, None: none does."""
+        """End the background work, then close log and stores; return why versions stay in flight, or None."""
         problem = self.commits.close()
         if problem is not None:
             logger.warning("versions stay decided, and are recovered at the next open: %s", problem)

@@ -1,11 +1,11 @@
-"""Fuzzing guided by coverage (Atheris): bytes that stand in a log or a store, and texts that people give.
+"""Fuzzing guided by coverage (Atheris): stored bytes of a log or a store, and texts that users enter.
 
     python tools/fuzz.py [--seconds 60] [--only frames,records]     (`make fuzz`)
 
-Each target gets so many seconds of one processor, 1 GiB of memory, and 10 s for an input. Either a target
-gives a value, or an error of tidegate's own; anything else ends it, and the input that did it lies in
+Each target gets ``--seconds`` of one processor, 1 GiB of memory, and 10 s for an input. A target either
+returns a value or raises an error of tidegate's own; anything else ends it, and the input is in
 build/fuzz. Hypothesis does the same in every run of the tests (``tests/unit/test_fuzz.py``), but does not
-know what code an input reached. Atheris is installed into an environment of its own, .venv-fuzz.
+know the code that an input reached. Atheris is installed into an environment of its own, .venv-fuzz.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def run_here(name: str, seconds: int) -> None:
 
 
 def environment() -> str:
-    """The Python that has Atheris, and tidegate as it lies here."""
+    """Return the Python that has Atheris, and this working copy of tidegate."""
     python = ENVIRONMENT / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENT)], check=True)

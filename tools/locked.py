@@ -33,7 +33,7 @@ def environment(folder: Path, *wanted: str) -> Path:
 
 
 def write() -> None:
-    """Pick the versions anew."""
+    """Pick the newest versions and write them."""
     with tempfile.TemporaryDirectory() as folder:
         python = environment(Path(folder), "uv")
         given = ["--extra", "all", "--extra", "dev", "--universal", "--python-version", PYTHON_MIN]

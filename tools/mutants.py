@@ -75,7 +75,7 @@ def join(folder: Path) -> None:
 
 
 def run(mutant: Mutant) -> tuple[Mutant, str, float]:
-    """What noticed the mutant ('' when nothing did), and in how many seconds."""
+    """Run a mutant's tests; return the test that noticed it ('' when none did), and the seconds it took."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tidegate-mutant-") as name:
         folder = Path(name)
@@ -125,7 +125,7 @@ def run(mutant: Mutant) -> tuple[Mutant, str, float]:
 
 
 def recorded() -> dict[str, str]:
-    """What noticed each mutant, as the page has it."""
+    """Read from the page the test that noticed each mutant."""
     return dict(re.findall(r"^\| (\S+) \|.*\| `([^`]+)` \|$", PAGE.read_text(), re.MULTILINE))
 
 

@@ -1,4 +1,4 @@
-"""Run a command, and tell how much memory it and what runs beside it held, over time.
+"""Run a command, and report its memory, and that of processes that run meanwhile, over time.
 
     tools/run python tests/services/run.py kafka redis -- python tools/resident.py -- \
         tidegate torture --wal {kafka} --store {redis} --duration 1h

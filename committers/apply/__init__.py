@@ -1,1 +1,1 @@
-"""Applying a version: the parts of it, the processes that apply without Spark, and their worker."""
+"""The apply of a version: its works, the processes that apply without Spark, and their worker."""

@@ -1,8 +1,7 @@
-"""Apply: the change-logs of a decided version into the store, by whoever is at hand.
+"""The apply: the change-logs of a decided version are written into the store.
 
 A version is cut into works by ranges of key groups. A work names everything it needs, so a
-task that never saw the batch, a new driver or the command line does it just as well; doing
-it again changes nothing.
+task that never saw the batch, a new driver or the command line can do it. Repeating it changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tidegate.wal.record import MEND, FrameRef, VersionFact
 
 
 class ApplyWork(msgspec.Struct, frozen=True):
-    """One range of key groups of one version: frames to read, counts that the seal must find.
+    """The work of one range of key groups of one version: the frames to read, and the counts for the seal.
 
     ``namespace`` is the uuid; ``frames`` are (ordinal in the version, frame).
     """
@@ -41,7 +40,10 @@ class ApplyWork(msgspec.Struct, frozen=True):
 
 
 def read_manifest(log: Log, fact: VersionFact) -> Manifest:
-    """The manifest a fact names. WalGapError: it was trimmed. CorruptError: it is another."""
+    """Read the manifest that a fact names.
+
+    Raises: WalGapError: it was trimmed. CorruptError: it is another version's or attempt's, or damaged.
+    """
     for blob in log.read([fact.manifest_address]):
         where = f"{log.where}, manifest of version {fact.version} at {fact.manifest_address}"
         manifest = decode_manifest(blob.content, fact.manifest_digest, where)
@@ -54,13 +56,14 @@ def read_manifest(log: Log, fact: VersionFact) -> Manifest:
 
 
 def stamp_of(fact: VersionFact) -> Stamp:
-    """The stamp of a decided version, with the attempt that won."""
+    """Build the stamp of a decided version, with the attempt that won."""
     return Stamp(fact.version, fact.decided_at_us, fact.attempt)
 
 
 def plan(manifest: Manifest, fact: VersionFact, tasks: int) -> list[ApplyWork]:
-    """The version as works over contiguous ranges of key groups, none empty. Each run is looked at once,
-    whatever the number of tasks.
+    """Cut the version into works over contiguous ranges of key groups, none of them empty.
+
+    Each run is read once, for any number of tasks.
     """
     counts: dict[int, dict[int, dict[str, int]]] = {}
     for group, by_table in sorted(manifest.counts().items()):
@@ -81,7 +84,7 @@ NONE_HELD: Mapping[str, bytes] = {}
 
 
 def chunks_of(work: ApplyWork, log: Log, held: Mapping[str, bytes] = NONE_HELD) -> Iterator[Chunk]:
-    """The work's changes, a frame at a time, checked: from what is ``held``, else from the log by address."""
+    """Yield the work's changes, a frame at a time, checked: from ``held``, else from the log by address."""
     wanted = {ref.address: (ordinal, ref) for ordinal, ref in work.frames}
     here = (Blob(address, held[address]) for address in wanted if address in held)
     there = [address for address in wanted if address not in held]
@@ -93,7 +96,7 @@ def chunks_of(work: ApplyWork, log: Log, held: Mapping[str, bytes] = NONE_HELD) 
 
 
 def gathered(chunks: Iterator[Chunk], at_once_bytes: int) -> Iterator[list[Chunk]]:
-    """Chunks in order, as many together as make up so many bytes; at least one."""
+    """Yield the chunks in order, in lists that reach ``at_once_bytes``; each has at least one."""
     some: list[Chunk] = []
     some_bytes = 0
     for chunk in chunks:
@@ -114,11 +117,12 @@ def do(
     went: Callable[[], None] = lambda: None,
     held: Mapping[str, bytes] = NONE_HELD,
 ) -> None:
-    """Apply and seal one work. On return its key groups are whole and durable; repeatable.
+    """Apply and seal one work.
 
-    ``went`` is called whenever the store has taken chunks, and after the seal: a sign of progress, no
-    more. Frames that are ``held`` are durable in the log, too: they only need not be read back.
-    The store's and the log's errors pass through; IncompleteError: apply again.
+    ``went`` is called as a sign of progress, whenever the store has taken chunks and after the seal. Frames
+    in ``held`` are durable in the log, too; they only need not be read back. Durable: on return its key
+    groups are complete in the store. Repeatable: yes. Raises: the errors of store and log; IncompleteError:
+    apply again.
     """
     sealed, left = False, len(work.frames)
     sets = KeySets(work.counts) if isinstance(store, SupportsApplyAndSeal) else None

@@ -1,9 +1,9 @@
-"""Apply in several processes of this machine: for the command line, where there are no executors.
+"""The apply in several processes of this machine: for the command line, which has no executors.
 
 Each process opens log and store for itself and does its share of the works, with the same function
-as the executors (``apply.do``). The parent keeps one pipe to each: where log and store are goes in, then
-the share, and JSON lines come out (``local_worker``). No process outlives the parent, since each ends
-when its pipe is closed.
+as the executors (``apply.do``). The parent has one pipe to each: it writes the URLs of log and store, then
+the share, and reads JSON lines (``worker.py``). No process outlives the parent, since each ends when its pipe
+is closed.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ logger = logging.getLogger("tidegate")
 JOBS_DEFAULT_MAX = 8
 JOBS_MAX = 64
 IN_MEMORY = "memory:"
-"""URLs of what no other process can see."""
+"""The scheme of logs and stores that no other process can see."""
 ENDS_S = 30.0
-"""A process that was told to end, or whose output has ended, is gone long before that."""
+"""The wait for a process to end after it was killed, or after its output has ended. It takes much less."""
 PIECE = 64 * 1024
 
 _decoder: msgspec.json.Decoder[Told] = json_decoder(Told)
 
 
 def jobs_here() -> int:
-    """How many processes unless asked otherwise: one for each CPU that this process may use, at most 8."""
+    """Return the default number of processes: one for each CPU that this process may use, at most 8."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cpus, JOBS_DEFAULT_MAX)
 
 
 def local_apply(endpoints: Endpoints, jobs: int, silence_s: float) -> LocalApply | None:
-    """What a driver calls for a large version: all works, in at most ``jobs`` processes.
+    """Build the callable by which a driver applies a large version in at most ``jobs`` processes.
 
-    None when that would be this process alone: one job, or a log or store in memory.
-    ConfigError: an option cannot travel.
+    None when that would be this process alone: one job, or a log or store in memory. Raises: ConfigError: an
+    option cannot be passed to another process.
     """
     if jobs == 1 or any(url.startswith(IN_MEMORY) for url in (endpoints.wal, endpoints.store)):
         return None
@@ -58,22 +58,22 @@ def local_apply(endpoints: Endpoints, jobs: int, silence_s: float) -> LocalApply
 
 
 class LocalApply:
-    """Applies in processes of its own, which are started for each call, or ahead of the first one."""
+    """An apply in processes of its own, which are started for each call, or before the first one."""
 
     def __init__(self, endpoints: Endpoints, jobs: int, silence_s: float) -> None:
         self._endpoints, self._jobs, self._silence_s = endpoints, jobs, silence_s
         self._workers: list[_Worker] = []
 
     def start(self) -> None:
-        """Start the processes: they import what they need while the caller goes on. It calls ``close``.
+        """Start the processes, which import their modules meanwhile. The caller has to call ``close``.
 
-        StoreUnavailableError: one cannot be started.
+        Raises: StoreUnavailableError: one cannot be started.
         """
         while len(self._workers) < self._jobs:
             self._workers.append(_Worker(self._endpoints))
 
     def close(self) -> None:
-        """End every process, wherever it is; may be repeated."""
+        """Kill every process, in any state. Repeatable."""
         workers, self._workers = self._workers, []
         for worker in workers:
             worker.kill()
@@ -81,11 +81,12 @@ class LocalApply:
             worker.reap()
 
     def __call__(self, works: Sequence[ApplyWork]) -> None:
-        """On return every work is durable, and the processes have ended; may be repeated.
+        """Do every work, in shares, and end the processes.
 
-        A process's error is raised as itself, and the others are ended. StoreUnavailableError, which
-        proves nothing, so that the driver applies again: a process was killed, cannot be started, or made
-        no progress for ``silence_s``. TidegateError: a process failed otherwise, a defect.
+        Durable: on return every work is in the store. Repeatable: yes. Raises: a process's own error, after
+        the others were ended. StoreUnavailableError, which proves nothing, so that the driver applies again:
+        a process was killed, cannot be started, or made no progress for ``silence_s``. TidegateError: a
+        process failed otherwise, a defect.
         """
         try:
             dealt = shares(works, self._jobs)
@@ -100,7 +101,7 @@ class LocalApply:
 
 
 def shares(works: Sequence[ApplyWork], jobs: int) -> list[tuple[ApplyWork, ...]]:
-    """The works in at most so many runs of neighbours, none empty, of about the same size."""
+    """Cut the works into at most ``jobs`` runs of neighbours, none empty, of about the same size."""
     count = min(jobs, len(works))
     cuts = [len(works) * n // count for n in range(count + 1)] if count else []
     return [tuple(works[first:end]) for first, end in itertools.pairwise(cuts)]
@@ -119,7 +120,7 @@ def _refuse_what_cannot_travel(endpoints: Endpoints) -> None:
 
 
 class _Worker:
-    """One process, from its start to its end, with the one share of the works that it is given."""
+    """One process, from its start to its end, with its one share of the works."""
 
     def __init__(self, endpoints: Endpoints) -> None:
         self._what = "a process that applies"
@@ -128,7 +129,7 @@ class _Worker:
         self.done = False
         self.heard = time.monotonic()
         try:
-            # A session of its own: Ctrl-C is for the parent, who then ends this process.
+            # A session of its own: Ctrl-C is for the parent, which then ends this process.
             self._process = subprocess.Popen(  # noqa: S603 - this Python, a constant program
                 [sys.executable, "-c", PROGRAM],
                 stdin=subprocess.PIPE,
@@ -143,27 +144,27 @@ class _Worker:
         self.stdin, self.stdout = self._process.stdin, self._process.stdout
         os.set_blocking(self.stdin.fileno(), False)
         os.set_blocking(self.stdout.fileno(), False)
-        self.send()  # so that it imports what belongs to log and store before it is given anything
+        self.send()  # so that it imports the modules of log and store before it gets its share
 
     def give(self, works: tuple[ApplyWork, ...]) -> None:
-        """Its share, once; ``send`` sends it."""
+        """Set its share, once; ``send`` sends it."""
         groups = f"{works[0].first_group} to {works[-1].end_group - 1}"
         self._what = f"the process that applies version {works[0].stamp.version} to key groups {groups}"
         self._unsent = memoryview(bytes(self._unsent) + msgspec.json.encode(works) + b"\n")
         self.heard = time.monotonic()
 
     def send(self) -> bool:
-        """Send a piece of what it is told; whether there is more. The pipe stays open."""
+        """Send a piece of its input; return whether there is more. The pipe stays open."""
         try:
             self._unsent = self._unsent[os.write(self.stdin.fileno(), self._unsent[:PIECE]) :]
         except BlockingIOError:
             return True
         except BrokenPipeError:
-            return False  # it has ended: its output tells how
+            return False  # it has ended: its output contains the reason
         return len(self._unsent) > 0
 
     def receive(self) -> bool:
-        """Hear what it tells; whether there may be more. Its error is raised, and that it ended early."""
+        """Read its output; return whether there may be more. Raises: its error, or that it ended early."""
         try:
             content = os.read(self.stdout.fileno(), PIECE)
         except BlockingIOError:
@@ -188,7 +189,7 @@ class _Worker:
                 pass  # a sign of progress
 
     def silent(self, seconds: float) -> TidegateError:
-        """The error for a process that tells nothing any more. It is logged, since it is tried again."""
+        """Build the error for a process without progress. It is logged, since the work is tried again."""
         error = StoreUnavailableError(f"{self._what} made no progress for {seconds} s")
         logger.warning("%s", error)
         return error
@@ -206,7 +207,7 @@ class _Worker:
         return error
 
     def kill(self) -> None:
-        """End it, wherever it is: what it did is repeatable, and when it is done nothing is lost."""
+        """Kill it, in any state: its work is repeatable, and once it is done nothing is lost."""
         self._process.kill()
 
     def reap(self) -> None:
@@ -220,7 +221,7 @@ class _Worker:
 
 
 def _attend(workers: Sequence[_Worker], silence_s: float) -> None:
-    """Send every job and hear every process until all are done, or one is not."""
+    """Send all shares and read all outputs until every process is done, or one has failed or is silent."""
     with selectors.DefaultSelector() as selector:
         for worker in workers:
             selector.register(worker.stdin, selectors.EVENT_WRITE, worker.send)

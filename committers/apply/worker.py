@@ -1,9 +1,8 @@
-"""A local process that applies works: what it is told, what it tells, and what it does.
+"""The worker process that applies parts of a version. Its protocol is JSON lines on stdin and stdout.
 
-It reads two lines of JSON from standard input: where log and store are, and, maybe much later, its works.
-It answers on standard output, a line of JSON each. Its standard input stays open as long as its parent
-lives: when it ends, so does this process, wherever it is, as if it were killed. Nothing secret stands on
-its command line.
+It reads two lines: the URLs of log and store, and later its works. It answers with a line for each event. Its
+standard input stays open until its parent ends; then this process ends too, in any state, as if it were
+killed. Its command line contains no secret.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ PROGRAM = (
     "import sys; sys.path[:] = filter(None, sys.path);"  # not the current folder: it may have a tidegate too
     " from tidegate.committers.apply.worker import main; main()"
 )
-"""What Python runs in such a process: ``python -c PROGRAM``."""
+"""The program of such a process: ``python -c PROGRAM``."""
 
 
 class Went(msgspec.Struct, frozen=True, tag="went"):
-    """A sign of progress: log and store are opened, or one more chunk is in the store."""
+    """A sign of progress: log and store are open, or one more chunk is in the store."""
 
 
 class Said(msgspec.Struct, frozen=True, tag="said"):
@@ -48,21 +47,21 @@ class Said(msgspec.Struct, frozen=True, tag="said"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The job ended with this error: the name of a class in ``errors``, or empty for any other error."""
+    """The error that ended the job: the name of a class in ``errors``, or '' for any other error."""
 
     error: str
     message: str
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """Every work is applied and sealed, durably."""
+    """The end: every work is applied and sealed, durably."""
 
 
 Told: TypeAlias = Went | Said | Failed | Done
 
 
 def main() -> None:
-    """Open log and store, do the works once they come, tell how it went, end."""
+    """Open log and store, do the works once they arrive, report the outcome, and end."""
     tell = _reporter()
     logger = logging.getLogger(LOGGER)
     logger.addHandler(_Forwarder(tell))
@@ -82,11 +81,11 @@ def main() -> None:
 
 
 class _ParentEndedError(Exception):
-    """It had not said all."""
+    """The parent ended before it had sent everything."""
 
 
 def _do(given: BinaryIO, went: Callable[[], None]) -> None:
-    """Opening imports what belongs to log and store, and connects to nothing yet."""
+    """Open log and store, which imports their modules and connects to nothing yet; then do the works."""
     where = json_decoder(Endpoints).decode(_line(given))
     with (
         contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log,
@@ -107,7 +106,7 @@ def _line(given: BinaryIO) -> bytes:
 
 
 def _reporter() -> Callable[[Told], None]:
-    """Writes to the parent. What else is printed to standard output goes to standard error from now on."""
+    """Build the function that writes to the parent. Other output goes to standard error from now on."""
     out = os.dup(1)
     os.dup2(2, 1)
     one_tells = threading.Lock()
@@ -119,25 +118,25 @@ def _reporter() -> Callable[[Told], None]:
                 while line:
                     line = line[os.write(out, line) :]
         except OSError:
-            os._exit(1)  # nobody listens: the parent has ended
+            os._exit(1)  # the parent has ended
 
     return tell
 
 
 def _end_with_parent() -> None:
-    """Not a read of ``sys.stdin``: its lock would be held when the interpreter ends."""
+    """End this process with its parent. ``sys.stdin`` is not read: its lock would be held at exit."""
     while os.read(0, 1):
         pass
-    os._exit(1)  # as if killed: what is under way is repeatable
+    os._exit(1)  # as if killed: the work is repeatable
 
 
 def _known_name(error: TidegateError) -> str:
-    """The error's class, or the nearest one above it that ``errors`` lists."""
+    """Name the error's class, or its nearest base class in ``errors``."""
     return next(cls.__name__ for cls in type(error).__mro__ if BY_NAME.get(cls.__name__) is cls)
 
 
 class _Forwarder(logging.Handler):
-    """Warnings go to the parent's log, so that the command line says them as its own."""
+    """A handler that sends warnings to the parent's log, so that the command line logs them as its own."""
 
     def __init__(self, tell: Callable[[Told], None]) -> None:
         super().__init__(logging.WARNING)

@@ -1,1 +1,1 @@
-"""What a driver does between batches: retire, trim, fill, follow other stores, pin versions."""
+"""A driver's background work: retirement, trimming, fills, followers of other stores, pins of versions."""

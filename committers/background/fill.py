@@ -1,9 +1,9 @@
-"""Fill: a new store gets the state of another one at one version, then follows the log from there.
+"""The fill: a new store gets the state of another one at one version, then follows the log from there.
 
-The version is held in the source by a lease, and marked in the new store before anything is
-written there. Every row that is live at it is applied as that version's, and sealed; then that
-version is the first one visible. Who fills again, or as well, at the same version writes the same
-rows in the same chunks. docs/decisions/0015 says why an older filler can do no harm.
+A lease pins the version in the source, and the new store is marked with it before anything is written there.
+Every row that is live at the version is applied as that version's, and sealed. Then that version is the first
+one visible. A second or concurrent filler at the same version writes the same rows in the same chunks.
+docs/decisions/0015 explains why an older filler can do no harm.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ logger = logging.getLogger("tidegate")
 
 CHUNK_ROWS = 1_000
 CHUNK_BYTES = 4 * 1024 * 1024
-"""Chunks are cut by rows and bytes alone, so that every source and every filler cuts the same ones."""
+"""The size of a chunk. Only rows and bytes decide the cut, so every source and filler has the same chunks."""
 
 
 def fill(coordinator: Coordinator, source: Store, stopped: Callable[[], bool] = lambda: False) -> bool:
     """Fill the driver's store from ``source``; False: stopped half-way, call it again.
 
-    On return of True a version is visible there, durable and whole; readers never saw a part of
-    it. The epoch must be claimed. May be repeated and interrupted: it goes on at the version that
-    was begun while the source still has it, else at a newer one, from ``FILLED_FROM`` on.
-    StoreUnavailableError, SnapshotExpiredError: call it again. FencedError: a newer driver fills.
-    ConfigError: the store cannot be filled. WalGapError: the log does not know the source's version.
+    The epoch must be claimed. Durable: on return of True a version is visible there, complete; readers never
+    saw a part of it. Repeatable: also after an interruption; it continues at the version that was begun if
+    the source still has it, else at a newer one, from ``FILLED_FROM`` on. Raises: StoreUnavailableError,
+    SnapshotExpiredError: call it again. FencedError: a newer driver fills. ConfigError: the store cannot be
+    filled. WalGapError: the log does not know the source's version.
     """
     if coordinator.store.pointer().filling_at and coordinator.store.unverified():
-        repair(coordinator)  # puts nothing back: what they lost of the fill comes with it again
+        repair(coordinator)  # puts nothing back: the fill writes again the rows of it that servers lost
     held = _hold(coordinator, source)
     try:
         fact = _fact(coordinator, held.version)
@@ -84,7 +84,7 @@ def fill(coordinator: Coordinator, source: Store, stopped: Callable[[], bool] = 
 
 
 def _hold(coordinator: Coordinator, source: Store) -> VersionPin:
-    """The version that was begun, if the source still has it, else its newest."""
+    """Pin the version that was begun if the source still has it, else its newest."""
     begun, newest = coordinator.store.pointer().filling_at, source.pointer().visible
     wanted = max(begun, FILLED_FROM)
     if newest < wanted:
@@ -100,7 +100,7 @@ def _hold(coordinator: Coordinator, source: Store) -> VersionPin:
 
 
 def _not_ours(coordinator: Coordinator, version: int, stands: int) -> bool:
-    """Whether something is visible by now, though not by this fill."""
+    """Whether a version is visible by now, by another fill. Raises: FencedError, StoreUnavailableError."""
     pointer = coordinator.store.pointer()
     if pointer.epoch > coordinator.epoch:
         msg = (
@@ -115,7 +115,7 @@ def _not_ours(coordinator: Coordinator, version: int, stands: int) -> bool:
 
 
 def _fact(coordinator: Coordinator, version: int) -> VersionFact:
-    coordinator.catch_up_log()  # what is visible in the source was decided before
+    coordinator.catch_up_log()  # a version visible in the source was decided before
     fact = next(known_facts(coordinator.log, coordinator.folded, version), None)
     if fact is None or fact.version != version:
         msg = (
@@ -155,9 +155,9 @@ def _fill_group(
 
 
 def _runs(source: Store, table: str, group: int, stamp: Stamp, start: int) -> Iterator[Run]:
-    """The live rows of a table in a key group, in pieces that depend on the rows alone.
+    """Yield the live rows of a table in a key group, in pieces that depend on the rows alone.
 
-    They are copied as they are stored, with their expiry; what has expired at the version is left out.
+    They are copied as they are stored, with their expiry. Rows that have expired at the version are left out.
     """
     keys = values = pa.array([], pa.binary())
     for batch in source.scan_stored(table, group, stamp.version, start):
@@ -172,8 +172,9 @@ def _runs(source: Store, table: str, group: int, stamp: Stamp, start: int) -> It
 
 
 def _first_cut(keys: Any, values: Any) -> int:
-    """Behind how many rows the first piece ends: at ``CHUNK_ROWS``, or where it reaches ``CHUNK_BYTES``;
-    0: it may go on. The flags byte of a value does not count.
+    """Return the number of rows in the first piece, which ends at ``CHUNK_ROWS`` or ``CHUNK_BYTES``.
+
+    0: the rows reach neither limit. The flags byte of a value does not count.
     """
     lengths = pc.add(pc.binary_length(keys[:CHUNK_ROWS]), pc.binary_length(values[:CHUNK_ROWS]))
     ends = pc.cumulative_sum(pc.cast(pc.subtract(lengths, 1), pa.int64())).to_numpy(zero_copy_only=False)

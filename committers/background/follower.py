@@ -1,8 +1,8 @@
-"""A follower: a secondary store that follows the log by itself, behind the primary.
+"""Followers: each brings one secondary store to the log's end, independently of the primary.
 
-It is a driver of its own for one store, under the epoch of the driver that owns the namespace: the
-same apply, seal and publish, one machine per version. It decides nothing, and no batch waits for
-it. What it meets, it keeps in its ``standing``; FencedError and CorruptError end it.
+A follower has a coordinator of its own for one store, under the epoch of the driver that owns the namespace:
+the same apply, seal and publish, one machine per version. It decides nothing, and no batch waits for it. It
+keeps its errors in its ``standing``; FencedError and CorruptError end it.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ from tidegate.sinks.store import Store
 logger = logging.getLogger("tidegate")
 
 STEP_DEADLINE_S = 5.0
-"""A follower gives up one version after so long without success, and comes back to it."""
+"""A follower gives up a version after this time without success, and tries it again later."""
 PAUSE_FIRST_S, PAUSE_MOST_S = 0.5, 30.0
 COMMAND_TRIES = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """How a store stands, as its follower last saw it.
+    """The standing of a store, as its follower last saw it.
 
-    ``visible`` is the last version that it saw there, ``decided`` the log's last; ``behind_s`` the time
-    since it was last at the log's end, 0 when it is; ``error`` what it met last, '' when nothing.
+    ``visible`` is the store's last visible version, ``decided`` the log's last decided one. ``behind_s`` is
+    the time since the store was last at the log's end, 0 when it is. ``error`` is the last error, '' when
+    none.
     """
 
     name: str
@@ -77,17 +78,17 @@ class Follower:
         self.heartbeat_s = coordinator.options.heartbeat_s
 
     failed: TidegateError | None
-    """FencedError or CorruptError: it has stopped, and the next batch raises this (I10)."""
+    """The FencedError or CorruptError that has stopped it; the next batch raises this (I10)."""
     driven_by: FollowerThread | None = None
 
     @property
     def store(self) -> Store:
-        """Its store."""
+        """The store that follows."""
         return self._coordinator.store
 
     @property
     def discarded(self) -> list[Stamp]:
-        """What it removed from its store, because the log had lost its decision."""
+        """The attempts that it removed from its store, because the log had lost their decisions."""
         return self._coordinator.discarded
 
     @property
@@ -97,17 +98,17 @@ class Follower:
 
     @property
     def standing(self) -> Standing:
-        """How it stands."""
+        """The store's standing."""
         state, now = self._coordinator.view.state, self._coordinator.clock.monotonic()
         decided = state.last_version if state else 0
         behind_s = 0.0 if self._level and not self._error else now - self._level_at
         return Standing(self.name, self.store.where, self._visible, decided, behind_s, self._error)
 
     def step(self, stopped: Callable[[], bool] = lambda: False) -> bool:
-        """Bring the store to the log's end as it is now; whether it is there.
+        """Bring the store to the log's present end; return whether it is there.
 
-        False: stopped half-way, or the log does not list it (any more). May be repeated. Errors pass
-        through: nothing of a version that was not finished is visible.
+        False: stopped half-way, or the log does not list the store. Repeatable. Raises: the errors of log
+        and store; nothing of an unfinished version is visible.
         """
         coordinator, epoch = self._coordinator, self._epoch()
         if not epoch or coordinator.catch_up_log() is None or self.name not in coordinator.folded.stores:
@@ -134,9 +135,9 @@ class Follower:
         return self._level
 
     def catch_up(self) -> Standing:
-        """For a command: bring the store to the log's end, in a few tries; how it stands then.
+        """Bring the store to the log's end for a command, in ``COMMAND_TRIES``; return its standing.
 
-        No error passes through: ``standing.error`` is the last one met, ``failed`` what ended it.
+        It raises nothing: ``standing.error`` is the last error, ``failed`` the one that ended the follower.
         """
         for tries_left in range(COMMAND_TRIES - 1, -1, -1):
             try:
@@ -152,7 +153,7 @@ class Follower:
         return self.standing
 
     def look(self) -> bool:
-        """Whether the store is behind the log, or lost something. Writes nothing."""
+        """Whether the store is behind the log, or lost something. It writes nothing."""
         state, store = self._coordinator.catch_up_log(), self.store
         if state is None or self.name not in state.stores:
             return False
@@ -164,15 +165,16 @@ class Follower:
         return not self._level or store.unverified() or bool(lost_of(self._coordinator, begun))
 
     def repair(self, source: Source | None = None) -> Repaired:
-        """Compare the store with the log, as far as it reaches, and put back what its servers lost; errors as
-        ``repair``.
+        """Compare the store with the log, as far back as that reaches, and put back what its servers lost.
+
+        Raises: as ``repair_all``.
         """
         self._coordinator.catch_up_log()
         self._open(self._epoch())
         return repair_all(self._coordinator, source)
 
     def beat(self) -> bool:
-        """A sign of life while no version comes; whether there is something to do."""
+        """Write a heartbeat while no version comes; return whether servers have to be compared."""
         if not self._coordinator.epoch:
             return False
         self._beat()
@@ -183,14 +185,14 @@ class Follower:
         self.store.heartbeat(self._coordinator.epoch)
 
     def _open(self, epoch: int) -> None:
-        """The checks that a driver makes of its primary, then the claim, before anything is written (I6)."""
+        """Check the store as a driver checks its primary, then claim it, before anything is written (I6)."""
         coordinator, state, store = self._coordinator, self._coordinator.folded, self._coordinator.store
         refuse_unsafe_store(coordinator)
         identity = store.identity()
         if identity is None:
             identity = store.create(Identity(state.namespace, state.name, state.key_groups))
         refuse_other_uuid(coordinator, state, identity)
-        pointer = store.pointer()  # first: what is visible was decided before, so a log read later has it
+        pointer = store.pointer()  # first: a visible version was decided before, so a log read later has it
         coordinator.catch_up_log()
         refuse_other_history(coordinator, coordinator.folded, pointer)
         coordinator.epoch = coordinator.tried_epoch = epoch
@@ -203,7 +205,7 @@ class Follower:
         failpoints.hit("follow.after_claim")
 
     def _begun(self, stopped: Callable[[], bool]) -> bool:
-        """Whether something is visible, or the log has every version from the first on: else it is filled."""
+        """Whether a version is visible, or the log has every version from 1 on; else fill the store."""
         coordinator = self._coordinator
         pointer = coordinator.store.pointer()
         if pointer.visible or not coordinator.folded.last_version:
@@ -218,20 +220,20 @@ class Follower:
             else:
                 return True
         filled = fill(coordinator, self._source, _either(stopped, self._went))
-        coordinator.catch_up_log()  # versions went on meanwhile
+        coordinator.catch_up_log()  # versions were decided meanwhile
         return filled
 
     def _went(self) -> bool:
-        """Before each version, and each key group of a fill: signs of life, an alarm when it is due."""
+        """Write a heartbeat and the lag alarm when due: before each version, and key group of a fill."""
         if self._coordinator.clock.monotonic() - self._beat_at >= self.heartbeat_s:
             self._beat()
         self._alarm("it is catching up")
         return False
 
-    # -- what it meets ---------------------------------------------------------------------------
+    # -- errors ----------------------------------------------------------------------------------
 
     def retried(self, error: Exception) -> None:
-        """Keep and log an error; an alarm when the store has been behind for long."""
+        """Keep and log an error; raise the lag alarm when it is due."""
         text = f"{type(error).__name__}: {error}".replace("\n", " ")
         if isinstance(error, WalGapError):
             text += (
@@ -247,7 +249,7 @@ class Follower:
         self._alarm(text)
 
     def went_well(self, *, level: bool) -> None:
-        """A step ended without an error."""
+        """Forget the last error after a step without one."""
         if self._error:
             logger.warning("store %s follows again, version %s is visible there", self.name, self._visible)
         self._error = ""
@@ -280,7 +282,7 @@ def _either(one: Callable[[], bool], other: Callable[[], bool]) -> Callable[[], 
 
 
 def _after_one(stopped: Callable[[], bool]) -> Callable[[], bool]:
-    """Stops behind the first version: enough to know whether the log has it."""
+    """Build a ``stopped`` that stops after the first version: that shows whether the log has it."""
     asked = 0
 
     def stop() -> bool:
@@ -292,9 +294,9 @@ def _after_one(stopped: Callable[[], bool]) -> Callable[[], bool]:
 
 
 class FollowerThread:
-    """Drives a follower beside the batches. A daemon; ``stop`` ends it and waits for it.
+    """A daemon thread that drives a follower; ``stop`` ends it and waits for it.
 
-    Another one may still drive it: that is ended first, and no batch waits for it.
+    An earlier thread that still drives the follower is ended first; no batch waits for that.
     """
 
     def __init__(self, follower: Follower, ended: Callable[[], bool]) -> None:
@@ -308,43 +310,43 @@ class FollowerThread:
         self._thread.start()
 
     def wake(self) -> None:
-        """A version was decided, or the query has ended."""
+        """Wake the thread after a version was decided, or the query has ended."""
         self._wake.set()
 
     def stop(self) -> None:
-        """End it behind the version, or the key group, that it is at, and wait. May be repeated."""
+        """End it after its current version or key group, and wait. Repeatable."""
         self._stopping.set()
         self._wake.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until it has ended by itself, at most so long."""
+        """Wait until it has ended by itself, at most ``timeout_s``."""
         self._thread.join(timeout_s)
 
     def _inside(self) -> None:
         if self._before is not None:
-            self._before.stop()  # behind the version that it is at, perhaps in a store that does not answer
+            self._before.stop()  # after its current version, perhaps in a store that does not answer
             self._before = None
         with events.log_context(events.LogPlace(self.follower.namespace, phase="follow")):
             self._run()
 
     def _run(self) -> None:
-        """When the query has ended it goes on until it is at the log's end, or meets an error."""
+        """Drive the follower. After the query's end it continues up to the log's end, or an error."""
         follower = self.follower
         failures = 0
         while True:
             most = PAUSE_FIRST_S * 2 ** (failures - 1) if failures else follower.heartbeat_s
             woken = self._wake.wait(min(most, PAUSE_MOST_S))
             self._wake.clear()
-            ended = self._ended()  # asked before the step: it brings in what was decided until then
+            ended = self._ended()  # before the step, which applies every version decided until then
             if self._stopping.is_set():
                 return
             try:
                 if woken or failures or follower.beat():
                     follower.went_well(level=follower.step(self._stopping.is_set))
                 failures = 0
-            except Exception as error:  # noqa: BLE001 - also what Spark raises as it ends: told, tried again
+            except Exception as error:  # noqa: BLE001 - also what Spark raises as it ends: logged, tried again
                 follower.retried(error)
                 failures = min(failures + 1, 10)
             if ended or follower.failed is not None:
@@ -356,10 +358,10 @@ def followers_of(
     apply: Mapping[str, ApplyOnExecutors] | None = None,
     open_one: Callable[[StoreRef], Store] | None = None,
 ) -> list[Follower]:
-    """A follower for each store of the driver but the first, which it has then as ``others``.
+    """Build a follower for each store of the driver but the first, and set their stores as its ``others``.
 
-    Opens no connection. ``apply`` are the executors' by the store's name. Who takes them closes
-    their stores.
+    It opens no connection. ``apply`` maps a store's name to its apply on executors. The caller closes the
+    stores.
     """
 
     def opened(at: StoreRef) -> Store:
@@ -381,8 +383,10 @@ def follower_for(
     *,
     fill_first: bool = False,
 ) -> Follower:
-    """A follower of one store, under the driver's epoch. ``fill_first``: an empty one is filled, rather than
-    brought from the log's start, where that is more than version 1.
+    """Build a follower of one store, under the driver's epoch.
+
+    ``fill_first``: an empty store is filled, not caught up from the log's start, unless the source is at
+    version 1.
     """
     deadline_s = min(coordinator.options.apply_deadline_s, STEP_DEADLINE_S)
     options = dataclasses.replace(coordinator.options, apply_deadline_s=deadline_s)

@@ -1,4 +1,4 @@
-"""How a namespace stands in its stores, for whoever observes it: asked for only while somebody does."""
+"""The gauges of a namespace in its stores. They are read only while an observer is registered."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from tidegate.sinks.store import Store
 
 
 def report_gauges(at: Labels, store: Store, standings: Sequence[Standing], decided: int) -> None:
-    """Ask the primary, ``at.store``, and say how it and the followers stand. Two requests, at each heartbeat.
+    """Read the primary, ``at.store``, and report its gauges and the followers'; at each heartbeat.
 
-    ``decided`` is the log's last version as far as it was folded. Errors of the primary pass through.
+    It takes two requests. ``decided`` is the log's last version as far as it was folded. Raises: the errors
+    of the primary.
     """
     if not events.observed():
         return

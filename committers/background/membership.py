@@ -1,4 +1,4 @@
-"""Add a store to a namespace, or remove one, on a person's word: one record in the log each."""
+"""The membership of stores: adding one to a namespace, or removing one, by a record in the log each."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from tidegate.sinks.store import Store
 
 
 def add_store(coordinator: Coordinator, at: StoreRef, store: Store) -> Follower:
-    """Put a store into the log's list; its follower, whose ``step`` fills it and brings it to the end.
+    """Put a store into the log's list; return its follower, whose ``step`` fills it and catches it up.
 
-    ``driver`` has the stores that are there already. On return it is open, what was decided is visible
-    in its primary, and the log lists the store. May be repeated, wherever it was cut short.
-
-    ConfigError, WalGapError: it cannot become a store of this namespace; nothing was appended. Else
-    as ``open_namespace`` and ``append_until_confirmed``.
+    The coordinator has the present stores. Durable: on return it is open, every decided version is visible in
+    its primary, and the log lists the store. Repeatable: also after an interruption at any point. Raises:
+    ConfigError, WalGapError: it cannot become a store of this namespace; nothing was appended. Otherwise as
+    ``open_namespace`` and ``append_until_confirmed``.
     """
     if at.name in (one.name for one in coordinator.endpoints.stores):
         raise ConfigError(f"store {at.name} is given twice: as the new one, and as one that is there already")
@@ -34,14 +33,14 @@ def add_store(coordinator: Coordinator, at: StoreRef, store: Store) -> Follower:
 
 
 def _refuse_unfit(coordinator: Coordinator, store: Store) -> None:
-    """What can be told of the new store before anything is appended."""
+    """Check the new store, as far as that is possible before anything is appended."""
     state, identity = coordinator.folded, store.identity()
     asking = Coordinator(
         coordinator.endpoints, coordinator.log, store, coordinator.options, coordinator.clock
     )
     if identity is not None:
         refuse_other_uuid(asking, state, identity)
-        pointer = store.pointer()  # first: what is visible was decided before, so a log read later has it
+        pointer = store.pointer()  # first: a visible version was decided before, so a log read later has it
         coordinator.catch_up_log()
         refuse_other_history(asking, coordinator.folded, pointer)
         if pointer.visible:
@@ -67,12 +66,11 @@ def _reaches_back(coordinator: Coordinator) -> bool:
 
 
 def remove_store(coordinator: Coordinator, name: str) -> bool:
-    """Take a store out of the log's list; False: it was not there. Its data stays where it is.
+    """Remove a store from the log's list; False: it was not in it. Its data stays as it is.
 
-    ``driver`` has the stores that remain, the first of them filled. On return trimming no longer waits
-    for the removed one, and no driver that opens writes there. May be repeated.
-
-    ConfigError: it is the only one, or is given as one that remains; nothing was appended. Else as
+    The coordinator has the stores that remain, the first of them filled. Durable: on return trimming no
+    longer waits for the removed one, and no driver that opens writes to it. Repeatable: yes. Raises:
+    ConfigError: it is the only one, or is given as one that remains; nothing was appended. Otherwise as
     ``open_namespace`` and ``append_until_confirmed``.
     """
     listed = coordinator.folded.stores

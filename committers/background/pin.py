@@ -1,4 +1,4 @@
-"""Hold: keep one version of a store readable for as long as it is copied."""
+"""The pin of one version of a store, which stays readable while it is copied."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tidegate.sinks.store import Store
 EXPORT = "export"
 LEASE_S = 60.0
 PER_LEASE = 4
-"""The lease is taken anew so often before it would run out."""
+"""The number of renewals in the time of a lease."""
 
 
 class VersionPin:
-    """A version of the source, kept readable for as long as a copy of it lasts.
+    """A lease that pins a version of the source while it is copied.
 
-    Each renewal is a new lease, taken before the old one is given back. A fill or a restore has leases of the
-    writer, which ``max_lease_s`` does not end, since a large store takes longer. An export reads with a
-    reader's rights, and so has a reader's limits.
+    Each renewal is a new lease, taken before the old one is released. A fill or a restore has leases of the
+    writer, which ``max_lease_s`` does not end, since a large store takes longer. An export has a reader's
+    leases, and a reader's limits.
     """
 
     def __init__(self, source: Store, version: int, clock: Clock, purpose: str = "fill") -> None:
@@ -35,12 +35,12 @@ class VersionPin:
         return lease
 
     def keep(self) -> None:
-        """Hold on, if it is time to. SnapshotExpiredError: the version was retired."""
+        """Renew the lease if that is due. Raises: SnapshotExpiredError: the version was retired."""
         if self._clock.monotonic() >= self._again_at:
             before, self._lease = self._lease, self._take()
             self._source.release(before.lease_id)
 
     def give_back(self) -> None:
-        """Let the version go."""
-        with contextlib.suppress(TidegateError):  # it runs out by itself
+        """Release the lease."""
+        with contextlib.suppress(TidegateError):  # it expires by itself
             self._source.release(self._lease.lease_id)

@@ -1,5 +1,6 @@
-"""Work beside the batches: heartbeat, repair while no batch comes, retirement, trimming, and the other
-stores. A batch waits for it only where older versions pile up (``committers/coordinator.py``).
+"""The background work of a driver: heartbeat, repair between batches, retirement, trimming, and followers.
+
+A batch waits for it only when too many older versions wait for retirement (``committers/coordinator.py``).
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ logger = logging.getLogger("tidegate")
 
 
 class Background:
-    """Daemon threads for one open driver, two and one for each follower; ``stop`` ends them and waits.
+    """The daemon threads of one open driver, two and one for each follower; ``stop`` ends them and waits.
 
-    ``alive`` is asked at every heartbeat: when the query has ended, so does the heartbeat, and the
-    followers end at the log's end. ``at`` is the namespace, and the primary's name in
-    the log's list of stores.
+    ``alive`` is called at every heartbeat: when the query has ended, the heartbeat ends, and the
+    followers end at the log's end. ``at`` is the namespace, and the primary's name in the log's list of
+    stores.
     """
 
     def __init__(  # noqa: PLR0913 - all but the first four have defaults
@@ -49,7 +50,7 @@ class Background:
         way: ApplyPriority | None = None,
         decided: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``way`` is the driver's, whose versions go before retirement; ``decided`` returns its last one."""
+        """``way`` is the driver's priority at the store, ``decided`` returns its last decided version."""
         self._log, self._store, self._options, self._epoch, self._alive = log, store, options, epoch, alive
         self._clock = clock or Clock()
         self._at = at
@@ -71,27 +72,27 @@ class Background:
             thread.start()
 
     def published(self) -> None:
-        """A version became visible: an older one may be retired now, the log trimmed, the others follow."""
+        """Wake the threads after a version became visible: to retire, trim, and follow."""
         self.priority.published()
         self._work.set()
         for each in self._followers:
             each.wake()
 
     def check(self) -> None:
-        """Raise what a follower may not keep to itself: FencedError, CorruptError (I10)."""
+        """Raise the error that ended a follower: FencedError or CorruptError (I10)."""
         for each in self._followers:
             if each.follower.failed is not None:
                 raise each.follower.failed
 
     @property
     def standings(self) -> list[Standing]:
-        """How the other stores stand."""
+        """Return the standing of every other store."""
         return [each.follower.standing for each in self._followers]
 
     def drain(self, timeout_s: float) -> None:
-        """No version comes any more: let the followers reach the log's end, and end everything.
+        """Let the followers reach the log's end after the last version, then end everything.
 
-        A follower that meets an error ends where it is. Labels most so long.
+        A follower that meets an error ends there. It waits at most ``timeout_s`` for each.
         """
         self._end()
         for each in self._followers:
@@ -100,12 +101,13 @@ class Background:
 
     @property
     def ended(self) -> bool:
-        """Whether the threads have ended, because they were stopped or the query was."""
+        """Whether the threads have ended, because they or the query were stopped."""
         return self._ending.is_set()
 
     def stop(self, *, followers: bool = True) -> None:
-        """End all threads and wait for them. May be repeated. Without ``followers`` theirs go on
-        until another Background has taken the followers over.
+        """End all threads and wait for them. Repeatable.
+
+        Without ``followers`` their threads continue until another Background has taken the followers over.
         """
         self._end()
         for each in self._followers if followers else ():
@@ -168,14 +170,16 @@ class Background:
                 _tell(error, "retiring or trimming failed, tried again after the next version: %s")
 
     def _between_steps(self) -> bool:
-        """Whether to stop here; a version that is applied goes first."""
+        """Yield to a version that is applied; return whether to stop here."""
         if not self._ending.is_set():
             self.priority.yield_to_apply()
         return self._ending.is_set()
 
     def _repair_if_changed(self, view: View) -> None:
-        """Put back what servers lost, though no batch may come for hours. A batch that comes meanwhile
-        does the same, and neither minds: each step may be repeated, by anyone who owns the epoch.
+        """Put back the rows that servers lost, without waiting for a batch, which may not come for hours.
+
+        A batch that comes meanwhile does the same, without harm: any driver that owns the epoch may repeat
+        each step.
         """
         epoch, identity = self._epoch(), self._store.identity()
         if not epoch or identity is None or not self._store.unverified():
@@ -187,7 +191,7 @@ class Background:
 
 
 def _tell(error: Exception, what: str, *details: object) -> None:
-    """What is tried again: an error of ours in one line, one that nobody foresaw with its trace."""
+    """Log an error whose work is tried again: one of tidegate's in one line, any other with its trace."""
     if isinstance(error, TidegateError):
         logger.warning(what, *details, error)
     else:

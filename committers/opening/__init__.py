@@ -1,1 +1,1 @@
-"""What a driver does before it may write: preflight checks, the list of stores, recovery, lost attempts."""
+"""The opening of a namespace: preflight checks, the list of stores, recovery, lost attempts."""

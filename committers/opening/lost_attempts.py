@@ -1,4 +1,4 @@
-"""Versions that a store has begun and its log lacks: refused, or discarded on a person's word."""
+"""Versions that a store has begun and its log lacks: refused, or discarded on an operator's request."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ logger = logging.getLogger("tidegate")
 
 
 def settle_lost_attempts(coordinator: Coordinator) -> None:
-    """Refuse what the store has begun and the log lacks, or discard it where the driver is told to.
+    """Refuse attempts that the store has begun and the log lacks, or discard them with ``discard_lost``.
 
-    Called after the claim, when no older driver begins anything more. What is decided from here on is
-    later than all that was begun. Raises: WalGapError, nothing was written.
+    It is called after the claim, when no older driver begins anything more. Every later decision has a
+    later time than all begun attempts. Raises: WalGapError, nothing was written.
     """
     begun = coordinator.store.begun()
     if lost_of(coordinator, begun):
@@ -38,14 +38,14 @@ def settle_lost_attempts(coordinator: Coordinator) -> None:
 
 
 def refuse_lost_attempts(coordinator: Coordinator, begun: Sequence[Stamp]) -> None:
-    """WalGapError: the store has begun what the log, as far as it was folded, lacks."""
+    """Refuse attempts that the store has begun and the folded log lacks. Raises: WalGapError."""
     lost = lost_of(coordinator, begun)
     if lost and not coordinator.discard_lost:
         raise lost_by_the_log(coordinator, lost[0])
 
 
 def lost_of(coordinator: Coordinator, begun: Sequence[Stamp]) -> list[Stamp]:
-    """Those of the begun versions that the log does not have, or has as another attempt."""
+    """List the begun versions that the log does not have, or has as another attempt."""
     lost = []
     for one in begun:
         if one.attempt == DISCARDED:
@@ -62,8 +62,9 @@ def _decided(coordinator: Coordinator, version: int) -> VersionFact | None:
 
 
 def _refuse_if_decided_earlier(coordinator: Coordinator, lost: Sequence[Stamp]) -> None:
-    """WalGapError: the log has decided the version since, at an earlier time than the lost attempt's. A store
-    that goes by times would hide the rows of the one behind the other's.
+    """Refuse a lost attempt whose version the log has since decided at an earlier time.
+
+    A store that orders rows by time would hide the decided rows behind the lost ones. Raises: WalGapError.
     """
     for one in lost:
         decided = _decided(coordinator, one.version)
@@ -77,7 +78,7 @@ def _refuse_if_decided_earlier(coordinator: Coordinator, lost: Sequence[Stamp]) 
 
 
 def lost_by_the_log(coordinator: Coordinator, lost: Stamp) -> WalGapError:
-    """Make the error for a store that has begun what the log lacks; it names the ways out."""
+    """Build the error for a store that has begun an attempt that the log lacks; it names the remedies."""
     decided = _decided(coordinator, lost.version)
     has = f"ends at version {coordinator.folded.last_version}"
     if decided is not None:

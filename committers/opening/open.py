@@ -1,7 +1,7 @@
-"""Open: take a namespace over. Check, append Open, fold through it, claim, recover.
+"""The open, by which a driver takes a namespace over: check, append Open, fold through it, claim, recover.
 
-Everything that can be refused is refused before anything is appended, and checked again
-after, because another driver may have written in between.
+Everything that can be refused is refused before anything is appended. It is checked again after the append,
+because another driver may have written in between.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidegate.wal.log import Appended
 from tidegate.wal.record import Folded, Genesis
 
 WRITER_ALIVE_S = 30.0
-"""A writer whose heartbeat is younger than this is taken to be alive."""
+"""A writer whose heartbeat is younger than this is considered alive."""
 
 Check = Callable[[Folded], None]
 
@@ -40,9 +40,9 @@ Check = Callable[[Folded], None]
 def open_namespace(
     coordinator: Coordinator, lineage: str | None, check: Check | None = None, *, changing: str | None = None
 ) -> list[int]:
-    """Make ``driver`` the writer, and everything decided visible in its store; the versions recovered.
+    """Make the driver the writer, and every decided version visible in its store; return those recovered.
 
-    The same as ``take_over``, then ``recover``.
+    It is ``take_over``, then ``recover``.
     """
     take_over(coordinator, lineage, check, changing=changing)
     return recover(coordinator)
@@ -51,15 +51,15 @@ def open_namespace(
 def take_over(
     coordinator: Coordinator, lineage: str | None, check: Check | None = None, *, changing: str | None = None
 ) -> None:
-    """Make ``driver`` the writer; what was decided and is not visible waits for ``recover``.
+    """Make the driver the writer. Decided versions that are not visible wait for ``recover``.
 
-    ``lineage`` None means: the current one, whatever it is. ``check`` may refuse (raise) on
-    the folded state, before the append and again after it. A driver that ran before is fenced
-    at once. ``changing`` is a store that is being added or removed: it may be in the log's list or not.
+    ``lineage`` None means the current one. ``check`` may refuse (raise) on the folded state, before the
+    append and again after it. A driver that ran before is fenced at once. ``changing`` is a store that is
+    being added or removed: it may be in the log's list or not.
 
-    ConfigError, LineageError, WalGapError: refused, nothing appended. FencedError: another
-    driver opened at the same time and won. OutcomeUnknownError: the Open's fate is unknown;
-    open again. A log that refuses this user is not asked until the deadline.
+    Raises: ConfigError, LineageError, WalGapError: refused, nothing appended. FencedError: another
+    driver opened at the same time and won. OutcomeUnknownError: the outcome of the Open is unknown;
+    open again. When the log refuses this user, that is raised at once, not at the deadline.
     """
     coordinator.reset_append_outcome()
     ensure_made(coordinator)
@@ -78,7 +78,7 @@ def take_over(
 
     backoff = coordinator.backoff(coordinator.options.decide_deadline_s)
     while True:
-        # The store first: what is visible or begun was decided before, so a log read later must have it,
+        # The store first: a visible or begun version was decided before, so a log read later must have it,
         # also while another driver commits.
         pointer, begun = coordinator.store.pointer(), coordinator.store.begun()
         coordinator.catch_up_log()
@@ -107,10 +107,10 @@ def take_over(
 
 
 def _look_again(coordinator: Coordinator) -> None:
-    """Look at the pointer after the claim, from which on no older driver flips or claims.
+    """Check the pointer again, after the claim: from then on no older driver flips or claims.
 
-    An older driver whose records the log lost may have done so until then. FencedError, WalGapError: nothing
-    of a version was written.
+    An older driver whose records the log lost may have done so until then. Raises: FencedError, WalGapError:
+    nothing of a version was written.
     """
     pointer = coordinator.store.pointer()
     refuse_if_shared(coordinator, pointer)
@@ -119,7 +119,7 @@ def _look_again(coordinator: Coordinator) -> None:
 
 
 def _owned(coordinator: Coordinator, appended: Appended | None) -> bool:
-    """Whether the fold, read through our Open, says that the epoch is ours."""
+    """Whether the fold, read through our Open, gives us the epoch. Raises: FencedError: another has it."""
     state = coordinator.try_catch_up(None)
     if state is not None and (state.epoch, state.writer) == (coordinator.tried_epoch, coordinator.writer):
         coordinator.epoch = coordinator.tried_epoch
@@ -134,11 +134,11 @@ def _owned(coordinator: Coordinator, appended: Appended | None) -> bool:
 
 
 def ensure_made(coordinator: Coordinator) -> Folded:
-    """The namespace in log and store, made when neither has it; checked to be one namespace.
+    """Create the namespace in log and store when neither has it, and check that both have the same one.
 
-    May be repeated and raced: the first Genesis wins, every store takes its uuid.
+    Repeatable: also concurrently; the first Genesis wins, and every store takes its uuid.
     """
-    identity = coordinator.store.identity()  # first: a store is made only for a log that has begun
+    identity = coordinator.store.identity()  # first: a store is created only for a log that has begun
     state = coordinator.catch_up_log()
     if state is None:
         if identity is not None:
@@ -162,11 +162,13 @@ def ensure_made(coordinator: Coordinator) -> Folded:
 
 
 def _begin_log(coordinator: Coordinator) -> Folded:
-    """Make the log with its first record. One that is made here is checked after that: until the record is
-    there, a driver of a log that was here before may be the first to append.
+    """Create the log with its first record.
+
+    A log that is created here is checked afterwards: before its first record, a driver of an earlier log at
+    this place may be the first to append.
     """
     refuse_unsafe_store(coordinator)
-    was_made = bool(coordinator.log.checks())  # a log that is not there has nothing to say
+    was_made = bool(coordinator.log.checks())  # a log that does not exist has no checks
     if was_made:
         refuse_unsafe_log(coordinator)
     coordinator.log.create()
@@ -174,7 +176,7 @@ def _begin_log(coordinator: Coordinator) -> Folded:
         state = _append_genesis(coordinator)
     except WalUnavailableError:
         if coordinator.refused and not was_made:
-            refuse_unsafe_log(coordinator)  # names the right that is missing: nothing was written
+            refuse_unsafe_log(coordinator)  # names the missing permission; nothing was written
         raise
     _refuse_older_state(coordinator, state)
     if not was_made:
@@ -183,7 +185,7 @@ def _begin_log(coordinator: Coordinator) -> Folded:
 
 
 def refuse_other_uuid(coordinator: Coordinator, state: Folded, identity: Identity) -> None:
-    """WalGapError when the driver's store is of another namespace than the log."""
+    """Refuse a store that is of another namespace than the log. Raises: WalGapError."""
     if identity.uuid != state.namespace:
         why = f"the log is of namespace {state.namespace}, the store of namespace {identity.uuid}"
         raise _log_behind(coordinator, why)
@@ -206,7 +208,7 @@ def _append_genesis(coordinator: Coordinator) -> Folded:
             said = coordinator.describe_last_error(coordinator.options.decide_deadline_s)
             msg = f"{coordinator.log.where} did not take the first record of namespace {genesis.name}{said}"
             raise WalUnavailableError(msg)
-        coordinator.append(genesis)  # a second copy, or another's, is void behind the first
+        coordinator.append(genesis)  # a second copy, or another driver's, is void after the first
         if coordinator.view.state is None:
             backoff.wait()
         tried = True
@@ -214,8 +216,9 @@ def _append_genesis(coordinator: Coordinator) -> Folded:
 
 
 def _refuse_older_state(coordinator: Coordinator, state: Folded) -> None:
-    """ConfigError: the log was empty, and now it begins with the state of a namespace that the store does not
-    have. One that the store has was made by another driver meanwhile, and trimmed.
+    """Refuse a log that was empty and now begins with the state of a namespace that the store does not have.
+
+    One that the store has was created by another driver meanwhile, and trimmed. Raises: ConfigError.
     """
     first = next(iter(coordinator.log.decisions()), None)
     began = {place.position for place in coordinator.view.summaries[:1]}
@@ -228,7 +231,7 @@ def _refuse_older_state(coordinator: Coordinator, state: Folded) -> None:
 
 
 def refuse_other_history(coordinator: Coordinator, state: Folded, pointer: Pointer) -> None:
-    """WalGapError when what is visible in the driver's store was never decided in this log."""
+    """Refuse a store whose visible version was never decided in this log. Raises: WalGapError."""
     if pointer.visible > state.last_version:
         why = f"version {pointer.visible} is visible, the log ends at version {state.last_version}"
         raise _log_behind(coordinator, why)
@@ -248,7 +251,7 @@ def _refuse_unfilled(coordinator: Coordinator, pointer: Pointer) -> None:
 
 
 def log_is_empty(coordinator: Coordinator, identity: Identity) -> WalGapError:
-    """The error for a store whose log is not there (any more)."""
+    """Build the error for a store whose log does not exist, or no longer."""
     return _log_behind(coordinator, f"namespace {identity.uuid} is in the store, the log is empty")
 
 
@@ -281,7 +284,7 @@ def writer_is_alive(coordinator: Coordinator) -> bool:
 
 
 def refuse_if_writer_alive(coordinator: Coordinator, command: str, *, force: bool) -> None:
-    """ConfigError when a writer's heartbeat is younger than 30 s, unless forced."""
+    """Refuse to run while a writer's heartbeat is younger than 30 s, unless forced. Raises: ConfigError."""
     if coordinator.store.identity() is None:
         return
     pointer = coordinator.store.pointer()

@@ -1,4 +1,4 @@
-"""What a driver refuses to open on: a log or a store that is set up so that a promise cannot be kept."""
+"""The preflight checks of an open: a log or a store whose set-up breaks a promise is refused."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ logger = logging.getLogger("tidegate")
 
 
 def require_safe_setup(coordinator: Coordinator) -> None:
-    """ConfigError when a check of the log or the store fails, naming each; only warnings with
-    ``allow_unsafe``.
+    """Refuse a log or a store that fails a check; with ``allow_unsafe`` only log warnings.
 
-    What cannot work at all is refused either way. The same finding at several places is told once.
+    A set-up that cannot work at all is refused either way. The same finding at several places is reported
+    once. Raises: ConfigError, which names each failed check.
     """
     refuse_unsafe_log(coordinator)
     refuse_unsafe_store(coordinator)
 
 
 def refuse_unsafe_log(coordinator: Coordinator) -> None:
-    """The same for the driver's log alone."""
+    """Refuse a log that fails a check, as ``require_safe_setup``."""
     _refuse(coordinator.log.where, coordinator.log.checks(), allow=coordinator.options.allow_unsafe)
 
 
 def refuse_unsafe_store(coordinator: Coordinator) -> None:
-    """The same for the driver's store alone."""
+    """Refuse a store that fails a check, as ``require_safe_setup``."""
     store, options = coordinator.store, coordinator.options
     asked = store.checks_of_confirm(replicas=options.wait_replicas, aof=options.wait_aof)
     _refuse(store.where, [*store.checks(), *asked], allow=options.allow_unsafe)
@@ -47,7 +47,7 @@ def _refuse(where: str, checks: Sequence[Check], *, allow: bool) -> None:
 
 
 def _told(checks: Sequence[Check]) -> list[str]:
-    """A line for each finding, with all the places where it is the same."""
+    """Write a line for each finding, with all the places that share it."""
     alike: dict[tuple[str, str, str], list[Check]] = {}
     for check in checks:
         what = check.check.rpartition(": ")[2] if check.at else check.check

@@ -1,4 +1,4 @@
-"""Recover: every decided version above the visible one becomes visible, in order (I4, I7)."""
+"""Recovery: every decided version above the visible one becomes visible, in order (I4, I7)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tidegate.wal.record import VersionFact
 
 
 def recover(coordinator: Coordinator, stopped: Callable[[], bool] = lambda: False) -> list[int]:
-    """Complete what was decided before; the versions made visible. The driver must be open.
+    """Complete every decided version; return the versions made visible. The driver must be open.
 
-    Needs neither Spark nor the input: everything is in the log. May be repeated. Stops at the
-    first version that cannot be completed, so no version is ever skipped. ``stopped`` is asked
-    before each version. WalGapError: the log no longer has the rows of a version that the store lacks.
+    It needs neither Spark nor the input: everything is in the log. It stops at the first version that
+    cannot be completed, so no version is ever skipped. ``stopped`` is called before each version.
+    Repeatable. Raises: WalGapError: the log no longer has the rows of a version that the store lacks.
     """
     if coordinator.store.unverified():
         if isinstance(coordinator.store, SupportsRebuild):
@@ -40,8 +40,9 @@ def recover(coordinator: Coordinator, stopped: Callable[[], bool] = lambda: Fals
 
 
 def _refuse_if_no_longer_held(coordinator: Coordinator, fact: VersionFact, error: WalGapError) -> None:
-    """WalGapError with the ways out, where it was the log that lacks rows, and not the store that has begun
-    another attempt of the version.
+    """Raise a WalGapError with the remedies when the log lacks rows.
+
+    Do nothing when the store has begun another attempt of the version: then that is the cause.
     """
     if any(one.version == fact.version and one.attempt != fact.attempt for one in coordinator.store.begun()):
         return

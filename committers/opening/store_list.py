@@ -1,8 +1,8 @@
-"""The log's list of stores, against the stores that a driver was given.
+"""The log's list of stores, compared with the stores that a driver was given.
 
-The list is made of StoreAdded and StoreRemoved records. An empty list means one store, whatever it
-is called: a namespace that only ever had one needs no list. Every store that follows the log stands
-in it, the primary too; which one is the primary, the driver's order says.
+StoreAdded and StoreRemoved records make the list. An empty list means one store, with any name: a namespace
+that only ever had one needs no list. The list contains every store that follows the log, including the
+primary; the driver's order decides which one is the primary.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from tidegate.wal.record import Folded, StoreAdded, StoreRemoved
 
 
 def refuse_other_stores(coordinator: Coordinator, state: Folded, changing: str | None = None) -> None:
-    """ConfigError when a store is in the list and was not given, or the other way round.
+    """Refuse a driver whose stores are not those of the list.
 
     A namespace without versions may still get its first stores. ``changing`` may be in the list or not.
+    Raises: ConfigError, which names each difference and its remedy.
     """
     ways = suggested_fixes(state, [at.name for at in coordinator.endpoints.stores], changing)
     if not ways:
@@ -29,7 +30,7 @@ def refuse_other_stores(coordinator: Coordinator, state: Folded, changing: str |
 
 
 def suggested_fixes(state: Folded, given: Sequence[str], changing: str | None = None) -> list[str]:
-    """For each store that is in the list and was not given, or the other way round: that, and what to do."""
+    """Describe each store that is in the list and was not given, or the other way round, with a remedy."""
     if state.stores:
         missing = [name for name in state.stores if name not in (*given, changing)]
         unlisted = [name for name in given if name not in (*state.stores, changing)]
@@ -43,7 +44,7 @@ def suggested_fixes(state: Folded, given: Sequence[str], changing: str | None = 
 
 
 def list_stores_of_new(coordinator: Coordinator) -> None:
-    """The first stores of a namespace that has no version yet go into the list. May be repeated."""
+    """Add the first stores of a namespace without versions to the list. Repeatable."""
     given = [at.name for at in coordinator.endpoints.stores]
     if len(given) > 1 and coordinator.folded.last_version == 0:
         for name in given:
@@ -51,7 +52,10 @@ def list_stores_of_new(coordinator: Coordinator) -> None:
 
 
 def add_to_list(coordinator: Coordinator, name: str) -> None:
-    """On return the log lists the store; errors as ``append_until_confirmed``. The driver must be open."""
+    """Add a store to the log's list. The driver must be open.
+
+    Durable: on return the log lists it. Raises: as ``append_until_confirmed``.
+    """
     state = coordinator.folded
     if name in state.stores:
         return
@@ -69,7 +73,10 @@ def add_to_list(coordinator: Coordinator, name: str) -> None:
 
 
 def remove_from_list(coordinator: Coordinator, name: str) -> None:
-    """On return the log does not list the store; errors as ``append_until_confirmed``."""
+    """Remove a store from the log's list. The driver must be open.
+
+    Durable: on return the log does not list it. Raises: as ``append_until_confirmed``.
+    """
     state = coordinator.folded
     if name not in state.stores:
         return

@@ -1,1 +1,1 @@
-"""What an operator asks for, one file a command. None runs during a batch."""
+"""The operator's commands, one file each. None runs during a batch."""

@@ -1,4 +1,4 @@
-"""Adopt: on a person's word, another Spark checkpoint takes the namespace over."""
+"""The adoption of a namespace by another Spark checkpoint, on an operator's request."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ LINEAGE_MAX = 200
 
 
 def adopt(coordinator: Coordinator, lineage: str) -> list[int]:
-    """Make the namespace follow ``lineage`` (a query id) from here on; the versions recovered.
+    """Make the namespace follow ``lineage`` (a query id) from here on; return the versions recovered.
 
-    Opens with the current lineage first, so that everything decided under it is visible before
-    the new one starts. When the namespace follows ``lineage`` already, nothing is appended. May
-    be repeated: a second Adopted of the same lineage changes nothing for readers or batches.
-
-    ConfigError: the lineage cannot be one, or nothing was made here yet; nothing appended.
-    FencedError: another driver opened meanwhile, this Adopted will never count. OutcomeUnknownError:
-    the log did not answer; adopt again. Otherwise as ``open_namespace``.
+    It opens with the current lineage first, so that everything decided under it is visible before
+    the new one starts. When the namespace follows ``lineage`` already, nothing is appended. Repeatable: a
+    second Adopted of the same lineage changes nothing for readers or batches. Raises: ConfigError: the
+    lineage cannot be one, or the namespace does not exist; nothing appended. FencedError: another driver
+    opened meanwhile, this Adopted will never count. OutcomeUnknownError: the log did not answer; adopt
+    again. Otherwise as ``open_namespace``.
     """
     if not 0 < len(lineage) <= LINEAGE_MAX or not lineage.isprintable() or lineage != lineage.strip():
         msg = f"{lineage!r} is no query id: it is the id in the file metadata of Spark's checkpoint folder"
@@ -35,7 +34,7 @@ def adopt(coordinator: Coordinator, lineage: str) -> list[int]:
         raise ConfigError(msg)
     if state.lineage == lineage:
         return []
-    # An epoch of its own: a copy of this Adopted that lands late, behind the next Open, is void.
+    # An epoch of its own: a copy of this Adopted that lands late, after the next Open, is void.
     recovered = open_namespace(coordinator, None)
     _append(coordinator, lineage)
     return recovered

@@ -1,4 +1,4 @@
-"""Aliases: which are set, and what is refused. Set and dropped by people, and by nothing else."""
+"""Aliases: setting, listing and refusing them. Only an operator's command sets or drops one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ logger = logging.getLogger("tidegate")
 
 
 def checked_target(at: StoreRef, alias: str, namespace: str, *, force: bool = False) -> Target:
-    """What the alias would name in this store. Writes nothing.
+    """Find the target that the alias would name in this store. It writes nothing.
 
-    ConfigError: the name is a namespace's; the namespace is not there; it shows no version (unless forced).
+    Raises: ConfigError: the name is a namespace's; the namespace does not exist; it has no visible version
+    (unless forced).
     """
     check_name("alias", alias)
     with contextlib.closing(open_store(at.url, alias, at.options)) as under_it:
@@ -37,7 +38,7 @@ def checked_target(at: StoreRef, alias: str, namespace: str, *, force: bool = Fa
 
 
 def _no_target(store: Store, namespace: str, behind: Target | None) -> ConfigError:
-    """The error for a name that an alias cannot name; ``behind``: it is an alias itself."""
+    """Build the error for a name that an alias cannot name; ``behind``: it is an alias of this target."""
     if behind is None:
         return ConfigError(f"{store.where}: there is no such namespace here: check --namespace and --store")
     return ConfigError(
@@ -47,10 +48,10 @@ def _no_target(store: Store, namespace: str, behind: Target | None) -> ConfigErr
 
 
 def set_alias(at: StoreRef, alias: str, target: Target) -> Target | None:
-    """From now on readers of the alias find the target; what it named before. One atomic write, durable on
-    return.
+    """Set the alias, so that its readers find the target; return its earlier target.
 
-    May be repeated. StoreUnavailableError: it may have been set or not; repeat it.
+    It is one atomic write. Durable: on return. Repeatable: yes. Raises: StoreUnavailableError: it may have
+    been set or not; repeat it.
     """
     with contextlib.closing(open_store(at.url, target.namespace, at.options)) as store:
         aliases = store.aliases()
@@ -60,7 +61,7 @@ def set_alias(at: StoreRef, alias: str, target: Target) -> Target | None:
 
 
 def named_by(aliases: Aliases, alias: str) -> Target | None:
-    """What the alias names; None, with a warning, where that cannot be read: it names nothing."""
+    """Read the alias's target; None, with a warning, when it cannot be read: it names nothing."""
     try:
         return aliases.get(alias)
     except CorruptError as error:
@@ -69,7 +70,7 @@ def named_by(aliases: Aliases, alias: str) -> Target | None:
 
 
 def aliases_of(store: Store) -> list[str]:
-    """The aliases that name the namespace of this store, sorted."""
+    """List the aliases that name the namespace of this store, sorted."""
     identity = store.identity()
     if identity is None:
         return []
@@ -78,7 +79,7 @@ def aliases_of(store: Store) -> list[str]:
 
 
 def refuse_aliased(store: Store) -> None:
-    """ConfigError: the namespace that is to go has aliases, and which."""
+    """Refuse to drop a namespace that has aliases. Raises: ConfigError, which names them."""
     names = aliases_of(store)
     if names:
         raise ConfigError(

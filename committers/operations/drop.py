@@ -1,4 +1,4 @@
-"""Drop: a namespace goes, for ever: the stores first, then the log."""
+"""The permanent removal of a namespace: its stores first, then its log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidegate.committers.coordinator import Coordinator
 
 
 class Dropped(NamedTuple):
-    """Where there was something: in each store, in the order given, and in the log."""
+    """Whether each store, in the order given, and the log had contents."""
 
     stores: tuple[bool, ...]
     log: bool
@@ -17,9 +17,9 @@ class Dropped(NamedTuple):
 def drop_namespace(coordinator: Coordinator, *, log_too: bool = True) -> Dropped:
     """Remove everything of the namespace from the driver's stores and, last, the log.
 
-    Readers are refused from the first step on. May be repeated: a crash in between
-    leaves a log without a store, which is what a lost store looks like. Until it is dropped
-    too, a driver that opens it writes the store anew, whole, or is refused because the log was
-    trimmed. The other order would leave a store that readers trust and no driver can go on with.
+    Readers are refused from the first step on. Repeatable: a crash in between leaves a log without a store,
+    which looks like a lost store. Until the log is dropped too, a driver that opens it writes the complete
+    store again, or is refused because the log was trimmed. The other order would leave a store that readers
+    trust and no driver can continue.
     """
     return Dropped(tuple(store.drop() for store in coordinator.stores), log_too and coordinator.log.drop())

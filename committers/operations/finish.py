@@ -1,4 +1,4 @@
-"""Finish: what an earlier driver decided becomes visible, without a query; nothing else is written."""
+"""The recovery without a query: an earlier driver's decided versions become visible, and no more is done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidegate.wal.fold import fact_of
 
 
 class Finished(NamedTuple):
-    """The versions made visible in the primary, what is visible there now, how the other stores stand."""
+    """The versions made visible in the primary, its visible version now, and the other stores' standings."""
 
     recovered: list[int]
     visible: int
@@ -32,11 +32,10 @@ def finish_decided(
 ) -> Finished:
     """Make every decided version visible, in every store. The driver is not open yet.
 
-    Writes nothing when all is visible already, or nothing was made yet; ``starting`` is called before
-    anything is written. An error of another store stands in its standing. May be repeated.
-
-    ConfigError: another writer gave a sign of life within the last 30 s, and ``force`` is not set; or
-    the log has other stores. Else as ``open_namespace``.
+    It writes nothing when all is visible already, or the namespace does not exist. ``starting`` is called
+    before anything is written. An error of another store is in its standing. Repeatable. Raises:
+    ConfigError: another writer's heartbeat is younger than 30 s, and ``force`` is not set; or the log has
+    other stores. Otherwise as ``open_namespace``.
     """
     if coordinator.catch_up_log() is None:
         if (identity := coordinator.store.identity()) is not None:
@@ -45,7 +44,7 @@ def finish_decided(
     refuse_other_stores(coordinator, coordinator.folded)
     refuse_if_writer_alive(coordinator, command, force=force)
     recovered = []
-    if any([is_behind(coordinator), *map(_seems_behind, others)]):  # each is asked, for its standing
+    if any([is_behind(coordinator), *map(_seems_behind, others)]):  # each is read, for its standing
         starting()
         recovered = open_namespace(coordinator, None)
     visible = coordinator.store.pointer().visible
@@ -54,23 +53,23 @@ def finish_decided(
 
 
 def is_behind(coordinator: Coordinator) -> bool:
-    """Whether the store is not at the log's end; nothing is appended to find out."""
+    """Whether the store is not at the log's end. The check appends nothing."""
     if coordinator.store.identity() is None:
         return True
-    ensure_made(coordinator)  # writes nothing, both are there; checks that they are one namespace
+    ensure_made(coordinator)  # writes nothing, since both exist; checks that they are one namespace
     pointer, begun = coordinator.store.pointer(), coordinator.store.begun()
     coordinator.catch_up_log()
     fact = fact_of(coordinator.folded, pointer.visible)
     digest = "" if fact is None else fact.digest
     if lost_of(coordinator, begun):
-        return True  # opening says more of it, or discards it
+        return True  # opening refuses it with details, or discards it
     return (pointer.visible, pointer.digest) != (coordinator.folded.last_version, digest)
 
 
 def _seems_behind(other: Follower) -> bool:
-    """Whether a store is known not to be at the log's end; nothing is written to find out.
+    """Whether a store is known not to be at the log's end. The check writes nothing.
 
-    One that does not answer is not known to be: its error stands in its ``standing``.
+    For one that does not answer this is unknown: its error is in its ``standing``.
     """
     try:
         return other.look()

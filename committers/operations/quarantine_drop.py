@@ -1,4 +1,4 @@
-"""Release: rows leave the quarantine, in a version of their own, once they were dealt with elsewhere."""
+"""The removal of rows from the quarantine, in a version of their own, after they were handled elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS_AT_ONCE = 10_000
 
 
 class Released(NamedTuple):
-    """``version`` is None when none of the rows was there any more: then no version was made."""
+    """The result of a removal. ``version`` is None when none of the rows existed: no version was made."""
 
     recovered: list[int]
     version: int | None
@@ -33,8 +33,8 @@ class Released(NamedTuple):
 def release(coordinator: Coordinator, ids: Iterable[bytes]) -> Released:
     """Remove these rows of the quarantine, all in one version. The driver is not open yet.
 
-    On return the version is durable, and visible in the primary. Rows that are not there, and those that were
-    refused since, stay as they are; so it may be repeated, wherever it was cut short. Errors as
+    Durable: on return the version is in the log, and visible in the primary. Repeatable: also after an
+    interruption; absent rows are ignored, and rows refused since stay as they are. Raises: as
     ``open_namespace`` and ``commit``.
     """
     recovered = open_namespace(coordinator, None)
@@ -44,7 +44,7 @@ def release(coordinator: Coordinator, ids: Iterable[bytes]) -> Released:
     if not there:
         return Released(recovered, None, 0)
     rows = sorted((key_group(one, coordinator.folded.key_groups), one) for one in there)
-    # A restore may bring the same rows back, to be released again: the base makes it another token.
+    # A restore may bring the same rows back, to be removed again: the base makes it another token.
     token = f"quarantine drop {base} {xxhash.xxh3_64_hexdigest(b' '.join(there))}"
     barrier = StoredRowsBarrier(
         coordinator.log,

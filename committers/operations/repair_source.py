@@ -1,4 +1,4 @@
-"""Where repair takes rows from that no log holds any more: another store of the same log, or an export.
+"""The sources of rows for a repair when no log holds them: another store of the same log, or an export.
 
 Before anything is written a source's uuid, version and digest are compared with the namespace's.
 """
@@ -37,7 +37,7 @@ class StoreSource(Source):
 
     @contextlib.contextmanager
     def hold(self, coordinator: Coordinator) -> Iterator[CatalogEntry]:
-        """``Source.hold``: the newest version that both stores show, else the oldest that this one has."""
+        """Pin the newest version that is visible in both stores, else the oldest that this one has."""
         identity = self._store.identity()
         if identity is None:
             raise ConfigError(f"{self.where}: there is no namespace here; give a store that has this one")
@@ -71,7 +71,7 @@ class StoreSource(Source):
 
 
 class ExportSource(Source):
-    """A folder that ``tidegate export`` wrote. Every file is compared with its checksum first."""
+    """A folder written by ``tidegate export``. Every file is compared with its checksum first."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.where = folder, str(folder)
@@ -79,7 +79,7 @@ class ExportSource(Source):
 
     @contextlib.contextmanager
     def hold(self, coordinator: Coordinator) -> Iterator[CatalogEntry]:
-        """``Source.hold``: the version that was exported."""
+        """Give the entry of the exported version; a folder needs no pin."""
         manifest = self._manifest
         _refuse_other_uuid(coordinator, self.where, manifest.uuid)
         entry = _entry(coordinator, self.where, manifest.version)
@@ -110,7 +110,7 @@ def _refuse_other_uuid(coordinator: Coordinator, where: str, uuid: str) -> None:
 
 
 def _entry(coordinator: Coordinator, where: str, version: int) -> CatalogEntry:
-    """The catalog's entry of the version; of one that is decided and not visible, what will be its entry."""
+    """Read the catalog's entry of the version; build it for one that is decided and not visible."""
     coordinator.catch_up_log()
     pointer, last = coordinator.store.pointer(), coordinator.folded.last_version
     if pointer.filling_at or not max(pointer.horizon, 1) <= version <= max(pointer.visible, last):

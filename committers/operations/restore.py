@@ -1,7 +1,7 @@
-"""Restore: an older version once more, as an ordinary new one; on request its undone batches may come again.
+"""The restore of an older version as an ordinary new one; on request its undone batches may be replayed.
 
-The new version holds what has to be written so that readers see the older one again. It is staged, decided,
-applied and published as any other; nothing that was visible is taken back. docs/decisions/0034.
+The new version contains the changes after which readers see the older one again. It is staged, decided,
+applied and published as any other; no visible version is taken back. docs/decisions/0034.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tidegate.wal.staging.bad_rows import CHANGES
 
 
 class Restored(NamedTuple):
-    """What a restore did. ``made`` is None when an earlier run of it had made the version already.
+    """The result of a restore. ``made`` is None when an earlier run of it had made the version already.
 
     ``generation`` is the one in which undone batches may be replayed; None without ``reprocess``.
-    ``kept`` is the last batch that the restored state holds: a checkpoint goes on behind it.
+    ``kept`` is the last batch that the restored state contains: a checkpoint continues after it.
     """
 
     recovered: list[int]
@@ -42,14 +42,13 @@ class Restored(NamedTuple):
 
 
 def restore(coordinator: Coordinator, version: int, *, reprocess: bool = False) -> Restored:
-    """Make a new version that holds what ``version`` held, in every table. The driver is not open yet.
+    """Make a new version with the contents of ``version``, in every table. The driver is not open yet.
 
-    On return it is durable and visible in the primary. With ``reprocess`` a Rewound follows: the
-    batches behind the restored state may be replayed from a checkpoint that was set back. May be
-    repeated: what an earlier run has done is not done again.
-
-    ConfigError: there is no such version, it is visible, or no query is followed. SnapshotExpiredError:
-    it was retired. Both before anything is appended. Otherwise as ``open_namespace`` and ``commit``.
+    With ``reprocess`` a Rewound follows: the batches after the restored state may be replayed from a
+    checkpoint that was set back. Durable: on return it is in the log, and visible in the primary.
+    Repeatable: the steps of an earlier run are not done again. Raises: ConfigError: there is no such
+    version, it is visible, or no query is followed. SnapshotExpiredError: it was retired. Both before
+    anything is appended. Otherwise as ``open_namespace`` and ``commit``.
     """
     _refuse(coordinator, version, reprocess=reprocess)
     recovered = open_namespace(coordinator, None)
@@ -96,7 +95,7 @@ def _is_restored(state: Folded, version: int) -> bool:
 
 
 def _commit(coordinator: Coordinator, version: int) -> int:
-    """The version that it becomes; what it needs is held until then."""
+    """Commit the restored contents; return the new version. The old one is pinned until then."""
     store = coordinator.store
     held = VersionPin(store, version, coordinator.clock, "restore")
     try:
@@ -119,7 +118,7 @@ def _commit(coordinator: Coordinator, version: int) -> int:
 
 
 def _tables(coordinator: Coordinator, wanted: CatalogEntry, now: CatalogEntry) -> tuple[str, ...]:
-    """The tables that may differ, in rows or in their columns."""
+    """List the tables that may differ, in rows or in their columns."""
     same = {
         name for name in untouched(coordinator.store, wanted, now) if wanted.tables[name] == now.tables[name]
     }
@@ -127,7 +126,7 @@ def _tables(coordinator: Coordinator, wanted: CatalogEntry, now: CatalogEntry) -
 
 
 def _source(table: str, wanted: CatalogEntry, now: CatalogEntry) -> CatalogEntry:
-    """Whose columns the table has: a table that came later stays, without rows."""
+    """Return the entry whose columns the table gets: a table that was created later stays, without rows."""
     return wanted if table in wanted.tables else now
 
 
@@ -148,7 +147,7 @@ def _rows(
 
 
 def _rewind(coordinator: Coordinator, version: int) -> int:
-    """Append Rewound, unless batches may be replayed already; the generation in which they may."""
+    """Append Rewound, unless batches may be replayed already; return the generation in which they may."""
     state = coordinator.folded
     if state.last_batch is None or state.last_batch[0] < state.generation or state.lineage is None:
         return state.generation

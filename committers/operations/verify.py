@@ -1,14 +1,14 @@
-"""Verify: a store against its log, and both against their own checksums. Writes nothing.
+"""The verification of a store against its log, and of both against their own checksums. It writes nothing.
 
-Three layers, and what each one finds:
+It has three layers:
 
 1. The decision log, record by record, and the store's own files: bytes that do not fit.
 2. Every manifest and frame that the log still holds: digests, checksums, indexes.
-3. What the store shows: pointer, catalog and schemas against the fold; above the horizon every
-   row of every version, exactly; at the horizon what a reader gets for every key that the log
-   still knows, and, where the log reaches back to version 1, that there are no keys besides.
+3. The store's contents. Pointer, catalog and schemas are compared with the fold. Above the horizon every row
+   of every version is compared exactly. At the horizon a reader's value is compared for every key that the
+   log still knows; if the log reaches back to version 1, there must be no other keys.
 
-A writer may run meanwhile: what it retires during the check is not reported.
+A writer may run meanwhile: a version that it retires during the check is not reported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FINDINGS_MAX = 1_000
 
 
 class Progress(NamedTuple):
-    """How far a check is: what is looked at, and how many of how many."""
+    """The progress of a check: its step, and the parts done of a total."""
 
     step: str
     done: int
@@ -46,10 +46,10 @@ class Progress(NamedTuple):
 
 @dataclasses.dataclass
 class Report:
-    """What a check found, and what it looked at.
+    """The findings of a check, and its extent.
 
-    ``findings`` says what is wrong, at most 1,000 times; ``notes`` what could not be looked at
-    and why that is no fault. ``oldest`` and ``visible`` are the versions that readers may ask for.
+    ``findings`` are the faults, at most 1,000. ``notes`` describe what could not be checked and why that is
+    no fault. ``oldest`` and ``visible`` are the oldest and the newest version that readers may read.
     """
 
     findings: list[Finding] = dataclasses.field(default_factory=list)
@@ -73,10 +73,10 @@ class Report:
 
 
 def verify(log: Log, store: Store, progress: Callable[[Progress], None] = lambda _: None) -> Report:
-    """Check a namespace; the report. Writes nothing, and takes no lease.
+    """Check a namespace; return the report. It writes nothing, and takes no lease.
 
-    WalUnavailableError, StoreUnavailableError: no answer, so nothing is proven either way.
-    ConfigError: there is nothing here, or a newer release wrote it.
+    Raises: WalUnavailableError, StoreUnavailableError: no answer, so nothing is proven either way.
+    ConfigError: the namespace does not exist, or a newer release wrote it.
     """
     report = Report()
     progress(Progress("store files", 0, 1))
@@ -88,13 +88,13 @@ def verify(log: Log, store: Store, progress: Callable[[Progress], None] = lambda
                 report.add(finding)
     except CorruptError as error:
         report.add(Finding(store.where, "a store that can be read", str(error)))
-    # The pointer before the log: what is visible was decided before, so a log read later has it.
+    # The pointer before the log: a visible version was decided before, so a log read later has it.
     pointer = _pointer(store, report) if identity is not None else None
     state = _decision_log(log, report, progress)
     if identity is None and not report.findings:
         if state is None or state.last_version == 0:
             report.note(f"{store.where}: nothing was made here")
-        else:  # a store is made before the first version is decided: this one was lost
+        else:  # a store is created before the first version is decided: this one was lost
             found = "nothing: check --store; `tidegate recover` writes a lost store anew"
             report.add(Finding(store.where, f"namespace {state.namespace}, the log's", found))
     if state is None:
@@ -119,7 +119,7 @@ def _pointer(store: Store, report: Report) -> Pointer | None:
 
 
 def _decision_log(log: Log, report: Report, progress: Callable[[Progress], None]) -> Folded | None:
-    """The fold of all that can be read; each record is checked on the way."""
+    """Fold every record that can be read, checking each."""
     view = View()
     try:
         for entry in log.decisions():
@@ -202,7 +202,7 @@ class _Check:
         return None
 
     def _version(self, fact: VersionFact, manifest: Manifest) -> None:
-        """Frames are checked whether or not the rows can be compared."""
+        """Check one version. Its frames are checked even if its rows cannot be compared."""
         version, readable = fact.version, self.pointer.horizon <= fact.version <= self.pointer.visible
         if readable:
             self._catalog(fact, manifest)
@@ -223,12 +223,12 @@ class _Check:
             self.report.add(finding)
 
     def _key_types(self, entry: CatalogEntry) -> dict[str, list[str]]:
-        """By table, as far as the store has its schemas."""
+        """Map each table to its key's types, if the store has its schema."""
         schemas = {name: self.schemas.get(at.schema_id) for name, at in entry.tables.items()}
         return {name: [column.type for column in found.key] for name, found in schemas.items() if found}
 
     def _chunks(self, fact: VersionFact, manifest: Manifest, *, counted: bool) -> Iterator[Chunk]:
-        """The version's frames one by one; one that cannot be read is a finding, the others follow."""
+        """Yield the version's frames one by one; one that cannot be read is a finding, and is left out."""
         for work in apply.plan(manifest, fact, 1):
             for ordinal, ref in work.frames:
                 one = msgspec.structs.replace(work, frames=((ordinal, ref),))
@@ -246,7 +246,7 @@ class _Check:
 
     def _gap(self, version: int, where: str, error: WalGapError) -> None:
         if self.has_store and version > self.pointer.horizon:
-            # Retirement and repair still read it, so nothing may have trimmed it.
+            # Retirement and repair still read it, so it must not have been trimmed.
             self.report.add(Finding(where, "to be there: the version is not retired", str(error)))
         else:
             self.report.note("versions whose frames were trimmed from the log could not be compared")
@@ -274,8 +274,10 @@ class _Check:
                 self.report.add(Finding(f"{self.store.where}, schemas", f"schema {schema_id}", found))
 
     def _catalog_holes(self) -> None:
-        """Also of versions whose manifest is gone, and none besides. Above the log's last version there is
-        nothing to look for: the pointer may name any number, and is a finding then.
+        """Check that the catalog has an entry for every readable version, and the fold's digest in each.
+
+        That includes versions whose manifest was trimmed. Versions above the log's last one are not
+        expected: a pointer above it, which may be any number, is a finding of its own.
         """
         entries = self._read([], self.store.catalog)
         horizon = self.store.pointer().horizon
@@ -289,10 +291,10 @@ class _Check:
                 found = f"digest {there[version].digest}"
                 self.report.add(Finding(f"{where}, digest", fact.digest, found.removeprefix("digest ")))
 
-    # -- what a reader gets at the horizon -----------------------------------------------------------
+    # -- a reader's values at the horizon ------------------------------------------------------------
 
     def _at_horizon(self, facts: list[VersionFact], changes: int) -> None:
-        """Newest version first: the first change of a key that is met is the one that counts."""
+        """Compare a reader's values, newest version first: the first change of a key that is met counts."""
         version = self.pointer.horizon
         if version == 0 or not facts:
             return
@@ -313,7 +315,7 @@ class _Check:
                         for chunk in self._chunks(fact, manifest, counted=False):
                             findings += horizon.compare(fact.version, chunk, groups)
                     if manifest is None or self.unread > unread:
-                        # Which keys it changed is unknown, so nothing older can be told apart.
+                        # Its keys are unknown, so older changes of the same keys cannot be distinguished.
                         complete = False
                         break
                 if complete and not self.report.findings:
@@ -329,7 +331,7 @@ class _Check:
             self.report.add(finding)
 
     def _read(self, otherwise: object, ask: Callable[[], object]) -> Any:
-        """The store's answer; damage is a finding."""
+        """Return the store's answer; damage is a finding."""
         try:
             return ask()
         except SnapshotExpiredError:

@@ -1,4 +1,4 @@
-"""Putting back what a store lost: from the horizon on, below it, by keys.
+"""The repair of what a store lost: from the horizon on, below it, by keys.
 
-Reads the log, and writes only what it has compared.
+It reads the log, and writes only what it has compared.
 """

@@ -1,9 +1,9 @@
-"""Repair below the horizon: the rows that versions up to it left, and that the store lost.
+"""Repair below the horizon: lost rows of the versions up to it.
 
-Retirement leaves the newest row of each key of these versions, and no count says whether it is there. So they
-are compared by keys, as ``verify`` does: the log is read backwards from the horizon's version, and the first
-change of a key that is met is the one that counts. A key of which readers get another value is written again
-as a row of the horizon's version, so that no replaced row comes back. docs/decisions/0071.
+Retirement leaves the newest row of each key of these versions, and no count shows whether it is there. So the
+rows are compared by keys, as ``verify`` does: the log is read backwards from the horizon's version, and the
+first change of a key that is met counts. A key for which readers get another value is written again as a row
+of the horizon's version, so that no replaced row becomes visible again. docs/decisions/0071.
 
 This reads the whole log once. ``repair`` alone, which a running query calls, compares from the horizon on.
 """
@@ -33,8 +33,9 @@ logger = logging.getLogger("tidegate")
 
 
 class Repaired(NamedTuple):
-    """What a repair did: the versions that it put back, oldest first; ``not_compared``: in words, which rows
-    it did not compare with the log and what to do about them, '' when it compared all.
+    """The result of a repair: the versions that it put back, oldest first.
+
+    ``not_compared`` describes the rows that it did not compare with the log, and a remedy; '': none.
     """
 
     put_back: list[Mended]
@@ -45,8 +46,7 @@ def repair_all(coordinator: Coordinator, source: Source | None = None) -> Repair
     """Compare the store with the log as far back as that reaches, and put back what is missing.
 
     The driver must be open; ``source`` as in ``repair``. Durable: on return. Repeatable: yes. Raises: as
-    ``repair``; IncompleteError when
-    a row was written again and readers still do not get it.
+    ``repair``; IncompleteError: a row was written again and readers still do not get it.
     """
     mended = repair(coordinator, source)
     horizon = coordinator.store.pointer().horizon
@@ -78,8 +78,9 @@ def repair_all(coordinator: Coordinator, source: Source | None = None) -> Repair
 
 
 class _Base:
-    """The rows of one driver's store at and below its horizon. ``oldest``: the oldest version that the log
-    could be read back to.
+    """The rows of one driver's store at and below its horizon.
+
+    ``oldest`` is the oldest version that could be read from the log.
     """
 
     def __init__(self, coordinator: Coordinator, horizon: int) -> None:
@@ -88,7 +89,7 @@ class _Base:
         self._groups: dict[int, set[int]] = {}
 
     def repair(self) -> list[Mended]:
-        """Compare, and write again what readers at the horizon lack: versions and their key groups."""
+        """Compare, and write again the rows that readers at the horizon lack; return their versions."""
         facts, changes = self._readable_facts()
         if facts:
             at, store = facts[0], self._coordinator.store
@@ -108,8 +109,9 @@ class _Base:
         return [Mended(version, len(groups)) for version, groups in sorted(self._groups.items())]
 
     def _readable_facts(self) -> tuple[list[VersionFact], int]:
-        """The versions from the horizon's down to the oldest that the log has without a gap, newest first,
-        and how many changes they made. Schemas that the store lost are put back.
+        """List the versions from the horizon's down to the oldest without a gap in the log, newest first.
+
+        The second result is the number of their changes. Schemas that the store lost are put back.
         """
         coordinator, facts, changes = self._coordinator, list[VersionFact](), 0
         schemas: dict[str, TableSchema] = {}

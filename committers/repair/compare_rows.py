@@ -1,4 +1,4 @@
-"""Rows of a store compared with those of a frame. Only reads."""
+"""The comparison of a store's rows with those of a frame. It only reads."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tidegate.wal.value_flags import DELETE
 
 KEYS_AT_ONCE = 10_000
 KEYS_NAMED = 3
-"""So many keys of one run are named in findings, and the rest counted."""
+"""The number of keys of one run that findings name; the rest are counted."""
 SHOWN_BYTES = 60
 KEYS_PER_PASS = 2_000_000
-"""About how many keys are remembered at once; more are compared in several passes over the log."""
+"""The approximate number of keys in memory at once; more are compared in several passes over the log."""
 
 
 KeyTypes = Mapping[str, Sequence[str]]
-"""By table the types of its key, so that findings name keys as a reader writes them."""
+"""The types of each table's key, so that findings name keys as a reader writes them."""
 
 
 def compare_version(store: Store, version: int, run: Run, key_types: KeyTypes) -> list[Finding]:
-    """Where the store's rows of exactly this version are not those of the run."""
+    """Find where the store's rows of exactly this version are not those of the run."""
     wrong = []
     for at in range(0, len(run.keys), KEYS_AT_ONCE):
         keys, values = run.keys.slice(at, KEYS_AT_ONCE), run.values.slice(at, KEYS_AT_ONCE)
@@ -68,8 +68,10 @@ def _shown(content: bytes | None) -> str:
 
 
 class Unlike(NamedTuple):
-    """A key of which readers get another value than the log has. ``stored`` is the log's, ``wanted`` what
-    they should get of it (None: no row), ``there`` what they get.
+    """A key for which readers get another value than the log has.
+
+    ``stored`` is the log's value, ``wanted`` the value that readers should get (None: no row), ``there`` the
+    value that they get.
     """
 
     key: bytes
@@ -79,7 +81,7 @@ class Unlike(NamedTuple):
 
 
 class Horizon:
-    """What a reader gets at one version, compared with the log read backwards from there."""
+    """The comparison of a reader's values at one version with the log, read backwards from there."""
 
     def __init__(
         self, store: Store, entry: CatalogEntry, key_groups: int, changes: int, key_types: KeyTypes
@@ -89,14 +91,14 @@ class Horizon:
         self._seen: dict[tuple[int, str], dict[bytes, bool]] = {}
 
     def passes(self) -> Iterator[range]:
-        """Ranges of key groups, so that the keys of each can be remembered at once (I11)."""
+        """Yield ranges of key groups, each with few enough keys to be in memory at once (I11)."""
         for number in range(self._passes):
             self._seen = {}
             first, end = (self._key_groups * at // self._passes for at in (number, number + 1))
             yield range(first, end)
 
     def compare(self, version: int, chunk: Chunk, groups: range) -> list[Finding]:
-        """Keys not met before: what a reader gets is what this version wrote."""
+        """Find the keys, of those not met before, for which a reader does not get this version's value."""
         findings = []
         for run, unlike in self.unlike(version, chunk, groups):
             wrong = [(one.key, one.wanted, one.there) for one in unlike]
@@ -104,9 +106,7 @@ class Horizon:
         return findings
 
     def unlike(self, version: int, chunk: Chunk, groups: range) -> Iterator[tuple[Run, list[Unlike]]]:
-        """By run: of the keys not met before those of which a reader gets another value than this version
-        wrote.
-        """
+        """Yield, by run, the keys not met before for which a reader does not get this version's value."""
         for run in chunk.runs:
             if run.group not in groups or run.table not in self._entry.tables:
                 continue
@@ -120,7 +120,7 @@ class Horizon:
             yield run, self.differing(run.table, first_met)
 
     def differing(self, table: str, stored: Mapping[bytes, bytes]) -> list[Unlike]:
-        """The keys of which a reader gets another value than the stored one given."""
+        """List the keys for which a reader gets another value than the one in ``stored``."""
         start, at_us, keys = self._entry.tables[table].start, self._entry.decided_at_us, list(stored)
         wrong = []
         for at in range(0, len(keys), KEYS_AT_ONCE):
@@ -133,7 +133,7 @@ class Horizon:
         return wrong
 
     def compare_counts(self, groups: range) -> list[Finding]:
-        """No keys but those of the log, when it was read whole."""
+        """Find key groups with more or fewer keys than the log, which was read whole."""
         findings = []
         for group in groups:
             for table, at in sorted(self._entry.tables.items()):

@@ -1,4 +1,4 @@
-"""What a store's pointer said, put back from the log: a version that is shown, and the catalog's entries."""
+"""The repair of a lost pointer from the log: the visible version, and the catalog's entries."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ logger = logging.getLogger("tidegate")
 
 
 def resume(coordinator: Coordinator) -> None:
-    """Show the last decided version where the pointer was lost, or went back further than the log reaches.
+    """Make the last decided version visible when the pointer was lost, or went back past the log's start.
 
-    A pointer that was lost and made again shows nothing. With the whole log ``recover`` makes all versions
-    visible again, one by one. Without it the pointer goes on from the oldest version that the log has: all
-    older ones were sealed wherever their rows are. The servers count as not compared, so repair follows
-    before any read. The driver owns the epoch. May be repeated. WalGapError: the store was being filled.
+    A pointer that was lost and created again has no visible version. With the whole log ``recover`` makes
+    all versions visible again, one by one. Without it the pointer continues from the oldest version that the
+    log has: all older ones were sealed wherever their rows are. The servers count as not compared, so a
+    repair follows before any read. The driver owns the epoch. Repeatable. Raises: WalGapError: the store was
+    being filled.
     """
     store, last = coordinator.store, coordinator.folded.last_version
     if not isinstance(store, SupportsRebuild) or not last:
@@ -48,7 +49,7 @@ def resume(coordinator: Coordinator) -> None:
 
 
 def _is_whole(coordinator: Coordinator, fact: VersionFact) -> bool:
-    """Whether the log still has all of the version."""
+    """Whether the log still has every frame of the version."""
     try:
         frames = apply.read_manifest(coordinator.log, fact).frames()
         addresses = [frame.address for frame in frames]
@@ -58,7 +59,7 @@ def _is_whole(coordinator: Coordinator, fact: VersionFact) -> bool:
 
 
 def put_back_entries(coordinator: Coordinator) -> list[int]:
-    """Put entries back that the store's catalog lost, of versions that can be read; their versions.
+    """Put back the entries of readable versions that the store's catalog lost; return their versions.
 
     An entry whose version the log no longer has stays lost; ``verify`` finds it.
     """

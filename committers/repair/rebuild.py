@@ -1,7 +1,7 @@
-"""Rebuild: put back what a store lost below the horizon, as far as the log reaches.
+"""The rebuild of merged rows that a store lost below the horizon, as far back as the log reaches.
 
-Repair compares every version from the horizon on anyway (``repair.py``). Below it the log may have been
-trimmed: a key group whose versions it no longer holds stays as it is, and is reported. docs/decisions/0029.
+``repair.py`` compares every version from the horizon on anyway. Below it the log may have been trimmed: a key
+group whose versions it no longer holds stays as it is, and is reported. docs/decisions/0029.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tidegate.wal.manifest import Manifest
 from tidegate.wal.record import VersionFact
 
 TOLD_MAX = 5
-"""So many gaps are told one by one."""
+"""The number of gaps that a message lists one by one."""
 
 
 class Mended(NamedTuple):
-    """A version, and in how many key groups it was put back; ``base``: with all versions up to it, merged.
+    """A version that was put back, and in how many key groups.
 
-    Without key groups: its entry in the catalog.
+    ``base``: with all versions up to it, merged. Zero key groups: only its entry in the catalog.
     """
 
     version: int
@@ -43,7 +43,7 @@ class Mended(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Versions that a key group lost, and the log no longer holds. ``table``: '' for all of them."""
+    """Versions that a key group lost, and the log no longer holds. ``table``: '' for all tables."""
 
     group: int
     table: str
@@ -66,25 +66,25 @@ class _Base(NamedTuple):
 
 
 class Source(abc.ABC):
-    """Rows of one version. ``where`` names the place in messages."""
+    """The rows of one version, outside the log. ``where`` names the place in messages."""
 
     where: str
 
     @abc.abstractmethod
     def hold(self, coordinator: Coordinator) -> contextlib.AbstractContextManager[CatalogEntry]:
-        """Hold a version that the driver's store shows, or that is decided and not visible there yet; its
-        entry in that store's catalog.
+        """Pin a version that is visible in the driver's store, or decided and not visible there yet.
 
-        Raises: ConfigError: the source is of another namespace or history, or has no such version.
+        It gives the version's entry in that store's catalog. Raises: ConfigError: the source is of another
+        namespace or history, or has no such version.
         """
 
     @abc.abstractmethod
     def runs(self, entry: CatalogEntry, groups: Collection[int], key_groups: int) -> Iterator[Run]:
-        """The rows of these key groups as they are stored, in no order; of every table in the entry."""
+        """Yield the rows of these key groups as they are stored, in no order, of every table in the entry."""
 
 
 class Copy(NamedTuple):
-    """A source whose version is held, and that version's entry in the catalog."""
+    """A source whose version is pinned, and that version's entry in the catalog."""
 
     source: Source
     entry: CatalogEntry
@@ -92,7 +92,7 @@ class Copy(NamedTuple):
 
 @contextlib.contextmanager
 def copy_from(coordinator: Coordinator, source: Source) -> Iterator[Copy]:
-    """Hold the source's version. ConfigError: it does not fit, or the store cannot take it."""
+    """Pin the source's version. Raises: ConfigError: it does not fit, or the store cannot take it."""
     if not isinstance(coordinator.store, SupportsRebuild):
         raise ConfigError(
             f"{coordinator.store.where}: repair from a copy is for stores on Redis; nothing was written"
@@ -104,12 +104,11 @@ def copy_from(coordinator: Coordinator, source: Source) -> Iterator[Copy]:
 def rebuild(
     coordinator: Coordinator, oldest: int, copy: Copy | None = None
 ) -> tuple[list[Mended], list[Gap]]:
-    """Put back what is lost below ``oldest``, while the store is compared; what was, and what could not be.
+    """Put back lost versions below ``oldest``, while the store is compared; return those, and the gaps left.
 
-    Key groups of which the log no longer holds something are replaced from the ``copy``, if there is one.
-
-    Repeatable: nothing is replaced before what replaces it is whole. Raises: the errors of log and store, but
-    for WalGapError.
+    Key groups for which the log no longer holds every version are replaced from the ``copy``, if there is
+    one. Repeatable: nothing is replaced before its replacement is complete. Raises: the errors of log and
+    store, except WalGapError.
     """
     store = coordinator.store
     if not isinstance(store, SupportsRebuild) or not (lost := store.lost()):
@@ -124,7 +123,7 @@ def rebuild(
 
 
 def _replace(coordinator: Coordinator, store: SupportsRebuild, copy: Copy, groups: set[int]) -> set[int]:
-    """Replace key groups by the copy's rows, as the base at its version; those that were.
+    """Replace key groups by the copy's rows, as the base at its version; return the replaced ones.
 
     Leases on older versions are revoked first: those versions cannot be read in these key groups any more.
     """
@@ -138,14 +137,14 @@ def _replace(coordinator: Coordinator, store: SupportsRebuild, copy: Copy, group
 
 
 def pass_replaced(store: Store, mended: Iterable[Mended]) -> None:
-    """Retire the versions below what replaced key groups, once that is visible: those groups lack them."""
+    """Retire the versions below a copy that replaced key groups, which lack them. The copy's is visible."""
     newest = max((one.version for one in mended if one.base), default=0)
     if newest and newest > store.pointer().horizon:
         store.announce(newest, max_lease_s=0, max_layers=0)
 
 
 def unrepaired(coordinator: Coordinator, gaps: Sequence[Gap]) -> WalGapError:
-    """The error for what could not be put back."""
+    """Build the error for the gaps that could not be put back."""
     told = "; ".join(str(gap) for gap in gaps[:TOLD_MAX])
     more = f"; and {len(gaps) - TOLD_MAX} more" if len(gaps) > TOLD_MAX else ""
     groups = len({gap.group for gap in gaps})
@@ -182,10 +181,10 @@ class _Rebuild:
                 self._store.keep_lost(of.group, self._kept_since(of))
         return self._mended, self._gaps
 
-    # -- what is needed --------------------------------------------------------------------------------
+    # -- the bases and versions that are needed --------------------------------------------------------
 
     def _all_tables(self, of: Lost) -> list[_Base]:
-        """Every table at the horizon, which the log always reaches."""
+        """List the base of every table at the horizon, which the log always reaches."""
         manifest = self._manifest(of.horizon)
         if manifest is None:
             self._gaps.append(Gap(of.group, "", 1, of.horizon))
@@ -205,7 +204,7 @@ class _Rebuild:
                 yield _Base(of.group, table, max(at.start, 1) if at else upto, upto)
 
     def _layers(self) -> dict[int, set[int]]:
-        """By version the key groups that may lack it, below the oldest that is looked for everywhere."""
+        """Map each version that is not compared everywhere to the key groups that may lack it."""
         wanted: dict[int, set[int]] = defaultdict(set)
         for of in self._lost:
             versions = set(itertools.chain.from_iterable(of.layers.values()))
@@ -217,11 +216,11 @@ class _Rebuild:
         return wanted
 
     def _kept_since(self, of: Lost) -> int | None:
-        """From which version on the group may lack some that are not listed one by one."""
+        """Return the version from which on the group may lack some that are not listed one by one."""
         return of.since
 
     def _manifest(self, version: int) -> Manifest | None:
-        """The version's manifest; None: the log no longer has it."""
+        """Read the version's manifest; None: the log no longer has it."""
         fact = self._facts.get(version)
         if fact is None:
             return None
@@ -233,7 +232,7 @@ class _Rebuild:
     # -- bases -------------------------------------------------------------------------------------------
 
     def _build(self, bases: Iterable[_Base]) -> set[_Base]:
-        """Write the merged rows beside; those for which the log has every version."""
+        """Write the merged rows, unseen by readers; return the bases for which the log has every version."""
         left = set(bases)
         left -= self._out_of_reach(left)
         if not left:
@@ -247,7 +246,7 @@ class _Rebuild:
         return left
 
     def _out_of_reach(self, bases: set[_Base]) -> set[_Base]:
-        """Bases of which the log lacks a version: asked of all manifests before anything is written."""
+        """Find the bases of which the log lacks a version. All manifests are read before any write."""
         versions = {version for base in bases for version in range(base.start, base.upto + 1)}
         missing = {version for version in versions if self._manifest(version) is None}
         gone = {base for base in bases if any(base.start <= version <= base.upto for version in missing)}
@@ -269,7 +268,7 @@ class _Rebuild:
         return True
 
     def _put(self, of: Lost, built: set[_Base], everything: list[_Base] | None) -> None:
-        """Put the group's new bases in place: where the header was lost, all of them or none."""
+        """Put the group's new bases in place; if its header was lost, all of them or none."""
         mine = [base for base in built if base.group == of.group]
         failed = any(gap.group == of.group for gap in self._gaps)
         if everything is not None and (failed or len(mine) < len(everything)):
@@ -309,7 +308,7 @@ class _Rebuild:
 
 
 def put_back_in(coordinator: Coordinator, fact: VersionFact, manifest: Manifest, counts: Counts) -> int:
-    """Apply the version again in those of these key groups where it is not whole; in how many."""
+    """Apply the version again in those of the key groups where it is incomplete; return how many."""
     stamp = apply.stamp_of(fact)
     # The schemas may be on another server than the rows, and be lost without a row.
     coordinator.store.begin(stamp, manifest.schemas.values(), coordinator.epoch)
@@ -326,7 +325,7 @@ def put_back_in(coordinator: Coordinator, fact: VersionFact, manifest: Manifest,
 
 
 def _of_groups(manifest: Manifest, fact: VersionFact, groups: set[int]) -> Iterator[apply.ApplyWork]:
-    """The version's work of some key groups, with the frames that have rows of them only."""
+    """Yield the version's work in these key groups, with only the frames that have rows of them."""
     for work in apply.plan(manifest, fact, 1):
         counts = {group: of for group, of in work.counts.items() if group in groups}
         frames = tuple((at, ref) for at, ref in work.frames if not groups.isdisjoint(ref.groups))

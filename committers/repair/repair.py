@@ -1,9 +1,9 @@
-"""Repair: what a store's servers lost is put back from the log, in order.
+"""Repair: the versions that a store's servers lost are put back from the log, in order.
 
-A server that restarts or is promoted may have lost a suffix of what it acknowledged. The store
-tells from which version on (``Store.comparing``); every later version is looked for in every key
-group that it touched, and applied again where it is not whole. Versions that were never lost are
-only looked at. docs/decisions/0013 says why no roll-back of floors or merges is needed.
+A server that restarts or is promoted may have lost a suffix of what it acknowledged. ``Store.comparing``
+returns the first version that may be affected. Every later version is checked in every key group that it
+touched, and applied again where it is incomplete. Versions that were never lost are only read.
+docs/decisions/0013 explains why no roll-back of floors or merges is needed.
 """
 
 from __future__ import annotations
@@ -25,22 +25,20 @@ logger = logging.getLogger("tidegate")
 
 
 def repair(coordinator: Coordinator, source: Source | None = None) -> list[Mended]:
-    """Compare the store with the log and put back what is missing; what was. The driver must be open.
+    """Compare the store with the log and put back what is missing; return that. The driver must be open.
 
-    Readers are refused meanwhile, or right. On return every server is verified, and holds
-    every decided version, visible or not. May be repeated and interrupted, and run beside another's.
-    WalGapError: the log no longer holds all that was lost: all else was put back, the rows that are left
-    stay as they are, and reads of those key groups are refused. StoreNotVerifiedError: servers changed
-    again meanwhile; repeat.
-
-    ``source``: where rows are taken from that the log no longer holds. ConfigError: it does not fit; nothing
-    was written.
+    ``source`` has the rows that the log no longer holds. Meanwhile readers are refused, or get right
+    answers. Durable: on return every server is verified, and holds every decided version, visible or not.
+    Repeatable: also after an interruption, and concurrently with another driver's. Raises: WalGapError: the
+    log no longer holds all that was lost; the rest was put back, the rows that are left stay as they are, and
+    reads of those key groups are refused. StoreNotVerifiedError: servers changed again meanwhile; repeat.
+    ConfigError: ``source`` does not fit; nothing was written.
     """
-    entries = put_back_entries(coordinator)  # first: they say where tables start, and what a copy has to fit
+    entries = put_back_entries(coordinator)  # first: they have the table starts, which a copy has to fit
     with contextlib.ExitStack() as comparing:
         copy = None if source is None else comparing.enter_context(copy_from(coordinator, source))
         oldest = comparing.enter_context(coordinator.store.comparing(coordinator.epoch))
-        coordinator.catch_up_log()  # what was sealed before the servers were looked at was decided before
+        coordinator.catch_up_log()  # a version sealed before the servers were compared was decided before
         mended, gaps = rebuild(coordinator, oldest, copy)
         for one in mended:
             what = "all versions up to" if one.base else "version"
@@ -56,6 +54,6 @@ def repair(coordinator: Coordinator, source: Source | None = None) -> list[Mende
 
 
 def _put_back(coordinator: Coordinator, fact: VersionFact) -> int:
-    """Apply the version again where it is not whole; in how many key groups."""
+    """Apply the version again where it is incomplete; return in how many key groups."""
     manifest = apply.read_manifest(coordinator.log, fact)
     return put_back_in(coordinator, fact, manifest, manifest.counts())

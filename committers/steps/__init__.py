@@ -1,1 +1,1 @@
-"""The steps of the commit, one file each. None decides what comes next: `commit.py` and `states.TABLE` do."""
+"""The steps of the commit, one file each. Their order is in `commit.py` and `states.TABLE`."""

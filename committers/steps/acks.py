@@ -1,4 +1,4 @@
-"""The acks of an attempt: are they all there, and do they fit."""
+"""The check of an attempt's acks: complete, and of this attempt."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from tidegate.wal.record import Ack
 
 
 def check_acks(acks: Sequence[Ack], attempt: str, parallelism: int, key_groups: int) -> None:
-    """Exactly one ack of every task, of this attempt, with frames of its own key groups only.
+    """Check that every task has exactly one ack, of this attempt, with frames of its own key groups only.
 
-    A refusal becomes the error it names. FunctionError: rows of two runs of one function that
-    differ would stand in one version. TidegateError: acks are missing, doubled or foreign.
-    Nothing is decided from them.
+    Raises, with nothing decided: the error that a refusal names. FunctionError: two runs of one function
+    differ, and one version would contain rows of both. TidegateError: acks are missing, doubled or foreign.
     """
     for ack in acks:
         if ack.refusal is not None:
@@ -40,7 +39,7 @@ def check_acks(acks: Sequence[Ack], attempt: str, parallelism: int, key_groups: 
 
 
 def _check_runs(acks: Sequence[Ack]) -> None:
-    """All tasks have read what the same runs of an earlier stage made, or runs that made the same (I1)."""
+    """Check that all tasks have read the same runs of an earlier stage, or runs with equal output (I1)."""
     for ack in acks:
         if ack.runs != acks[0].runs:
             differ = {task for task, _ in ack.runs.items() ^ acks[0].runs.items()}

@@ -1,4 +1,4 @@
-"""Insist: append one record that a person asked for, until the fold shows it or proves that it is void."""
+"""The append of one record that a command asked for, until the fold confirms it or proves it void."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from tidegate.wal.record import AnyRecord, Folded
 def append_until_confirmed(
     coordinator: Coordinator, record: AnyRecord, shown: Callable[[Folded], bool], what: str, again: str
 ) -> None:
-    """The same bytes again and again; on return the fold shows them. The driver must be open.
+    """Append the record, the same bytes each time, until the fold confirms it. The driver must be open.
 
-    ``what`` is what the record makes true, ``again`` the command to run next time. FencedError:
-    another driver opened meanwhile, the record will never count. OutcomeUnknownError: the log did
-    not answer in ``decide_deadline_s``, or refuses this user.
+    ``what`` is the sentence that the record makes true, ``again`` the command to run next time; both are for
+    messages. Durable: on return the record is in the log, and folded. Raises: FencedError: another driver
+    opened meanwhile, the record will never count. OutcomeUnknownError: the log did not answer within
+    ``decide_deadline_s``, or refuses this user.
     """
     coordinator.reset_append_outcome()
     backoff = coordinator.backoff(coordinator.options.decide_deadline_s)
     while True:
         appended = coordinator.append(record)
         state = coordinator.try_catch_up(appended)
-        if state is not None:  # else asked again below, until the deadline
+        if state is not None:  # else tried again below, until the deadline
             if shown(state):
                 return
             _refuse_if_fenced(coordinator, state, what, again)

@@ -1,4 +1,4 @@
-"""Decide: append the one record that is the commit point, and learn which attempt won."""
+"""The decision: the append of the record that is the commit point, and the fold that proves its outcome."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tidegate.wal.record import Decided, VersionFact
 
 
 def decide(coordinator: Coordinator, machine: Machine, record: Decided) -> VersionFact:
-    """Append Decided until the fold says which attempt won (append rules 2 to 5).
+    """Append Decided until the fold proves which attempt won (append rules 2 to 5).
 
-    The same bytes are sent each time, so a late copy of an earlier try is void. When the
-    deadline passes, or the log says that it refuses this user, a fencing Open settles it: behind it, this
-    attempt can never be decided.
-    ConflictError, FencedError: as proven. OutcomeUnknownError: even the fence's fate is unknown.
+    The same bytes are sent each time, so a late copy of an earlier try is void. When the deadline passes, or
+    the log refuses this user, a fencing Open settles it: after that record this attempt can never be decided.
+    Raises: ConflictError: this attempt was not decided, which is proven. FencedError: another driver opened,
+    and it was not decided. OutcomeUnknownError: even the outcome of the fencing Open is unknown.
     """
     coordinator.reset_append_outcome()
     backoff = coordinator.backoff(coordinator.options.decide_deadline_s)

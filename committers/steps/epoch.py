@@ -1,4 +1,4 @@
-"""Epochs: taking one in the log, claiming it in the store."""
+"""Epochs: taking one in the log and claiming it in the store."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def take_epoch(coordinator: Coordinator, lineage: str | None, claimed: int = 0) 
     """Append an Open above every epoch folded, every one this writer ever tried, and the claimed one.
 
     ``claimed`` is the store's epoch, read before the log. It is above the log's only when the log lost the
-    Open of a driver that may still run: that driver is fenced by the higher epoch.
-    It only sends; whether the epoch is the driver's own is for the fold to say.
+    Open of a driver that may still run: that driver is fenced by the higher epoch. The append proves
+    nothing; the fold decides whether the epoch is the driver's own.
     """
     state = coordinator.folded
     if claimed > state.epoch:
@@ -44,7 +44,7 @@ def take_epoch(coordinator: Coordinator, lineage: str | None, claimed: int = 0) 
 def claim_epoch(coordinator: Coordinator) -> None:
     """Claim the driver's epoch in the store, before anything else is written there (I6).
 
-    FencedError: a higher epoch is claimed already.
+    Raises: FencedError: a higher epoch is claimed already.
     """
     standing = coordinator.store.claim(coordinator.epoch, coordinator.writer)
     if standing > coordinator.epoch:
@@ -56,12 +56,12 @@ def claim_epoch(coordinator: Coordinator) -> None:
 
 
 def refuse_if_shared(coordinator: Coordinator, pointer: Pointer) -> None:
-    """FencedError: another driver has claimed the epoch that this driver has just taken.
+    """Refuse an epoch that another driver has claimed, although this driver has just taken it.
 
-    The log gives an epoch to one driver, so it has lost the Open of the other one.
+    The log gives an epoch to one driver, so it has lost the Open of the other one. Raises: FencedError.
     """
     if pointer.epoch == coordinator.epoch and pointer.writer != coordinator.writer:
-        coordinator.view = View()  # what was folded may be what the log lost
+        coordinator.view = View()  # the folded records may be those that the log lost
         msg = (
             f"{coordinator.store.where} carries epoch {pointer.epoch} of driver {pointer.writer}, and the log"
             f" {coordinator.log.where} has given this epoch to driver {coordinator.writer}: the log lost the"

@@ -1,4 +1,4 @@
-"""The facts of versions, also of those that the fold no longer keeps."""
+"""The facts of versions, including those that the fold no longer keeps."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tidegate.wal.record import Folded, VersionFact
 
 
 def known_facts(log: Log, state: Folded, version: int) -> Iterator[VersionFact]:
-    """The facts of ``version`` and all later ones up to ``state``'s last, oldest first.
+    """Yield the facts of ``version`` and all later ones up to ``state``'s last, oldest first.
 
-    Those that ``state`` no longer keeps are read from the decision log, in one pass; versions
-    whose decision was trimmed there are left out.
+    Those that ``state`` no longer keeps are read from the decision log, in one pass. Versions whose
+    decision was trimmed there are left out.
     """
     version, last = max(version, 1), state.last_version
     if fact_of(state, version) is None and version <= last:
@@ -35,9 +35,9 @@ def known_facts(log: Log, state: Folded, version: int) -> Iterator[VersionFact]:
 
 
 def facts_from(coordinator: Coordinator, version: int) -> Iterator[VersionFact]:
-    """The facts of ``version`` and all later ones, oldest first.
+    """Yield the facts of ``version`` and all later ones, oldest first.
 
-    WalGapError: the log no longer has them.
+    Raises: WalGapError: the log no longer has them.
     """
     state, expected = coordinator.folded, version
     for fact in known_facts(coordinator.log, state, version):
@@ -55,7 +55,7 @@ def facts_from(coordinator: Coordinator, version: int) -> Iterator[VersionFact]:
 
 
 def _newer(view: View, version: int) -> list[VersionFact]:
-    """The facts that a view has from ``version`` on; many at once behind a Summary."""
+    """List the facts that a view has from ``version`` on; after a Summary they are many."""
     recent = view.state.recent if view.state else ()
     if not recent or recent[-1].version < version:
         return []

@@ -1,4 +1,4 @@
-"""Where the time of one commit goes, what it waits for, and the alarm when it waits for long."""
+"""The phases of one commit: their times, their waits, and the alarm for one that is stuck."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ PHASE_OF = {
     State.SEALED: "publish",
     State.READING_BACK: "publish",
 }
-"""The phase that a state belongs to; final states belong to none. To seal is the end of an apply."""
+"""The phase of each state; final states have none. Sealing is the end of an apply."""
 
 AGAIN = {(State.FOLDING, State.DECIDING), (State.READING_BACK, State.SEALED)}
-"""Steps back: the decision, or the flip, is sent again."""
+"""Transitions back, in which the decision or the flip is sent again."""
 
 WAITS_FOR = {
     "stage": "Spark, which runs the tasks that stage the batch into {log}",
@@ -44,8 +44,8 @@ WAITS_FOR = {
 class Phases(Watch):
     """A watch of one barrier's ``Machine``s: seconds per state, by the state's name, in order.
 
-    What took so long was to leave the state: ``decided`` is the time until all was sealed. ``names`` are
-    the log's and the store's, for people. A ``Place``: log records of the commit carry its fields.
+    A state's time is the time until it was left: ``decided`` is the time until every key group was sealed.
+    ``names`` are the log's and the store's, for messages. Log records of the commit have its fields.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Phases(Watch):
 
     @property
     def phase(self) -> str | None:
-        """The phase it is in; None: it has ended."""
+        """The current phase; None: the commit has ended."""
         return None if self._state is None else PHASE_OF.get(self._state)
 
     def entered(self, state: State) -> None:
-        """A state is entered: by a commit's machine, or by one that takes a decided version up again."""
+        """Observe a state: entered by a commit's machine, or by one that resumes a decided version."""
         now, before, phase = time.perf_counter(), self._state, self.phase
         if before is not None and before is not State.READY:
             self.seconds[before.value] = self.seconds.get(before.value, 0.0) + now - self._since
@@ -101,15 +101,15 @@ class Phases(Watch):
         self._phase_since, self._since_ns, self._reason = now, time.time_ns(), ""
 
     def of_version(self, version: int) -> None:
-        """Which version it is: known once it is decided."""
+        """Observe the version, which is known once it is decided."""
         self.version = version
 
     def waiting_for(self, reason: str) -> None:
-        """What the phase waits for, where that is not what it always waits for; '' again."""
+        """Observe that the phase waits for something else than usual; '': for the usual again."""
         self._reason = reason
 
     def retried(self, error: BaseException) -> None:
-        """A try failed; it is made again."""
+        """Observe that a try failed and is made again."""
         self._reason = f"{type(error).__name__}: {error}".replace("\n", " ")
         self._again(self.phase or "")
 
@@ -117,10 +117,10 @@ class Phases(Watch):
         self.retries += 1
         events.count(Count.RETRIES, self.at, kind=phase)
 
-    # -- what became of it --------------------------------------------------------------------------
+    # -- the end ------------------------------------------------------------------------------------
 
     def commit(self, manifest: Manifest | None = None) -> Commit:
-        """How it stands, for its end."""
+        """Return the commit's times and changes, for its observers."""
         phases: dict[str, float] = {}
         for one in self._trace:
             phases[one.phase] = phases.get(one.phase, 0.0) + one.seconds
@@ -139,7 +139,7 @@ class Phases(Watch):
         )
 
     def end(self) -> None:
-        """It is on its way no more, whatever became of it. May be repeated."""
+        """End the last phase: the barrier is no longer in flight, for any reason. Repeatable."""
         if self.phase is not None:
             phase, self._state = self.phase, None
             self._end_phase(phase, time.perf_counter())
@@ -148,7 +148,7 @@ class Phases(Watch):
     # -- the alarm ----------------------------------------------------------------------------------
 
     def begin(self, state: State | None = State.READY) -> None:
-        """From here to ``end`` somebody looks whether it is stuck. None: nothing is on its way yet."""
+        """Begin the first phase; until ``end`` the alarm watches the commit. None: no phase has begun."""
         self._state = state
         self._since = self._phase_since = time.perf_counter()
         self._began_ns = self._since_ns = time.time_ns()
@@ -156,7 +156,7 @@ class Phases(Watch):
             _alarm.watch(self)
 
     def look(self) -> None:
-        """Alarm when the phase has taken longer than it may: once, and again each time twice as late."""
+        """Alarm when the phase has taken longer than ``stuck_after_s``; repeat at each doubling."""
         since, phase = self._phase_since, self.phase
         took = time.perf_counter() - since
         if phase is None or self.stuck_after_s is None or took < self.stuck_after_s:
@@ -167,7 +167,7 @@ class Phases(Watch):
             return
         self.alarmed_at_s = took
         if self._phase_since != since:
-            events.level(Gauge.STUCK_S, at, 0)  # it went on at this moment
+            events.level(Gauge.STUCK_S, at, 0)  # the phase ended at this moment
             return
         events.count(Count.ALARMS, self.at, kind="stuck")
         reason = self._reason or WAITS_FOR[phase].format(**self._names)
@@ -178,7 +178,7 @@ class Phases(Watch):
 
 
 class _Alarm:
-    """One daemon thread that looks at all commits on their way; it ends when there have long been none."""
+    """A daemon thread that checks all running commits; it ends after ``IDLE_S`` without any."""
 
     EVERY_S, IDLE_S = 0.5, 10.0
 

@@ -1,4 +1,4 @@
-"""Publish: the one write that makes a version visible, and reading back what became of it."""
+"""The publish: the one write that makes a version visible, and the read that proves its outcome."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ def publish(
     *,
     filled: bool = False,
 ) -> None:
-    """Flip the visible version, reading back whenever the outcome is not a plain yes.
+    """Flip the visible version, and read the pointer back unless the flip is confirmed.
 
     ``filled``: the store was filled at this version from another one, and it is the first there.
 
-    A lost reply is never taken for a conflict, nor for a success that it cannot prove.
-    StoreNotVerifiedError: a server restarted or was promoted after it sealed; nothing was flipped.
+    A lost reply is never treated as a conflict, nor as an unproven success. Durable: on return the version
+    is visible. Raises: StoreNotVerifiedError: a server restarted or was promoted after it sealed; nothing
+    was flipped. FencedError: a newer driver publishes it. CorruptError: store and log have two histories.
+    StoreUnavailableError: the outcome is unproven at the deadline, or the store went back; the version stays
+    decided.
     """
     backoff, pointer = coordinator.backoff(coordinator.options.apply_deadline_s), Pointer()
     before = 0 if filled else fact.version - 1
@@ -49,7 +52,7 @@ def publish(
                         pointer.epoch <= coordinator.epoch
                         and pointer.visible > coordinator.folded.last_version
                     ):
-                        coordinator.catch_up_log()  # a repair beside us made visible what was decided since
+                        coordinator.catch_up_log()  # a repair meanwhile published a version decided since
                     event = after_read_back(pointer, fact, coordinator.epoch, coordinator.folded, before)
                 except (StoreUnavailableError, WalUnavailableError) as error:
                     coordinator.retried(error)
@@ -63,7 +66,7 @@ def publish(
 
 
 def _flip(flip: Callable[[CatalogEntry, int], bool], entry: CatalogEntry, epoch: int) -> bool:
-    """The one write that makes a version visible. False: no, or no one knows yet."""
+    """Send the one write that makes a version visible. False: it did not, or the outcome is unknown."""
     try:
         return flip(entry, epoch)
     except StoreUnavailableError:

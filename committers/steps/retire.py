@@ -1,16 +1,14 @@
-"""Retire: versions that no reader may ask for any more are made unreadable, then dropped.
+"""Retirement: versions that no reader may read any more are made unreadable, then dropped.
 
-Announce, look, delete, one version at a time: the horizon is announced first, durably; the
-same atomic step looks at the leases and revokes those it passes; only what lies below the
-horizon is dropped. A crash in between leaves at most the last announced version to be dropped
-again, which is repeatable.
+Announce, check, delete, one version at a time. The horizon is announced first, durably. The same atomic step
+checks the leases and revokes those that it passes. Only rows below the horizon are dropped. A crash in
+between leaves at most the last announced version to be dropped again, which is repeatable.
 
-A zombie, an older driver's retirement that wakes late, does no harm, so nothing here asks for
-the epoch. Its announce: the horizon never goes down, never past the visible version or a
-lease that holds when the announce takes effect, and whoever it passes is refused, not
-answered wrongly (I8). Its retire: the version was at or below the horizon when it was sent,
-the horizon only went up since, and what a row at or below the horizon replaced is needed at
-no version that can still be read.
+A zombie, an older driver's retirement that wakes late, does no harm, so nothing here checks the epoch. Its
+announce: the horizon never moves down, nor past the visible version or a lease that holds when the announce
+takes effect; a reader that it passes is refused, not answered wrongly (I8). Its retire: the version was at or
+below the horizon when it was sent, the horizon has only moved up since, and a row that was replaced at or
+below the horizon is needed at no version that can still be read.
 """
 
 from __future__ import annotations
@@ -33,23 +31,26 @@ from tidegate.wal.record import Folded, VersionFact
 logger = logging.getLogger("tidegate")
 
 LOOK_AT_LEAST, LOOK_PER_CHANGE, LOOK_AT_ONCE = 500, 2, 2_000
-"""How many rows each retired version looks at for those that have expired: what it costs follows its changes
-(I11), and while as many rows come as go, about a third as many as live wait to be dropped.
+"""The number of rows that each retired version checks for expiry: a minimum, per change, and per call. So the
+cost is proportional to the version's changes (I11). At a steady rate of inserts and expiries, the expired
+rows awaiting removal amount to about a third of the live rows.
 """
 
 BEHIND_LEAST = 4
-"""Versions that may become visible during one retirement, however few layers a lease may hold."""
+"""The least number of versions that may become visible during one retirement, whatever ``max_layers`` is."""
 
 
 def kept_by(store: Store, options: Options) -> tuple[int, int]:
-    """How many versions stay readable, and how many behind the visible one a lease may hold."""
+    """Return how many versions stay readable, and how many behind the visible one a lease may pin."""
     kept = store.keep_versions_default if options.keep_versions is None else options.keep_versions
     return kept, kept + store.layers_default if options.max_layers is None else options.max_layers
 
 
 def behind_most(store: Store, options: Options) -> int:
-    """How many versions may become visible while older ones are retired. With as many that wait for the next
-    retirement they are about as many as a lease may hold.
+    """Return how many versions may become visible while older ones are retired.
+
+    Together with an equal number that wait for the next retirement, they are about as many as a lease may
+    pin.
     """
     kept, layers = kept_by(store, options)
     return max(BEHIND_LEAST, (layers - kept) // 2)
@@ -64,22 +65,22 @@ def retire_up_to(
     dropped: int = 0,
     retired: Callable[[], None] = lambda: None,
 ) -> int:
-    """Move the horizon so that ``keep_versions`` stay readable, and drop what is below it.
+    """Move the horizon so that ``keep_versions`` stay readable, and drop the versions below it.
 
-    Returns the version up to which all is dropped: the horizon, unless ``stopped`` ended it
-    half-way, or the horizon is past ``state``. ``dropped`` is what an earlier call returned; else the
-    last announced version is dropped once more, since whoever announced it may have died before that.
-    ``retired`` is called behind each version that is dropped.
+    Returns the version up to which all is dropped: the horizon, unless ``stopped`` ended the call
+    half-way, or the horizon is past ``state``. ``dropped`` is the result of an earlier call; without it the
+    last announced version is dropped once more, since the driver that announced it may have died before
+    the drop. ``retired`` is called after each version that is dropped.
 
-    Leases hold the horizon back, within ``max_lease_s`` and ``max_layers``. May be repeated,
-    interrupted at any point, and run beside another's. A version whose decision or whose changes
-    the log no longer has is left to ``Store.vacuum``.
+    Leases hold the horizon back, within ``max_lease_s`` and ``max_layers``. A version whose decision or
+    changes the log no longer has is left to ``Store.vacuum``. Repeatable: also after an interruption at any
+    point, and concurrently with another driver's.
     """
     if state is None:
         return dropped
     pointer, last = store.pointer(), state.last_version
     kept, layers = kept_by(store, options)
-    # Not past what was folded: who announces a version and does not know its changes leaves them for ever.
+    # Not past the last version folded: an announced version with unknown changes would never be dropped.
     horizon, target = pointer.horizon, min(pointer.visible, last) - kept + 1
     if horizon >= target and min(horizon, last) <= dropped:
         return dropped
@@ -112,7 +113,7 @@ def retire_up_to(
 
 
 def _drop(log: Log, store: Store, fact: VersionFact, stopped: Stopped) -> bool:
-    """Drop what a version has replaced, driven by its own changes; False: stopped half-way."""
+    """Drop the rows that a version has replaced, by its own changes; False: stopped half-way."""
 
     def changes(manifest: Manifest) -> Iterator[Chunk]:
         for work in apply.plan(manifest, fact, 1):
@@ -125,11 +126,11 @@ def _drop(log: Log, store: Store, fact: VersionFact, stopped: Stopped) -> bool:
         # One call, also for a version without changes: it may have emptied a table.
         counts = manifest.counts()
         if not store.retire(apply.stamp_of(fact), counts, changes(manifest), stopped):
-            return False  # what is left is done by the next run
+            return False  # the next run does the rest
         if any(at.expires for at in manifest.table_schemas.values()):
             _drop_expired(store, sum(sum(tables.values()) for tables in counts.values()), stopped)
     except WalGapError as error:
-        # The horizon has passed it: nobody reads what it replaced, so nothing but the disk is at stake.
+        # The horizon has passed it: no reader reads the rows it replaced, so only disk space is at stake.
         logger.warning(
             "version %s is retired, but not dropped: %s; `tidegate vacuum` drops it", fact.version, error
         )
@@ -137,7 +138,7 @@ def _drop(log: Log, store: Store, fact: VersionFact, stopped: Stopped) -> bool:
 
 
 def _drop_expired(store: Store, changes: int, stopped: Stopped) -> None:
-    """Look at some more rows for those that had expired at the horizon, on from where it last ended."""
+    """Check more rows for expiry at the horizon, from where the last check ended."""
     rows = LOOK_AT_LEAST + LOOK_PER_CHANGE * changes
     for at in range(0, rows, LOOK_AT_ONCE):
         store.drop_expired(min(LOOK_AT_ONCE, rows - at))

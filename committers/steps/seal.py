@@ -1,4 +1,4 @@
-"""Seal: a decided version is applied and sealed in every key group, however often it takes."""
+"""The seal: a decided version is applied and sealed in every key group, with retries."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def apply_and_seal(
     """Apply and seal every key group of the version, with backoff, until ``apply_deadline_s``.
 
     The manifest is read from the log, with the same backoff, unless given; it is returned.
-    A small version is applied by the driver itself; a large one by the executors. FencedError:
+    A small version is applied by the driver itself; a large one by the executors. Raises: FencedError:
     a newer driver opened; it finishes the version, or has, and trimmed its change-logs. WalGapError: another
     attempt was begun in the store. StoreNotVerifiedError: a server restarted or was promoted; repair, then
-    seal again.
+    seal again. StoreUnavailableError: the deadline passed.
     """
     end = coordinator.clock.monotonic() + coordinator.options.apply_deadline_s
     again = tenacity.Retrying(
@@ -67,7 +67,7 @@ def _again(coordinator: Coordinator, tried: tenacity.RetryCallState) -> None:
 
 
 def _refuse_if_fenced(coordinator: Coordinator, fact: VersionFact, error: WalGapError) -> None:
-    """FencedError when a newer driver runs: it published the version long ago, and trimmed its change-log."""
+    """Refuse with a FencedError when a newer driver has published the version and trimmed its change-log."""
     pointer = coordinator.store.pointer()
     if pointer.epoch > coordinator.epoch:
         msg = (
@@ -82,7 +82,7 @@ def _seal_once(coordinator: Coordinator, fact: VersionFact, manifest: Manifest |
     if manifest is None:
         manifest = apply.read_manifest(coordinator.log, fact)
     if not coordinator.store.begin(apply.stamp_of(fact), manifest.schemas.values(), coordinator.epoch):
-        return manifest  # it is visible already, so whole
+        return manifest  # it is visible already, so it is complete
     failpoints.hit("apply.after_begin")
     frames, options = manifest.frames(), coordinator.options
     small = (

@@ -1,8 +1,8 @@
-"""Trim: the log is cut behind what anything may still need.
+"""Trimming: the log is cut below everything that may still be needed.
 
-Two halves. On the driver's own thread, right after a publish, a Summary is appended every
+It has two halves. On the driver's own thread, right after a publish, a Summary is appended every
 ``summary_every`` versions. In the background a ``Trimmer`` cuts the decision log in front of a
-Summary and drops blobs of the change-log. Why no zombie can trim what is needed:
+Summary and drops blobs of the change-log. No zombie can trim what is needed:
 docs/decisions/0007-make-late-records-and-late-trims-harmless.md.
 """
 
@@ -27,7 +27,7 @@ from tidegate.wal.record import Folded, Summary, VersionFact, decode_record
 logger = logging.getLogger("tidegate")
 
 TRIMS_PER_RETENTION = 24
-"""The log is trimmed at least so often within ``wal_retain_s``, while versions are published."""
+"""The least number of trims within ``wal_retain_s``, while versions are published."""
 
 
 # -- the Summary, on the driver's thread ----------------------------------------------------------
@@ -36,9 +36,9 @@ TRIMS_PER_RETENTION = 24
 def summarise_if_due(coordinator: Coordinator) -> None:
     """Append the folded state when ``summary_every`` versions were decided since the last Summary.
 
-    Never fails a commit, and no outcome needs to be known: a Summary says only what the log
-    says already, so whether it lands, twice, late or never, no other record counts more or
-    less. One that was lost is made again after the next version.
+    It never fails a commit, and its outcome need not be known: a Summary repeats only what the log already
+    contains. Whether it lands twice, late or never, every other record counts as before. A lost one is
+    made again after the next version.
     """
     state, summaries = coordinator.folded, coordinator.view.summaries
     since = summaries[-1].version if summaries else 0
@@ -64,12 +64,12 @@ def summarise_if_due(coordinator: Coordinator) -> None:
 
 
 class Trimmer:
-    """Trims one namespace's log for one driver. Not shared between threads.
+    """The trimming of one namespace's log by one driver. Not thread-safe.
 
-    ``others`` are the other stores by their names in the log, ``name`` is the first one's: the log is
-    cut only behind what all stores of the log's list have, and not at all while one cannot be asked.
+    ``others`` are the other stores by their names in the log, ``name`` is the first one's. The log is cut
+    only up to the versions that all stores of the log's list have, and not at all while one does not answer.
 
-    Nothing here asks for the epoch: whatever a stale view allows to drop is needed by nobody.
+    Nothing here checks the epoch: a record that a stale view allows to drop is needed by no driver.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class Trimmer:
         self._trim_again_at = 0.0
 
     def trim(self, view: View, folded_at_us: int, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Trim what ``view`` and the store's pointer allow, if it is time to.
+        """Trim as far as ``view`` and the store's pointer allow, if a trim is due.
 
-        ``folded_at_us`` is a time at or before the read of ``view``. May be repeated and
-        interrupted anywhere. Errors of log and store pass through; nothing needed was dropped.
+        ``folded_at_us`` is a time at or before the read of ``view``. Repeatable: also after an interruption
+        at any point. Raises: the errors of log and store; nothing needed was dropped.
         """
         state = view.state
         if state is None or not state.recent or not self._is_due(state):
@@ -102,7 +102,7 @@ class Trimmer:
             return
         pointer = least_of(list(pointers.values()))
         if min(max(pointer.horizon, 1), pointer.visible + 1) < state.recent[0].version:
-            return  # retirement is far behind, or the store went back: not all that they need is known here
+            return  # retirement lags far, or the store went back: some versions they need are unknown here
         before_us = keep_from_us(state, folded_at_us, self._options.wal_retain_s)
         place = cut_place(view.summaries, pointer, before_us)
         if place is not None and place.position != self._cut_at:
@@ -121,9 +121,9 @@ class Trimmer:
         self._trim_again_at = self._clock.monotonic() + self._options.wal_retain_s / TRIMS_PER_RETENTION
 
     def _pointers(self, state: Folded) -> dict[Store, Pointer] | None:
-        """The pointer of every store that follows the log; None: one of them cannot be asked."""
+        """Read the pointer of every store that follows the log; None: one of them does not answer."""
         strange = {*state.stores} - {*self._others, self._name}
-        if strange:  # added by a newer driver: this one cannot know what it needs
+        if strange:  # added by a newer driver: the versions it needs are unknown here
             logger.debug("not trimmed: store %s was not given", ", ".join(sorted(strange)))
             return None
         stores = [self._store, *(self._others[name] for name in state.stores if name in self._others)]
@@ -131,7 +131,7 @@ class Trimmer:
         for store in stores[1:]:
             try:
                 if store.identity() is None:
-                    return None  # not made yet, or lost: filled first
+                    return None  # not created yet, or lost: it is filled first
                 found[store] = store.pointer()
             except StoreUnavailableError as error:
                 logger.debug("not trimmed: %s", error)
@@ -139,7 +139,7 @@ class Trimmer:
         return found
 
     def _is_due(self, state: Folded) -> bool:
-        """At a driver's start, then every so many versions or so often: a trim lists the whole log."""
+        """Whether a trim is due: at a driver's start, then by versions or time, as it lists the whole log."""
         return (
             self._trimmed_to is None
             or state.last_version - self._trimmed_to >= self._options.summary_every
@@ -147,14 +147,14 @@ class Trimmer:
         )
 
     def _cut(self, place: SummaryPlace, state: Folded) -> None:
-        """Cut in front of the Summary, once it was read again where the fold found it."""
+        """Cut in front of the Summary, after reading it again at its folded position."""
         with contextlib.suppress(WalGapError):  # another driver cut further meanwhile
             _check_summary(self._log, place, state.namespace)
             self._log.trim_decisions(place.position)
         self._cut_at = place.position
 
     def _needed(self, facts: Sequence[VersionFact], stopped: Callable[[], bool]) -> set[str]:
-        """The addresses of these versions' manifests and frames. Each manifest is read once."""
+        """Collect the addresses of these versions' manifests and frames. Each manifest is read once."""
         known = self._addresses
         self._addresses = {fact.version: known[fact.version] for fact in facts if fact.version in known}
         for fact in facts:
@@ -166,21 +166,20 @@ class Trimmer:
 
 
 def keep_from_us(state: Folded, folded_at_us: int, wal_retain_s: float) -> int:
-    """What was staged before this time is decided in ``state``, or never will be.
+    """Return the time before which every staged blob is decided in ``state``, or never will be.
 
-    A barrier's staging starts when the version before its own is folded. So what was staged
-    before the last version of ``state`` was decided belongs to that version or an earlier one,
-    and every decision of those is in ``state``, whoever else is deciding now and however old
-    ``state`` is. ``wal_retain_s`` more than that is kept for ``repair``, and because the clocks
-    of drivers and log need not agree.
+    A barrier's staging starts after the version before its own is folded. So a blob that was staged before
+    the last version of ``state`` was decided belongs to that version or an earlier one. Every decision of
+    those is in ``state``, even if another driver is deciding now and ``state`` is old. Blobs of a further
+    ``wal_retain_s`` are kept for ``repair``, and because the clocks of drivers and log need not agree.
     """
     return min(folded_at_us, state.decided_at_us) - int(wal_retain_s * 1_000_000)
 
 
 def least_of(pointers: Sequence[Pointer]) -> Pointer:
-    """What every store has, and the oldest version that any of them may still retire.
+    """Return the version that every store has, and the oldest one that any of them may still retire.
 
-    A store that is being filled needs what comes after the version that it is filled at.
+    A store that is being filled needs the versions after the one that it is filled at.
     """
     return Pointer(
         visible=min(pointer.visible or pointer.filling_at for pointer in pointers),
@@ -189,9 +188,9 @@ def least_of(pointers: Sequence[Pointer]) -> Pointer:
 
 
 def cut_place(summaries: Sequence[SummaryPlace], pointer: Pointer, before_us: int) -> SummaryPlace | None:
-    """The newest valid Summary below which all is published, and decided before ``before_us``.
+    """Find the newest valid Summary below which all is published, and decided before ``before_us``.
 
-    Its facts reach back to the horizon at least: retirement goes on from there.
+    Its facts reach back to the horizon at least, from where retirement continues.
     """
     for place in reversed(summaries):
         reaches = place.version < max(pointer.horizon, 1) + RECENT_MAX
@@ -201,7 +200,7 @@ def cut_place(summaries: Sequence[SummaryPlace], pointer: Pointer, before_us: in
 
 
 def _check_summary(log: Log, place: SummaryPlace, namespace: str) -> None:
-    """CorruptError: what stands at the place now is not the Summary that was folded there."""
+    """Check that the place still has the Summary that was folded there. Raises: CorruptError."""
     where = f"{log.where}, position {place.position}"
     entry = next(iter(log.decisions(place.position)), None)
     record = None if entry is None else decode_record(entry.content, where)

@@ -1,4 +1,4 @@
-"""Export: one version of a namespace, from a store into a folder of Parquet files. Needs no log."""
+"""The export of one version of a namespace, from a store into a folder of Parquet files. It needs no log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tidegate.sinks.store import Store
 
 FILE_BYTES = 256 * 1024 * 1024
 GROUP_ROWS, GROUP_BYTES = 10_000, 8 * 1024 * 1024
-"""A row group of a file: what is in memory at once."""
+"""The size of a row group of a file, which is in memory at once."""
 
 
 def export(
@@ -46,14 +46,12 @@ def export(
     tables: Sequence[str] | None = None,
     file_bytes: int = FILE_BYTES,
 ) -> Manifest:
-    """Write what a readable version holds, all tables or these, into an empty or new folder.
+    """Write a readable version, all tables or these, into an empty or new folder.
 
-    The version is held by a lease for as long as it takes; a row group at a time is in memory. On return all
-    is on disk (fsync). After an error the folder has no manifest, and is no export.
-
-    ConfigError: the folder cannot be written or is not empty, there is no such table, or the file system does
-    not tell two tables apart.
-    SnapshotExpiredError: the version was retired. CorruptError: the catalog lost its entry.
+    A lease pins the version meanwhile; a row group at a time is in memory. Durable: on return every file is
+    on disk (fsync). After an error the folder has no manifest, and is no export. Raises: ConfigError: the
+    folder cannot be written or is not empty, there is no such table, or the file system does not distinguish
+    two tables. SnapshotExpiredError: the version was retired. CorruptError: the catalog lost its entry.
     """
     held = VersionPin(store, version, Clock(), EXPORT)
     try:
@@ -104,7 +102,7 @@ def _make_empty(folder: Path) -> None:
 
 
 def _live(store: Store, held: VersionPin, entry: CatalogEntry, table: str, key_groups: int) -> Iterator[Any]:
-    """The live rows of a table, as they are stored: record batches of ``ROWS``."""
+    """Yield the live rows of a table, as they are stored: record batches of ``ROWS``."""
     for group in range(key_groups):
         held.keep()
         for batch in store.scan_stored(table, group, entry.version, entry.tables[table].start):
@@ -117,7 +115,7 @@ def _live(store: Store, held: VersionPin, entry: CatalogEntry, table: str, key_g
 
 
 def _row_groups(batches: Iterator[Any]) -> Iterator[Any]:
-    """Batches gathered, or taken apart, into tables of about a row group."""
+    """Join or split the batches into tables of about a row group."""
     held: list[Any] = []
     rows = held_bytes = 0
     for part in chain.from_iterable(map(_parts, batches)):
@@ -131,7 +129,7 @@ def _row_groups(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _parts(batch: Any) -> list[Any]:
-    """The batch in parts of about ``GROUP_BYTES``: a page of a store may have a thousand large values."""
+    """Split a batch into parts of about ``GROUP_BYTES``: a store's page may have a thousand large values."""
     if batch.nbytes <= GROUP_BYTES:
         return [batch]
     sizes = pc.add(pc.binary_length(batch["key"]), pc.binary_length(batch["value"])).to_numpy()
@@ -141,7 +139,7 @@ def _parts(batch: Any) -> list[Any]:
 
 
 def _write(folder: Path, name: str, batches: Iterator[Any], file_bytes: int) -> list[File]:
-    """The files of one table, each of about ``file_bytes`` before it is compressed."""
+    """Write the files of one table, each of about ``file_bytes`` before compression."""
     from pyarrow import parquet
 
     files: list[File] = []
@@ -162,7 +160,7 @@ def _write(folder: Path, name: str, batches: Iterator[Any], file_bytes: int) -> 
 
 
 def _new(path: Path, table: str) -> BinaryIO:
-    """The file, which nobody has made yet. ConfigError: another table's lies there."""
+    """Create a file that does not exist yet. Raises: ConfigError: it exists, and is another table's."""
     try:
         return os.fdopen(create(path, os.O_WRONLY), "wb")
     except FileExistsError:

@@ -1,11 +1,11 @@
-"""An exported version in a folder, its form and its checks: a manifest, and Parquet files of stored rows.
+"""The format of an export and its checks: a folder with a manifest and Parquet files of stored rows.
 
     manifest.json              ``Manifest`` as JSON, written last: without it there is no export
     table=NAME/part-00000.parquet   columns key_group (int32), key, value (binary); by key group, then key
 
 A value has its flags byte (docs/storage-format.md). Files are named by their number, never by the manifest,
-and none is read before its size and checksum fit. Whoever made an export made its checksums too: schemas are
-checked here, rows in ``export_rows.py``.
+and none is read before its size and checksum fit. The author of an export may have computed its checksums
+too, so schemas are checked here, and rows in ``export_rows.py``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What was exported: a version of a namespace, whole or some of its tables."""
+    """The manifest of an export: a version of a namespace, with all or some of its tables."""
 
     namespace: str
     uuid: str
@@ -66,13 +66,14 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The manifest's bytes, readable."""
+    """Encode the manifest as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
-    """The manifest and its digest. ConfigError: there is none, or of another format. CorruptError: it cannot
-    be read.
+    """Read the manifest and its digest.
+
+    Raises: ConfigError: there is none, or it has another format. CorruptError: it cannot be decoded.
     """
     path = folder / MANIFEST
     try:
@@ -87,8 +88,9 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
 
 
 def manifest_in(path: str, content: bytes) -> tuple[Manifest, str]:
-    """The manifest in these bytes, and its digest. Errors as ``read_manifest``; CorruptError also: a table
-    has a schema that none can have.
+    """Decode the manifest in these bytes; return its digest, too.
+
+    Raises: as ``read_manifest``; CorruptError also: a table has an impossible schema.
     """
     try:
         manifest = json_decoder(Manifest).decode(content)
@@ -107,7 +109,7 @@ def manifest_in(path: str, content: bytes) -> tuple[Manifest, str]:
 
 
 def _fault_of(name: str, table: Table, manifest: Manifest) -> str:
-    """Why there can be no such table; '' if there can."""
+    """Describe why such a table cannot exist; '' if it can."""
     try:
         check_schema(table.table_schema)
     except ConfigError as error:
@@ -121,13 +123,15 @@ def _fault_of(name: str, table: Table, manifest: Manifest) -> str:
 
 
 def place_of(folder: Path, table: str, number: int) -> Path:
-    """Where a file of rows lies."""
+    """Return the path of a file of rows."""
     return folder / f"table={table}" / f"part-{number:05}.parquet"
 
 
 def opened(path: Path) -> BinaryIO:
-    """A file of an export. OSError: it is not there, or is no regular file: of a pipe or a device, which its
-    author may have put there, opening or reading may never end.
+    """Open a file of an export.
+
+    Raises: OSError: it does not exist, or is no regular file. A pipe or a device, which the author may have
+    put there, could block an open or a read without end.
     """
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     mode = os.fstat(handle).st_mode
@@ -140,8 +144,9 @@ def opened(path: Path) -> BinaryIO:
 
 
 def checksum_of(path: Path, expected: int | None = None) -> File:
-    """The size and the checksum of a file; its rows are not looked at. One that does not have the expected
-    number of bytes is not read.
+    """Compute the size and the checksum of a file, without decoding its rows.
+
+    A file that does not have the expected number of bytes is not read.
     """
     state, size = xxhash.xxh3_64(), 0
     with opened(path) as file:
@@ -155,7 +160,7 @@ def checksum_of(path: Path, expected: int | None = None) -> File:
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """CorruptError: a file is missing, or its bytes are not those that were exported."""
+    """Check every file. Raises: CorruptError: one is missing, or its bytes are not the exported ones."""
     for name, table in manifest.tables.items():
         for number, file in enumerate(table.files):
             path = place_of(folder, name, number)
@@ -167,7 +172,7 @@ def check_files(folder: Path, manifest: Manifest) -> None:
 
 
 def check_file(path: str, file: File, found: File) -> None:
-    """CorruptError: what was found is not what was exported."""
+    """Check one file against its entry in the manifest. Raises: CorruptError: it is another."""
     if (found.bytes, found.checksum) != (file.bytes, file.checksum):
         raise CorruptError(
             f"{path} has {found.bytes} bytes with checksum {found.checksum}, exported were"
@@ -176,10 +181,11 @@ def check_file(path: str, file: File, found: File) -> None:
 
 
 def batches_of(folder: Path, name: str, table: Table, key_groups: int | None = None) -> Iterator[Any]:
-    """The rows of a table, in their order: record batches of ``ROWS``. ``key_groups`` are the manifest's.
+    """Yield the rows of a table, in their order: record batches of ``ROWS``.
 
-    CorruptError: there are not as many as the manifest says, they have other columns, they would take too
-    much memory, or a row is none that a table of this schema can have: file, row and cause.
+    ``key_groups`` are the manifest's. Raises: CorruptError, with file, row and cause: their number is not the
+    manifest's, they have other columns, they would take too much memory, or a table of this schema cannot
+    have such a row.
     """
     of = RowsOf(table.table_schema, table.expires, key_groups)
     before = None

@@ -1,6 +1,6 @@
-"""The rows of an exported file, in bounded memory, each of them checked: an export has an author.
+"""The rows of an exported file, in bounded memory, each of them checked: an export is not trusted.
 
-Whatever a file holds, what comes out of here can be decided: every reader can read it, every store retire it.
+Every row that this module yields can be decided: every reader can read it, and every store retire it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError
 
 
 class RowsOf(NamedTuple):
-    """What the manifest says of the rows of a table. ``expires``: they may have an expiry."""
+    """The manifest's description of a table's rows. ``expires``: they may have an expiry."""
 
     schema: TableSchema
     expires: bool
@@ -39,16 +39,16 @@ class RowsOf(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Key group and key of a row: rows of a table are in their order, and no two have the same."""
+    """The key group and key of a row: a table's rows are sorted by them, and no two are equal."""
 
     group: int
     key: bytes
 
 
 def rows_of(source: BinaryIO, path: str, of: RowsOf, count: int, before: Place | None) -> Iterator[Any]:
-    """The rows of one file, ``count`` of them, in order and after ``before``: record batches of ``ROWS``.
+    """Yield the ``count`` rows of one file, in order and after ``before``: record batches of ``ROWS``.
 
-    CorruptError names the file, and the row, the first being row 1, and says why none of it can be imported.
+    Raises: CorruptError, with the file, the row (the first is row 1) and why none of it can be imported.
     """
     rows = 0
     try:
@@ -73,12 +73,12 @@ def rows_of(source: BinaryIO, path: str, of: RowsOf, count: int, before: Place |
 
 
 def place_at(batch: Any, row: int) -> Place:
-    """The place of a row of a batch."""
+    """Return the place of a row of a batch."""
     return Place(batch["key_group"][row].as_py(), batch["key"][row].as_py())
 
 
 def _first_unfit(batch: Any, of: RowsOf, before: Place | None) -> tuple[int, str] | None:
-    """The first row that cannot be imported, and why."""
+    """Find the first row that cannot be imported, and why."""
     found = [one for one in (_unplaced(batch, of, before), _unfit(batch, of)) if one is not None]
     return min(found, default=None)
 
@@ -93,7 +93,7 @@ def _unfit(batch: Any, of: RowsOf) -> tuple[int, str] | None:
 
 
 def _unplaced(batch: Any, of: RowsOf, before: Place | None) -> tuple[int, str] | None:
-    """The first row that is not in its key group, or not in order."""
+    """Find the first row that is not in its key group, or not in order."""
     if not batch.num_rows or batch["key_group"].null_count or batch["key"].null_count:
         return None if not batch["key_group"].null_count else (_first_null(batch), "its key group is null")
     groups, keys = batch["key_group"].to_numpy(), batch["key"]

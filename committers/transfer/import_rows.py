@@ -1,7 +1,7 @@
-"""Import: an exported version becomes one version of a namespace, in any kind of store, with any key groups.
+"""The import of an export as one version of a namespace, in any kind of store, with any key groups.
 
-Rows are dealt into buckets by their key groups here, in files beside, and staged bucket by bucket, so
-memory holds one bucket, whatever the size of the export.
+Rows are divided by key group into buckets, in temporary files, and staged bucket by bucket. So one bucket is
+in memory, whatever the size of the export.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tidegate.wal.staging import own_tables
 from tidegate.wal.staging.bad_rows import CHANGES
 
 BUCKET_BYTES = 64 * 1024 * 1024
-"""About so much of the exported files goes into one bucket."""
+"""The approximate size of a bucket, in bytes of the exported files."""
 
 
 class Imported(NamedTuple):
-    """``version`` is None when it was imported so long ago that the log no longer says as which one."""
+    """The result of an import. ``version`` is None for an old import whose version the log no longer has."""
 
     version: int | None
     new: bool
@@ -41,7 +41,10 @@ class Imported(NamedTuple):
 
 
 def read_whole(folder: Path) -> tuple[Manifest, str]:
-    """An export's manifest and digest. ConfigError, CorruptError: it is not whole, every file is compared."""
+    """Read an export's manifest and digest, and compare every file.
+
+    Raises: ConfigError, CorruptError: the export is incomplete or damaged.
+    """
     manifest, digest = read_manifest(folder)
     if not manifest.tables:
         raise ConfigError(f"{folder} holds no table, so there is nothing to import")
@@ -50,7 +53,7 @@ def read_whole(folder: Path) -> tuple[Manifest, str]:
 
 
 def imported_before(state: Folded | None, token: str) -> Imported | None:
-    """The version that this import has made already, if it has."""
+    """Return the earlier result of this import, or None."""
     origin = ImportOrigin(token)
     if state is None or once_key(origin) not in state.once:
         return None
@@ -63,11 +66,10 @@ def import_rows(
 ) -> Imported:
     """Make a version in which the exported tables hold exactly the exported rows; others stay as they are.
 
-    Once per ``token``: a second time writes nothing. The driver is not open yet; the namespace is made
-    where there is none. On return the version is durable, and visible in the primary.
-
-    ConfigError: a table has another key than the namespace's. CorruptError: rows are not what the manifest
-    says, or none that can be stored: see ``batches_of``. In both cases nothing was staged. Otherwise as
+    The driver is not open yet; the namespace is created if it does not exist. Durable: on return the version
+    is in the log, and visible in the primary. Repeatable: a second import with the same ``token`` writes
+    nothing. Raises, with nothing staged: ConfigError: a table has another key than the namespace's.
+    CorruptError: rows are not those of the manifest, or cannot be stored (see ``batches_of``). Otherwise as
     ``open_namespace`` and ``commit``.
     """
     recovered = open_namespace(coordinator, None)
@@ -103,8 +105,9 @@ def _refuse_other_keys(coordinator: Coordinator, manifest: Manifest) -> None:
 
 
 def refuse_other_keys(there: Mapping[str, TableSchema], given: Mapping[str, TableSchema]) -> None:
-    """ConfigError: a table of an export has another key than the namespace's, or than its own table has that
-    tidegate writes beside it.
+    """Refuse an export whose table has another key than the namespace's, or than its companion table.
+
+    A companion is a table that tidegate itself writes for a table of the user. Raises: ConfigError.
     """
     for name, schema in sorted(given.items()):
         known = there.get(name)
@@ -119,13 +122,13 @@ def refuse_other_keys(there: Mapping[str, TableSchema], given: Mapping[str, Tabl
 
 
 BUCKETS_MAX = 500
-"""So many files may be open at once."""
+"""The most files that are open at once."""
 
 
 def _deal(
     folder: Path, manifest: Manifest, tables: tuple[str, ...], key_groups: int, places: list[Path]
 ) -> list[Path]:
-    """Every row into the bucket of its key group, as ``CHANGES``."""
+    """Write every row into the bucket of its key group, as ``CHANGES``."""
     writers = [pa.ipc.new_stream(str(place), CHANGES) for place in places]
     try:
         for index, name in enumerate(tables):

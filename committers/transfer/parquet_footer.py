@@ -1,8 +1,8 @@
-"""The footer of a Parquet file, looked at before pyarrow makes objects of its columns.
+"""The footer of a Parquet file, checked before pyarrow makes objects of its columns.
 
-pyarrow ends the process where the metadata of a column is encrypted, or has histograms of levels of a wrong
-length: its accessor of a column lets no exception pass. What follows a list of other elements than Parquet
-has there, or a field that is there twice, is read otherwise by pyarrow than here, so it is refused.
+pyarrow ends the process when the metadata of a column is encrypted, or has histograms of levels of a wrong
+length: its accessor of a column lets no exception pass. After a list with other elements than Parquet has
+there, or a repeated field, pyarrow reads the bytes otherwise than this module, so such a footer is refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Fields = dict[int, Any]
 
 
 class Listed(NamedTuple):
-    """A list: the kind of its elements, and the elements."""
+    """The kind and the elements of a list."""
 
     kind: int
     found: list[Any]
@@ -50,7 +50,7 @@ BYTES_OF_TEXTS, HISTOGRAMS = 1, {2: 1, 3: 2}
 
 
 def misfit(source: BinaryIO) -> str | None:
-    """Why the footer must not be given to pyarrow; None: nothing is wrong with it. For flat files only."""
+    """Describe why pyarrow must not get the footer; None: nothing is wrong with it. For flat files only."""
     end = source.seek(0, 2) - TAIL_BYTES
     source.seek(max(0, end))
     length = int.from_bytes(source.read(4), "little")
@@ -99,7 +99,7 @@ def _structs(fields: Fields, number: int) -> list[Fields]:
 
 
 def _check_lists(fields: Fields, kinds: dict[int, int]) -> None:
-    """IndexError: a list has elements of another kind."""
+    """Check the kinds of lists. Raises: IndexError: one has elements of another kind."""
     for number, kind in kinds.items():
         found = fields.get(number)
         if isinstance(found, Listed) and found.kind != kind and found.found:
@@ -107,10 +107,13 @@ def _check_lists(fields: Fields, kinds: dict[int, int]) -> None:
 
 
 class Footer(Reader):
-    """Reads a struct with all that is in it; texts and numbers that are not whole are stepped over."""
+    """A reader of a struct and its contents, which skips texts and numbers with a fraction."""
 
     def fields(self, depth: int = 0) -> Fields:
-        """The values by number. IndexError: the bytes end, or are none, or a number is there twice."""
+        """Read the values by field number.
+
+        Raises: IndexError: the bytes end, are invalid, or repeat a number.
+        """
         if depth > 2 * DEPTH_MAX:
             raise IndexError
         found: Fields = {}

@@ -1,8 +1,8 @@
-"""How much memory the rows of a Parquet file take, known before any of them is decompressed.
+"""The memory that the rows of a Parquet file take, computed before any of them is decompressed.
 
-A file of a kilobyte may unfold to gigabytes: by compression, by one long value that a dictionary repeats, or
-by a page whose size is not the one that the file's metadata has. So the sizes that count are read from the
-header in front of each page: they are what Arrow allocates.
+A file of a kilobyte may expand to gigabytes: by compression, by one long value that a dictionary repeats, or
+by a page whose size is not the one in the file's metadata. So the sizes are read from the header in front of
+each page: Arrow allocates those.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tidegate.committers.transfer.parquet_footer import misfit
 from tidegate.committers.transfer.parquet_thrift import Reader
 
 CHUNK_BYTES_MAX = 256 * 1024 * 1024
-"""The most that one column of a row group may take, as it is in the file and decompressed."""
+"""The most that one column of a row group may take, both in the file and decompressed."""
 BATCH_BYTES = 16 * 1024 * 1024
 BATCH_ROWS = 1_000
 REPEATED_MAX = 128 * 1024
-"""A dictionary up to this size is not looked into: each row of a batch may be all of it."""
+"""A dictionary up to this size is not read: each row of a batch may repeat all of it."""
 HEADER_BYTES, HEADER_BYTES_MAX = 4 * 1024, 1024 * 1024
 PAGES_MAX = 100_000
 OLD_WRITER = re.compile(r"parquet-mr version 1\.[0-2]\.")
-"""Of these Arrow reads some bytes more than the metadata says."""
+"""Writers for whose files Arrow reads some bytes more than the metadata has."""
 
 KIND, SIZE, COMPRESSED, DATA, DICTIONARY_HEADER, DATA_2 = 1, 2, 3, 5, 7, 8
 """Fields of a page's header. The last three are structs: of a page of data with its encoding in field 2 or 4,
@@ -38,7 +38,7 @@ ENCODINGS = frozenset({0, 2, 3, 8})
 
 
 class Page(NamedTuple):
-    """What a page's header says; ``at`` is where its content starts, ``compressed`` how long that is."""
+    """The header of a page; ``at`` is the start of its content, ``compressed`` the length of that."""
 
     kind: int
     at: int
@@ -49,15 +49,15 @@ class Page(NamedTuple):
 
 
 class HugeError(Exception):
-    """The file would take more memory than an export may, or does not say how much; or its metadata would end
-    the process.
+    """The file would take more memory than an export may, or an unknown amount; or its metadata would end the
+    process.
     """
 
 
 def batches(source: BinaryIO, schema: Any) -> Iterator[Any]:
-    """The rows of a Parquet file of exactly this schema, as record batches of at most about ``BATCH_BYTES``.
+    """Yield the rows of a Parquet file of exactly this schema, as record batches of about ``BATCH_BYTES``.
 
-    HugeError: a page or a dictionary is too large; nothing of its row group was decompressed.
+    Raises: HugeError: a page or a dictionary is too large; nothing of its row group was decompressed.
     pyarrow.ArrowException, OSError: the file cannot be read, or has other columns.
     """
     from pyarrow import parquet
@@ -84,9 +84,10 @@ def _columns(schema: Any) -> str:
 
 
 def _repeated(source: BinaryIO, group: Any) -> dict[str, int]:
-    """How many values the dictionary of each column of the row group has, where it is a large one.
+    """Count the values in each large dictionary of the row group, by column.
 
-    HugeError: a column is larger than ``CHUNK_BYTES_MAX``, or is not made of pages as we write them.
+    Raises: HugeError: a column is larger than ``CHUNK_BYTES_MAX``, or its pages are not as tidegate writes
+    them.
     """
     found = {}
     for at in range(group.num_columns):
@@ -120,7 +121,7 @@ def _repeated(source: BinaryIO, group: Any) -> dict[str, int]:
 
 
 def _longest(dictionaries: Any, group: int, name: str, count: int) -> int:
-    """The length of the longest value of a dictionary: it may be there in each row."""
+    """Return the length of a dictionary's longest value, which each row may have."""
     first = next(dictionaries.iter_batches(1, row_groups=[group], columns=[name], use_threads=False), None)
     if first is None or first.num_columns != 1 or len(first.column(0).dictionary) != count:
         raise HugeError(f"the dictionary of column {name} is not the one that its page has")
@@ -128,7 +129,7 @@ def _longest(dictionaries: Any, group: int, name: str, count: int) -> int:
 
 
 def pages(source: BinaryIO, first: int, length: int) -> Iterator[Page]:
-    """The pages of so many bytes from a place on. HugeError: they are not pages from end to end."""
+    """Yield the pages in ``length`` bytes from ``first`` on. Raises: HugeError: they do not fill them."""
     at, end = first, first + length
     for _ in range(PAGES_MAX):
         if at == end:
@@ -158,7 +159,7 @@ def _page_at(source: BinaryIO, at: int, end: int) -> Page:
 
 
 def page_of(content: bytes, at: int = 0) -> Page:
-    """The page whose header these bytes start with. IndexError, KeyError: they are no whole header."""
+    """Decode the page header that these bytes start with. Raises: IndexError, KeyError: it is incomplete."""
     reader = Reader(content)
     found = reader.integers()
     encoding = found[DATA, 2] if (DATA, 2) in found else found.get((DATA_2, 4), 0)

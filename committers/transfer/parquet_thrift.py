@@ -1,4 +1,4 @@
-"""Structs in Thrift's compact protocol, as the metadata of Parquet is written."""
+"""Structs in Thrift's compact protocol, the encoding of Parquet's metadata."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ DEPTH_MAX = 8
 
 
 class Reader:
-    """Reads a struct, and steps over whatever is in it. IndexError: the bytes end, or are none."""
+    """A reader of a struct that can skip any field. Raises: IndexError: the bytes end, or are invalid."""
 
     def __init__(self, content: bytes) -> None:
         self.content, self.at = content, 0
 
     def integers(self, within: tuple[int, ...] = ()) -> dict[tuple[int, ...], int]:
-        """The integers of the struct and of those in it, by the numbers of the fields that lead to them."""
+        """Read the integers of the struct and of nested ones, by the path of field numbers to each."""
         if len(within) > DEPTH_MAX:
             raise IndexError
         found: dict[tuple[int, ...], int] = {}

@@ -9,14 +9,14 @@ from tidegate.sinks.rules.attempts import DISCARDED, DISCARDED_MAX, fenced, othe
 
 
 class NotedAttempts:
-    """Which attempt was begun, by version; and what was discarded, by attempt."""
+    """The begun attempts, by version, and the discarded ones, by attempt."""
 
     def __init__(self) -> None:
         self._begun: dict[int, Stamp] = {}
         self._discarded: dict[str, Stamp] = {}
 
     def begin(self, where: str, stamp: Stamp, pointer: Pointer, epoch: int) -> bool:
-        """As ``Attempts.begin``, without the schemas."""
+        """Do ``Attempts.begin``, without the schemas."""
         if pointer.epoch > epoch:
             raise fenced(where, stamp, pointer.epoch, epoch, pointer.writer)
         if stamp.version <= pointer.visible:
@@ -27,7 +27,7 @@ class NotedAttempts:
         return True
 
     def refuse_other(self, where: str, stamp: Stamp) -> None:
-        """WalGapError: another attempt of the version was begun, or this one was discarded."""
+        """Refuse an attempt after another one of its version, or a discarded one. Raises: WalGapError."""
         noted = self._begun.get(stamp.version, stamp)
         if stamp.attempt and noted.attempt != stamp.attempt:
             raise other_attempt(where, stamp, noted.attempt)
@@ -35,13 +35,13 @@ class NotedAttempts:
             raise other_attempt(where, stamp)
 
     def above(self, visible: int) -> list[Stamp]:
-        """As ``Attempts.begun``."""
+        """Do ``Attempts.begun``."""
         gone = [Stamp(one.version, one.decided_at_us, DISCARDED) for one in self._discarded.values()]
         found = [one for one in (*gone, *self._begun.values()) if one.version > visible]
         return sorted(found, key=lambda one: (one.version, one.decided_at_us))
 
     def discard(self, lost: Sequence[Stamp]) -> None:
-        """Forget every version from the lowest of these on; remember that they were discarded."""
+        """Forget every version from the lowest of these on, and remember these as discarded."""
         lowest = min(one.version for one in lost)
         self._begun = {v: one for v, one in self._begun.items() if v < lowest}
         self._discarded |= {one.attempt: one for one in lost}

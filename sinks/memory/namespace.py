@@ -1,4 +1,4 @@
-"""What one namespace of the reference store holds: dictionaries under one lock."""
+"""The contents of one namespace of the reference store: dictionaries under one lock."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tidegate.wal.record import TableSchema
 
 
 class MemoryNamespace:
-    """What one namespace holds. ``rows``: (table, group) -> key -> version -> stored value."""
+    """The contents of one namespace. ``rows``: (table, group) -> key -> version -> stored value."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.empty()
 
     def empty(self) -> None:
-        """As if nothing had ever been made here."""
+        """Remove everything, as if the namespace had never been created."""
         self.identity: Identity | None = None
         self.pointer = Pointer()
         self.heartbeat_us: int | None = None
@@ -36,11 +36,11 @@ class MemoryNamespace:
         self.attempts = NotedAttempts()
 
     def holding(self, now_us: int) -> list[KeptLease]:
-        """The leases that have not run out."""
+        """List the leases that have not expired."""
         return [held for held in self.leases.values() if held.expires_us > now_us]
 
     def published_us(self, version: int) -> int | None:
-        """When a version became visible."""
+        """Return the time at which a version became visible."""
         entry = self.catalog.get(version)
         return entry.published_at_us if entry else None
 

@@ -1,4 +1,4 @@
-"""What the reference store does with the rows of one key: version -> stored value. Pure."""
+"""The reference store's operations on the rows of a key: version -> stored value. Pure."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ OfKeys = dict[bytes, dict[int, bytes]]
 
 
 def newest_of(versions: dict[int, bytes], version: int, start: int) -> bytes | None:
-    """T26: the newest row at or below the version, never the one of exactly this version."""
+    """Find the newest row at or below the version, not only one of exactly this version (T26)."""
     readable = [v for v in versions if start <= v <= version]
     return versions[max(readable)] if readable else None
 
 
 def put_rows(rows: OfKeys, run: Run, version: int) -> None:
-    """The run's rows are those of the version."""
+    """Set the version's rows to those of the run."""
     for key, value in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
         rows.setdefault(key, {})[version] = value
 
 
 def drop_replaced(rows: OfKeys, key: bytes, version: int) -> None:
-    """Older rows of the key go, and the version's own if it is a delete marker."""
+    """Drop older rows of the key, and the version's own if it is a delete marker."""
     kept = {v: value for v, value in rows.get(key, {}).items() if v >= version}
     if version in kept and unpack(kept[version]).value is None:
-        del kept[version]  # T27: nothing is left below that it would have to hide
+        del kept[version]  # T27: no row is left below that it would have to hide
     if kept:
         rows[key] = kept
     else:
@@ -35,20 +35,20 @@ def drop_replaced(rows: OfKeys, key: bytes, version: int) -> None:
 
 
 def drop_up_to(rows: OfKeys, key: bytes, version: int) -> None:
-    """Rows of the key up to the version go."""
+    """Drop rows of the key up to the version."""
     rows[key] = {v: value for v, value in rows[key].items() if v > version}
     if not rows[key]:
         del rows[key]
 
 
 def without_versions(rows: OfKeys, lowest: int) -> OfKeys:
-    """Rows of versions below the lowest one; keys without any are left out."""
+    """Return the rows of versions below the lowest one, without keys that have none."""
     kept = {key: {v: value for v, value in of.items() if v < lowest} for key, of in rows.items()}
     return {key: of for key, of in kept.items() if of}
 
 
 def drop_below(rows: OfKeys, version: int) -> None:
-    """Rows of versions below this one go, of every key."""
+    """Drop the rows of versions below this one, of every key."""
     for key in list(rows):
         rows[key] = {v: value for v, value in rows[key].items() if v >= version}
         if not rows[key]:
@@ -56,10 +56,10 @@ def drop_below(rows: OfKeys, version: int) -> None:
 
 
 def counted_in(applied: Mapping[str, Mapping[int, int]]) -> dict[str, int]:
-    """How many rows the chunks of a version brought, by table."""
+    """Count the rows in the chunks of a version, by table."""
     return without_zeros({table: sum(chunks.values()) for table, chunks in applied.items()})
 
 
 def without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
-    """Counts, but for those of nothing."""
+    """Return the counts above zero."""
     return {table: rows for table, rows in counts.items() if rows}

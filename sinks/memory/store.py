@@ -1,7 +1,7 @@
 """The reference store: plain dictionaries under one lock. Read this one first.
 
-Everything that the interface promises stands here in its simplest form; the other stores do
-the same with files and servers. "Durable" means here: as long as the process lives.
+It implements every promise of the interface in its simplest form; the other stores do
+the same with files and servers. "Durable" means here: until the process ends.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class MemoryStore(SupportsReadWithPointer):
         identity = self.identity()
         if identity is None:
             raise nothing_here(self.where)
-        if identity != self._known:  # another one of its name, made since
+        if identity != self._known:  # another one of its name, created since
             raise dropped(self.where)
         return self._found
 
@@ -184,11 +184,11 @@ class MemoryStore(SupportsReadWithPointer):
                 counted: dict[tuple[int, str], int] = defaultdict(int)
                 for run in chunk.runs:
                     if space.floors.get(run.group, 0) >= version:
-                        continue  # a late zombie: what it brings was merged, or replaced and dropped
+                        continue  # a late zombie: its rows were merged, or replaced and dropped
                     put_rows(space.rows[run.table, run.group], run, version)
                     counted[run.group, run.table] += len(run.keys)
                 for (group, table), count in counted.items():
-                    # Set, not added: a chunk that comes again counts once.
+                    # Set, not added: a repeated chunk counts once.
                     of_group = space.applied.setdefault((group, version), {})
                     of_group.setdefault(table, {})[chunk.ordinal] = count
 
@@ -246,7 +246,7 @@ class MemoryStore(SupportsReadWithPointer):
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
         space = self._space
         with space.lock:
-            # Keys that come later belong to later versions; keys that go take the floor with them.
+            # Keys that are added later belong to later versions; removed keys raise the floor.
             keys = sorted(space.rows[table, group])
         for at in range(0, max(len(keys), 1), SCAN_ROWS):
             page = keys[at : at + SCAN_ROWS]
@@ -259,7 +259,7 @@ class MemoryStore(SupportsReadWithPointer):
                 yield batch_of(list(found), list(found.values()))
 
     def _check_readable(self, space: MemoryNamespace, version: int, groups: set[int]) -> None:
-        """I8, T28: refuse rather than mix. In other stores the order of these reads matters."""
+        """Refuse rather than mix versions (I8, T28). In other stores the order of these reads matters."""
         check_visible(self.where, version, space.pointer.visible)
         oldest = max([space.pointer.horizon, *(space.floors.get(group, 0) for group in groups)])
         check_kept(self.where, version, oldest)
@@ -301,7 +301,7 @@ class MemoryStore(SupportsReadWithPointer):
             moved = max(space.pointer.horizon, allowed)
             space.pointer = msgspec.structs.replace(space.pointer, horizon=moved)
             space.max_leases = space.max_leases if max_leases is None else max_leases
-            # Revoked where the horizon passed.
+            # Leases that the horizon passed are revoked.
             space.leases = {held.lease_id: held for held in holding if held.version >= moved}
             return moved
 
@@ -320,7 +320,7 @@ class MemoryStore(SupportsReadWithPointer):
                         drop_replaced(rows, key, version)
         with space.lock:
             self._retire_replaced_tables(space, version)
-            last = min(version, space.pointer.horizon - 1)  # later ones still say which tables they emptied
+            last = min(version, space.pointer.horizon - 1)  # later ones still name the tables they emptied
             for old in [old for old in space.catalog if old <= last]:
                 del space.catalog[old]
         return True
@@ -348,7 +348,7 @@ class MemoryStore(SupportsReadWithPointer):
         return self._sweep.run(rows, entry, space.identity.key_groups, look)
 
     def _retire_replaced_tables(self, space: MemoryNamespace, version: int) -> None:
-        """A table that ``version`` emptied: its older rows go, whichever keys came back."""
+        """Drop the older rows of tables that ``version`` emptied, also of keys that it wrote again."""
         entry = space.catalog.get(version)
         starts = {table for table, at in entry.tables.items() if at.start == version} if entry else set()
         for table, group in [at for at in space.rows if at[0] in starts]:
@@ -410,7 +410,7 @@ class MemoryStore(SupportsReadWithPointer):
         with space.lock:
             for group, expected in sorted(counts.items()):
                 if space.floors.get(group, 0) >= version:
-                    continue  # merged: its rows cannot be told from newer ones
+                    continue  # merged: its rows cannot be distinguished from newer ones
                 where = f"{self.where}, version {version}, key group {group}"
                 if (group, version) not in space.sealed:
                     findings.append(Finding(where, "sealed", "not sealed"))
@@ -440,7 +440,7 @@ class MemoryStore(SupportsReadWithPointer):
         return pa.array(found, pa.binary())
 
     def self_check(self) -> Iterator[Finding]:
-        """A row lies in the key group of its key: nothing else could be wrong with dictionaries."""
+        """Check that every row is in its key's key group: dictionaries have no other faults."""
         space = self._space
         key_groups = space.identity.key_groups if space.identity else 1
         with space.lock:

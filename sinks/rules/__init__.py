@@ -1,3 +1,5 @@
-"""What all stores must agree on, as pure functions: the bytes of a value, what is visible at a version, what
-may be dropped, which attempt may write. No I/O.
+"""The rules that all stores share, as pure functions without I/O.
+
+They define the bytes of a value, the rows visible at a version, the rows that may be dropped, and the attempt
+that may write.
 """

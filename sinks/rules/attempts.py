@@ -1,8 +1,8 @@
-"""Which attempt of a version may write here: the part of the store's interface that ties rows to a decision.
+"""The attempt that may write a version: the part of the store's interface that ties rows to a decision.
 
-A log may lose its last acknowledged records: a power cut of its brokers, an unclean election, a copy that
-is put back. Then a version that was decided, and maybe applied, is decided again, as another attempt. Rows
-are known by their version's number alone, so a store notes each version's attempt before its first row,
+A log may lose its last acknowledged records: by a power cut of its brokers, an unclean election, or a copy
+that is put back. Then a version that was decided, and maybe applied, is decided again, as another attempt.
+Rows have only their version's number, so a store notes each version's attempt before its first row,
 and refuses another one. docs/decisions/0028.
 """
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from tidegate.wal.record import TableSchema
 
 DISCARDED = ""
-"""Stands in a stamp for the attempt of a version that was discarded here."""
+"""The attempt in the stamp of a version that was discarded here."""
 DISCARDED_MAX = 100
-"""Remember at most this many discarded attempts; each one is a person's command."""
+"""The most discarded attempts that are remembered; each one is an operator's command."""
 
 
 class Attempts(abc.ABC):
@@ -45,10 +45,10 @@ class Attempts(abc.ABC):
 
     @abc.abstractmethod
     def begun(self) -> list[Stamp]:
-        """List the noted versions above the visible one, ascending. Writes nothing.
+        """List the noted versions above the visible one, ascending. It writes nothing.
 
         A version that was discarded is listed too, with the attempt ``DISCARDED``, until a version with its
-        number is visible: what is decided next needs a later time. A noted version above a version that the
+        number is visible: the next decision needs a later time. A noted version above a version that the
         log lacks is of the same lost history.
         """
 
@@ -56,15 +56,15 @@ class Attempts(abc.ABC):
     def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
         """Remove every row and note from the lowest of these versions on, and refuse these attempts for good.
 
-        Only versions above the visible one, of attempts that no log has. What such an attempt still writes
-        late is never read, nor sealed; docs/decisions/0028 says how for each store, and what remains.
-        Durable: on return. Repeatable. Raises: FencedError, a higher epoch is claimed, and nothing was
-        removed.
+        Only versions above the visible one are allowed, of attempts that no log has. Late rows of such an
+        attempt are never read, nor sealed; docs/decisions/0028 describes how for each store, and the rest
+        that remains. Durable: on return. Repeatable. Raises: FencedError, a higher epoch is claimed, and
+        nothing was removed.
         """
 
 
 def other_attempt(where: str, stamp: Stamp, noted: str = "") -> WalGapError:
-    """Make the error for an attempt that may not write its version; ``noted``: the one that may, if known."""
+    """Build the error for an attempt that may not write its version; ``noted``: the one that may, or ''."""
     there = (
         f"attempt {noted} was begun" if noted else "another attempt of it was begun, or this one discarded"
     )
@@ -77,7 +77,7 @@ def other_attempt(where: str, stamp: Stamp, noted: str = "") -> WalGapError:
 
 
 def fenced(where: str, stamp: Stamp, standing: int, epoch: int, writer: str) -> FencedError:
-    """Make the error for a driver that begins a version under an epoch below the claimed one."""
+    """Build the error for a driver that begins a version under an epoch below the claimed one."""
     by = f"driver {writer}" if writer else "another driver"
     return FencedError(
         f"{where}: {by} claimed epoch {standing}, above this driver's {epoch}; version {stamp.version} is"

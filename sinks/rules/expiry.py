@@ -1,8 +1,8 @@
-"""Rows that have expired: which may go, and where the search for them stands. Pure.
+"""The removal of expired rows: the rule, and an incremental sweep. Pure.
 
-A row that has expired when the horizon's version was decided is shown at no version from the
-horizon on, since times of decisions only go up. So it is, for who drops rows, what a delete marker
-is: it goes together with the older rows of its key, which it hides.
+A row that had expired when the horizon's version was decided is shown at no version from the
+horizon on, since the times of decisions only increase. So it is removed like a delete marker: together with
+the older rows of its key, which it hides.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from tidegate.sinks.rules.layout import payload
 from tidegate.wal.value_flags import DELETES, EXPIRY_END, WITH_EXPIRY
 
 HEAD_BYTES = EXPIRY_END
-"""So much of a stored value says whether it is live."""
+"""The first bytes of a stored value, which decide whether it is live."""
 PAGE_ROWS = 500
 LOOK_COSTS = 20
-"""A key group without rows costs a question too: as much as so many rows."""
+"""The cost of checking a key group, in rows: one without rows costs a request, too."""
 
 
 def is_hidden(head: bytes, at_us: int) -> bool:
-    """Whether a stored value that starts like this is a delete marker, or has expired at this time."""
+    """Whether a stored value with this head is a delete marker, or has expired at this time."""
     if head[:1] in WITH_EXPIRY:
         return int.from_bytes(head[1:HEAD_BYTES], "big", signed=True) <= at_us
     return head[:1] in DELETES
 
 
 def expiring_tables(entry: CatalogEntry) -> list[str]:
-    """The tables at a version whose rows may have an expiry."""
+    """List the tables at a version whose rows may have an expiry."""
     return sorted(name for name, at in entry.tables.items() if at.expires)
 
 
 class SweepPage(NamedTuple):
-    """What a look at some rows of a key group found: how many there were, how many went, and where to
-    go on; None: that was the last of them.
+    """The result of a page of a sweep: the rows checked, the rows dropped, and the cursor.
+
+    ``following`` is the cursor of the next page; None: this was the key group's last one.
     """
 
     rows: int
@@ -44,20 +45,20 @@ class SweepPage(NamedTuple):
 
 
 Look = Callable[[str, int, Any, int], SweepPage]
-"""``look(table, group, following, rows)`` looks at about so many rows and drops what may go."""
+"""``look(table, group, following, rows)`` checks about ``rows`` rows and drops the expired ones."""
 
 
 class ExpirySweep:
-    """Goes round through the key groups of tables whose rows expire, a little at each call.
+    """An incremental sweep that cycles through the key groups of tables whose rows expire.
 
-    Where it stands is kept in this process only: whoever comes next begins elsewhere.
+    Its cursor is in this process's memory only: the next process begins elsewhere.
     """
 
     def __init__(self) -> None:
         self._at: tuple[str, int, Any] | None = None
 
     def run(self, rows: int, entry: CatalogEntry, key_groups: int, look: Look) -> int:
-        """Look at about so many rows, at each key group once at most; how many went."""
+        """Check about ``rows`` rows, each key group once at most; return how many were dropped."""
         tables = expiring_tables(entry)
         if not tables:
             return 0
@@ -87,10 +88,10 @@ class ExpirySweep:
 
 
 def unreachable(versions: Mapping[int, bytes], horizon: int, start: int, at_us: int) -> list[int]:
-    """Versions of one key's rows that no reader at or above the horizon can reach, ascending.
+    """List the versions of one key's rows that no reader at or above the horizon can reach, ascending.
 
-    ``start`` is the table's start at the horizon, ``at_us`` when that was decided. A delete marker goes
-    when nothing that it hides is left below it (T27), and so does a row that has expired then.
+    ``start`` is the table's start at the horizon, ``at_us`` the time of its decision. A delete marker is one
+    of them when nothing that it hides is left below it (T27), and so is a row that had expired then.
     """
     old = sorted(version for version in versions if version <= horizon)
     newest_hides = bool(old) and payload(versions[old[-1]], at_us) is None

@@ -1,9 +1,9 @@
-"""Which keys a version changes in a key group, as a digest: versions of one digest change the same keys.
+"""The keys that a version changes in a key group, as a digest: versions of one digest change the same keys.
 
-For stores that merge: where a version writes every key that is there, what is there need not be looked at.
-The digest is of the keys in order, each with its length, however they lie in frames, and whichever of these
-comes first. It is only given for as many keys as were decided, of which none came twice: a store that counts
-as many of that version has just these.
+It is for stores that merge: if a version writes every existing key, the existing rows need not be read.
+The digest is of the keys in order, each with its length. It does not depend on the frames that contain them,
+nor on the order of these. It exists only for exactly the number of keys that was decided, without a repeated
+one: a store that counts this number of rows of that version has exactly these keys.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.value_flags import DELETE
 
 ROWS_LEAST = 24
-"""Fewer rows of a key group are not worth it: their digest costs as much as to merge them."""
+"""The least rows of a key group for a digest: for fewer it costs as much as their merge."""
 HELD_BYTES_MAX = 32 * 1024 * 1024
-"""Of key groups that lie in several frames the keys are held until all have come; more are given up."""
+"""The most keys in memory, for key groups in several frames; beyond it a key group gets no digest."""
 DIGEST_BYTES = 16
 
 
 class KeySets:
-    """The key sets of one work; of ``least`` rows in a key group on."""
+    """The key sets of one work, for key groups with ``least`` rows or more."""
 
     def __init__(self, counts: Counts, least: int = ROWS_LEAST) -> None:
         self._rows = {
@@ -42,7 +42,7 @@ class KeySets:
         self._digests: dict[tuple[int, str], bytes] = {}
 
     def add(self, chunks: Iterable[Chunk]) -> None:
-        """Some chunks of the work, in any order."""
+        """Add chunks of the work, in any order."""
         for chunk in chunks if self._rows else ():
             for run in chunk.runs:
                 self._add((run.group, run.table), run)
@@ -51,7 +51,7 @@ class KeySets:
         rows = self._rows.get(at)
         if rows is None:
             return
-        if at in self._digests:  # some came twice, or were given up
+        if at in self._digests:  # some are repeated, or were given up
             self._digests[at] = b""
             return
         if len(run.keys) == rows:
@@ -67,7 +67,7 @@ class KeySets:
         self._digests[at] = _digest_of_all(pieces, rows)
 
     def digest(self, group: int, table: str) -> bytes:
-        """Of a table's keys in a key group; empty: it is not known, or the version deletes some of them."""
+        """Return the digest of a table's keys in a key group; empty: unknown, or some are deleted."""
         return self._digests.get((group, table), b"")
 
 
@@ -79,7 +79,7 @@ class _Piece(NamedTuple):
 
 
 def _digest_of_all(pieces: list[_Piece], rows: int) -> bytes:
-    """Of so many keys; empty: these are not they, or some came twice or are deleted."""
+    """Compute the digest of ``rows`` keys; empty: their number differs, or some are repeated or deleted."""
     keys = pa.concat_arrays([piece.keys for piece in pieces])
     keys = keys.take(pc.sort_indices(keys))
     ascending = pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py()
@@ -89,7 +89,7 @@ def _digest_of_all(pieces: list[_Piece], rows: int) -> bytes:
 
 
 def _digest_of(keys: Any) -> bytes:
-    """Of all lengths, then of all bytes."""
+    """Compute the digest of all lengths, then of all bytes."""
     offsets, content = _bytes_of(keys)
     digest = hashlib.blake2b(np.diff(offsets), digest_size=DIGEST_BYTES)
     digest.update(content[offsets[0] : offsets[-1]])
@@ -105,7 +105,7 @@ def _deletes(values: Any) -> bool:
 
 
 def _bytes_of(values: Any) -> tuple[Any, memoryview]:
-    """The offsets of an Arrow binary array, and the bytes that they point into."""
+    """Return the offsets of an Arrow binary array, and the bytes that they point into."""
     _, offsets, content = values.buffers()
     found = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
     return found, memoryview(content or b"")

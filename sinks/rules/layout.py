@@ -1,4 +1,4 @@
-"""How every store writes a value: one flags byte (``wal/value_flags.py``), then its parts. Pure, vectorised.
+"""The layout of a value in every store: one flags byte (``wal/value_flags.py``), then its parts. Pure.
 
 Expiry is microseconds since the epoch, big-endian, signed. A sequence is at most 255 bytes
 and compares as bytes. Plain values are readable in any client: ``+`` and the bytes.
@@ -28,12 +28,12 @@ from tidegate.wal.value_flags import (
 
 BEFORE_1970 = b"\x80"
 STORED_MORE = 1 + 8 + 1 + 255
-"""So many bytes more than its value a stored value takes at most."""
+"""The most bytes that a stored value takes beyond its value."""
 FEW = 16
 
 
 class Stored(NamedTuple):
-    """A stored value taken apart; ``value`` None means deleted."""
+    """The parts of a stored value; ``value`` None means deleted."""
 
     value: bytes | None
     expiry_us: int | None = None
@@ -41,7 +41,7 @@ class Stored(NamedTuple):
 
 
 def pack(stored: Stored) -> bytes:
-    """The stored bytes of one value (the slow, general form; plain values are ``+`` and bytes)."""
+    """Encode one value as stored bytes (the slow, general form; plain values are ``+`` and bytes)."""
     sequence = b"" if stored.sequence is None else bytes([len(stored.sequence)]) + stored.sequence
     if stored.value is None:
         return DELETE_SEQUENCED + sequence if sequence else DELETE
@@ -52,7 +52,7 @@ def pack(stored: Stored) -> bytes:
 
 
 def unpack(content: bytes) -> Stored:
-    """One stored value taken apart. CorruptError: its flags or lengths are none we write."""
+    """Decode one stored value. Raises: CorruptError: tidegate does not write such flags or lengths."""
     flags, rest = content[:1], content[1:]
     if flags == VALUE:
         return Stored(rest)
@@ -78,8 +78,9 @@ def unpack(content: bytes) -> Stored:
 
 
 def payload(content: bytes | None, at_us: int | None = None) -> bytes | None:
-    """What a reader gets for one stored value at a time: None where there is no row, where it is
-    deleted, and where it has expired. ``at_us``: ``payloads``.
+    """Return a reader's value for one stored value: None if there is no row, or it is deleted or expired.
+
+    ``at_us`` as in ``payloads``.
     """
     if content is None:
         return None
@@ -92,13 +93,13 @@ def payload(content: bytes | None, at_us: int | None = None) -> bytes | None:
 
 
 def payloads(stored: Any, at_us: int | None = None) -> Any:
-    """Values of an Arrow binary array of stored values: null where null, deleted or expired.
+    """Return readers' values for an Arrow binary array of stored values: null if null, deleted or expired.
 
     ``at_us`` is the time to read at: ``decided_at_us`` of the version that is read, never a clock's,
-    so that every reader of a version gets the same. ValueError: it is missing, and a value expires.
+    so that every reader of a version gets the same. Raises: ValueError: it is missing, and a value expires.
 
-    Plain values, and those that expire, take one vectorised pass; the other forms, and few values,
-    are taken apart one by one (an Arrow kernel costs some 6 us to call).
+    Plain values, and those that expire, take one vectorised pass. The other forms, and few values,
+    are decoded one by one (a call of an Arrow kernel costs about 6 us).
     """
     if len(stored) <= FEW:
         return _one_by_one(stored, at_us)

@@ -1,4 +1,4 @@
-"""Leases: what one is, which versions they hold, and what is refused. Pure."""
+"""Leases: their records, the versions that they pin, and the checks of new ones. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableE
 
 LEASE_MAX_S = 86_400.0
 OF_WRITER = "writer-"
-"""What the ids of the writer's own leases begin with."""
+"""The prefix of the ids of the writer's own leases."""
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class LeaseInfo(msgspec.Struct, frozen=True):
-    """A lease as it stands: seconds since it was first taken on this version, and until it runs out."""
+    """The state of a lease: seconds since it was first taken on this version, and until it expires."""
 
     lease_id: str
     version: int
@@ -32,7 +32,7 @@ class LeaseInfo(msgspec.Struct, frozen=True):
 
 
 class KeptLease(NamedTuple):
-    """A lease as it is kept: times are microseconds by the store's clock."""
+    """A stored lease: times are microseconds by the store's clock."""
 
     lease_id: str
     version: int
@@ -40,13 +40,13 @@ class KeptLease(NamedTuple):
     expires_us: int
 
     def told(self, now_us: int) -> LeaseInfo:
-        """What the store says of it at a time."""
+        """Return the lease's state at a time."""
         age_s, left_s = max(0.0, (now_us - self.taken_us) / 1e6), (self.expires_us - now_us) / 1e6
         return LeaseInfo(self.lease_id, self.version, age_s, left_s)
 
 
 class Limits(NamedTuple):
-    """How long leases hold; see ``Store.announce``."""
+    """The limits of leases; see ``Store.announce``."""
 
     max_lease_s: float | None = None
     max_layers: int | None = None
@@ -54,8 +54,9 @@ class Limits(NamedTuple):
 
 
 def of_writer(name: str) -> str:
-    """The id of a lease that the writer takes, for a fill or a restore: ``max_lease_s`` does not end it. On
-    Redis readers cannot take one.
+    """Build the id of a writer's lease, for a fill or a restore: ``max_lease_s`` does not end it.
+
+    On Redis readers cannot take one.
     """
     return OF_WRITER + name
 
@@ -68,8 +69,10 @@ def horizon_allowed(
     now_us: int,
     published_us: Callable[[int], int | None],
 ) -> int:
-    """``wanted``, or the oldest version below it that a lease holds. ``leases`` have not run out;
-    ``published_us`` says when a version became visible, None if it did not.
+    """Return ``wanted``, or the oldest version below it that a lease pins.
+
+    ``leases`` have not expired; ``published_us`` returns the time at which a version became visible, None if
+    it did not.
     """
 
     def young(since_us: int) -> bool:
@@ -93,7 +96,7 @@ def horizon_allowed(
 
 
 def check_leasable(where: str, lease: Lease, ttl_s: float, visible: int, horizon: int) -> None:
-    """Refuse a lease that would hold nothing, or is none.
+    """Refuse a lease that would pin nothing, or is none.
 
     Raises: SnapshotExpiredError below the horizon, VersionRegressedError above the visible version,
     ConfigError as ``check_lease``.
@@ -110,7 +113,7 @@ def check_leasable(where: str, lease: Lease, ttl_s: float, visible: int, horizon
 
 
 def check_lease(where: str, lease: Lease, ttl_s: float) -> None:
-    """Raises: ConfigError for an id or a length that no lease has."""
+    """Refuse an id or a time that no lease can have. Raises: ConfigError."""
     if NAME.fullmatch(lease.lease_id) is None or not 0 < ttl_s <= LEASE_MAX_S:
         raise ConfigError(
             f"{where}: {lease.lease_id[:80]!r} for {ttl_s} s cannot be a lease: use an id of 1 to 64 of the"
@@ -119,7 +122,7 @@ def check_lease(where: str, lease: Lease, ttl_s: float) -> None:
 
 
 def too_many_leases(where: str, most: int) -> StoreUnavailableError:
-    """The error of ``lease`` where no more of them may be taken."""
+    """Build the error of ``lease`` when no more of them may be taken."""
     return StoreUnavailableError(
         f"{where}: {most:,} leases hold versions, as many as max_leases allows: close snapshots that nobody"
         " reads any more, or set the query's option max_leases higher, and read again"

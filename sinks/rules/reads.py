@@ -1,4 +1,4 @@
-"""What every store's reads have in common: refusals in the same words, keys by key group, batches. Pure."""
+"""The common parts of every store's reads: refusals, keys by key group, batches. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tidegate.sinks.rules.layout import payload, payloads
 from tidegate.wal.record import UNREADABLE
 
 FILLED_FROM = 2
-"""The first version at which a store may be filled from another one. The log has all of version 1 for as long
-as none is newer, and an apply of it may have begun: with delete markers, and other chunks than a fill's.
+"""The first version at which a store may be filled from another one. The log has all of version 1 until a
+newer one is decided, and an apply of it may have begun: with delete markers, and other chunks than a fill's.
 """
 
 BATCH = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
@@ -27,7 +27,7 @@ encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 def decode(where: str, content: bytes | str, kind: type[Kind]) -> Kind:
-    """A stored record. CorruptError: it cannot be read."""
+    """Decode a stored record. Raises: CorruptError: it cannot be decoded."""
     try:
         return json_decoder(kind).decode(content)
     except (*UNREADABLE, TypeError) as error:  # a column of another type than text
@@ -38,13 +38,13 @@ def decode(where: str, content: bytes | str, kind: type[Kind]) -> Kind:
 
 
 def check_visible(where: str, version: int, visible: int) -> None:
-    """VersionRegressedError: the version is above the visible one; nothing half applied is shown."""
+    """Refuse a version above the visible one: no part of it is shown. Raises: VersionRegressedError."""
     if version > visible:
         raise VersionRegressedError(f"{where}: version {version} was asked for, the visible one is {visible}")
 
 
 def check_kept(where: str, version: int, horizon: int) -> None:
-    """SnapshotExpiredError: the version is below the horizon."""
+    """Refuse a version below the horizon. Raises: SnapshotExpiredError."""
     if version < horizon:
         raise SnapshotExpiredError(
             f"{where}: version {version} was retired, the oldest that can be read is {horizon}"
@@ -52,20 +52,20 @@ def check_kept(where: str, version: int, horizon: int) -> None:
 
 
 def check_fillable(where: str, version: int) -> None:
-    """ValueError: at this version nothing is filled."""
+    """Refuse a version at which no store is filled. Raises: ValueError."""
     if version < FILLED_FROM:
         raise ValueError(f"{where}: it cannot be filled at version {version}: the log has it; apply it")
 
 
 def nothing_here(where: str) -> ConfigError:
-    """The error for a namespace that was not made."""
+    """Build the error for a namespace that does not exist yet."""
     return ConfigError(
         f"{where}: there is no namespace here yet; start a query that writes to it, or run `tidegate init`"
     )
 
 
 def dropped(where: str) -> ConfigError:
-    """The error for a namespace that is gone."""
+    """Build the error for a namespace that was dropped."""
     return ConfigError(f"{where}: the namespace was dropped while it was open here; open it again")
 
 
@@ -73,7 +73,7 @@ def dropped(where: str) -> ConfigError:
 
 
 def by_group(keys: Sequence[bytes], key_groups: int, at_once: int) -> list[tuple[int, list[int]]]:
-    """Places of keys by key group, so many at a time as one call takes."""
+    """Group the indexes of keys by key group, at most ``at_once`` in each list."""
     groups = np.array(key_group_of_each(keys, key_groups), np.int64)
     order = np.argsort(groups, kind="stable")
     ends = np.flatnonzero(np.diff(groups[order])) + 1
@@ -85,17 +85,17 @@ def by_group(keys: Sequence[bytes], key_groups: int, at_once: int) -> list[tuple
 
 
 def batch_of(keys: Sequence[bytes], stored: Sequence[bytes]) -> Any:
-    """Rows as they lie there, as a record batch (key, value)."""
+    """Build a record batch (key, value) of stored rows."""
     return pa.record_batch([pa.array(keys, pa.binary()), pa.array(stored, pa.binary())], schema=BATCH)
 
 
 def shown_bytes(content: bytes) -> str:
-    """Stored bytes for messages, cut where they are long."""
+    """Show stored bytes for messages, cut if they are long."""
     return repr(content[:60]) + f"... ({len(content)} bytes)" * (len(content) > 60)
 
 
 def values_at(where: str, table: str, keys: Sequence[bytes], stored: Any, at_us: int | None) -> Any:
-    """What readers get of stored values. CorruptError names the key of one that no release writes."""
+    """Return readers' values for stored ones. Raises: CorruptError, with the key of an unknown form."""
     try:
         return payloads(stored, at_us)
     except CorruptError:
@@ -105,7 +105,7 @@ def values_at(where: str, table: str, keys: Sequence[bytes], stored: Any, at_us:
 
 
 def value_at(where: str, table: str, key: bytes, stored: bytes | None, at_us: int | None) -> bytes | None:
-    """The same of one value."""
+    """Return a reader's value for one stored value, as ``values_at``."""
     try:
         return payload(stored, at_us)
     except CorruptError as error:
@@ -113,9 +113,7 @@ def value_at(where: str, table: str, key: bytes, stored: bytes | None, at_us: in
 
 
 def live_rows(batch: Any, at_us: int | None, where: str, table: str) -> Any:
-    """What is neither deleted nor expired of such a batch, its values without flags byte. Errors as
-    ``values_at``.
-    """
+    """Return the live rows of such a batch, their values without flags byte. Raises: as ``values_at``."""
     values = values_at(where, table, batch["key"].to_pylist(), batch["value"], at_us)
     if not values.null_count:
         return pa.record_batch([batch["key"], values], schema=BATCH)

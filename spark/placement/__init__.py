@@ -1,1 +1,1 @@
-"""Which task takes which key groups, and where tasks prefer to run."""
+"""The placement of tasks: their assignment to executors, and preferred locations."""

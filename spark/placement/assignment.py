@@ -1,8 +1,8 @@
-"""Which executor each task is asked to run on: what stays where it was, evenly. Pure functions only.
+"""The assignment of tasks to executors, even and with few moves. Pure functions only.
 
 After Samza's proposal (SAMZA-1554): the executor that had the task before, else another one at the same
-location, else whichever has the fewest. What a task keeps for itself lies at its location (its host), so
-a task that changes its location has moved.
+location, else the one with the fewest. A task's cache is at its location (its host), so a task that changes
+its location has moved.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from tidegate.keys.groups import groups_of, task_of
 
 
 class RanAt(NamedTuple):
-    """Where a task ran: the executor's id, and the location that its cache is at."""
+    """The place where a task ran: the executor's id, and the location of its cache."""
 
     executor: str
     location: str
 
 
 def assign(previous: Sequence[RanAt | None], executors: Mapping[str, str]) -> list[str]:
-    """The executor of each task; ``executors`` says at which location each is.
+    """Assign an executor to each task; ``executors`` maps each to its location.
 
     Every executor gets the same number of tasks, or some one more. Of all such assignments it is one in
     which the most tasks stay at their location, and of those one in which the most stay on their
-    executor. ``previous`` None: the task ran nowhere yet. The same input gives the same answer.
+    executor. ``previous`` None: the task ran nowhere yet. The same input gives the same result.
     """
     names = sorted(executors, key=_by_number)
     if not names:
@@ -55,7 +55,7 @@ def assign(previous: Sequence[RanAt | None], executors: Mapping[str, str]) -> li
 def _shares(
     previous: Sequence[RanAt | None], executors: Mapping[str, str], names: Sequence[str]
 ) -> dict[str, int]:
-    """How many tasks each executor gets: who gets one more is who keeps one more by it."""
+    """Return each executor's number of tasks: one more for those that then keep one more task."""
     share, more = divmod(len(previous), len(names))
     at_location = Counter(was.location for was in previous if was)
     on_executor = Counter(
@@ -74,9 +74,9 @@ def _shares(
 
 
 def carried_over(previous: Sequence[RanAt | None], tasks: int, key_groups: int) -> list[RanAt | None]:
-    """Where most of the key groups of each of ``tasks`` new tasks were, after tasks of another number.
+    """Find the place of most key groups of each of ``tasks`` new tasks, after another number of tasks.
 
-    A new parallelism cuts the key groups otherwise; what was kept of them is where they were.
+    A new parallelism divides the key groups otherwise; their caches are at the earlier places.
     """
     if len(previous) == tasks:
         return list(previous)
@@ -102,5 +102,5 @@ def carried_over(previous: Sequence[RanAt | None], tasks: int, key_groups: int) 
 
 
 def _by_number(name: str) -> tuple[int, str]:
-    """Executors in the order of their numbers: "2" before "10"."""
+    """Sort executors by their numbers: "2" before "10"."""
     return len(name), name

@@ -1,8 +1,8 @@
-"""Where tasks ran and where executors are, kept from batch to batch and from driver to driver.
+"""The locations of tasks and executors, remembered from batch to batch and from driver to driver.
 
 After Samza's proposal (SAMZA-1554): a location is a place whose processes share their local files, such
-as a host; who runs there says which one it is (``LocationIdProvider``); the ``LocalityManager`` keeps it
-in a ``MetadataStore``. All of it is a hint: what is lost or wrong costs a cache, never a result.
+as a host. A process there finds its location's name by a ``LocationIdProvider``; the ``LocalityManager``
+stores it in a ``MetadataStore``. All of it is a hint: a lost or wrong entry costs a cache, never a result.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from tidegate.spark.placement.assignment import RanAt
 logger = logging.getLogger("tidegate")
 
 LOCATION_VARIABLE = "TIDEGATE_LOCATION_ID"
-"""Set on executors, it is their location: where a host's name says too little, as in containers."""
+"""The environment variable of executors with their location, for hosts without a useful name (containers)."""
 ANCESTORS = 6
-"""So far up the executor of a Python worker is looked for."""
+"""The number of parent processes in which the executor of a Python worker is searched."""
 
 
-# -- who am I ---------------------------------------------------------------------------------
+# -- the location of this process -------------------------------------------------------------
 
 
 class LocationIdProvider(Protocol):
-    """Says at which location this process runs: all of one location share their ``local_dir``.
+    """A function that names the location of its process: all of one location share their ``local_dir``.
 
-    It is asked in tasks on executors, so it has to be one that Spark can send there. The same process
-    always says the same. What it raises is one warning, and the host's name stands for its answer.
+    It is called in tasks on executors, so Spark must be able to send it there. It must always return the same
+    in one process. An error is logged as one warning, and the host's name is used instead.
     """
 
     def location_id(self) -> str:
-        """The location's name: text that is not empty."""
+        """Return the location's name: text that is not empty."""
         ...
 
 
 class HostLocation:
-    """The executor's host, as Spark names it; the machine's name outside executors. The default."""
+    """The provider of the executor's host, as Spark names it; the machine's name outside executors."""
 
     def location_id(self) -> str:
         return executor_here()[1] or socket.gethostname()
 
 
 class EnvironmentLocation:
-    """What an environment variable of the executors says, such as the name of a pod's node."""
+    """The provider of an executors' environment variable, such as the name of a pod's node. The default."""
 
     def __init__(self, variable: str = LOCATION_VARIABLE) -> None:
         self.variable = variable
@@ -65,14 +65,14 @@ class EnvironmentLocation:
 
 
 def location_by(provider: LocationIdProvider) -> str:
-    """What the provider says; where it raises or says nothing, the host, and one warning in this process."""
+    """Return the provider's location; if it fails or has none, the host, with one warning in this process."""
     why = "it said nothing"
     try:
         told: Any = provider.location_id()
         if isinstance(told, str) and told:
             return told
         why = f"it said {told!r}, which is no text with letters"
-    except Exception as error:  # noqa: BLE001 - a user's own; what it says is a hint
+    except Exception as error:  # noqa: BLE001 - a user's own; its answer is a hint
         why = f"{type(error).__name__}: {error}"
     kind = type(provider).__name__
     if kind not in _told:
@@ -82,14 +82,14 @@ def location_by(provider: LocationIdProvider) -> str:
 
 
 _told: set[str] = set()
-"""The kinds of providers that were told of in this process."""
+"""The kinds of providers for which this process has logged a warning."""
 
 
 def executor_here() -> tuple[str, str]:
-    """(id, host) of the executor that this Python worker belongs to; empty where there is none.
+    """Find the id and the host of this Python worker's executor; both '' if there is none.
 
-    Spark does not tell its Python workers; every cluster manager tells the executor on its command
-    line (``--executor-id``, ``--hostname``), and that is one of this process's parents.
+    Spark does not pass them to its Python workers. Every cluster manager passes them to the executor on its
+    command line (``--executor-id``, ``--hostname``), and the executor is one of this process's parents.
     """
     process = os.getppid()
     for _ in range(ANCESTORS):
@@ -97,7 +97,7 @@ def executor_here() -> tuple[str, str]:
             words = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace").split("\0")
             parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
-            break  # no Linux, or the parent ended just now
+            break  # not Linux, or the parent ended just now
         named = dict(itertools.pairwise(words))
         if "--executor-id" in named:
             return named["--executor-id"], named.get("--hostname", "")
@@ -105,35 +105,35 @@ def executor_here() -> tuple[str, str]:
     return "", ""
 
 
-# -- where it is kept -------------------------------------------------------------------------
+# -- the store of locations -------------------------------------------------------------------
 
 
 class MetadataStore(Protocol):
-    """A few small values (64 KB and less, for some hundred tasks) by key, used by the driver alone.
+    """A store of a few small values (64 KB and less, for some hundred tasks) by key, for the driver alone.
 
-    A value is replaced at once or not at all; any call may be repeated; nobody rests on what it keeps.
-    Whatever it raises is one warning, and then nothing is known: tasks are placed anew.
+    A value is replaced at once or not at all. Repeatable: every call. Nothing depends on its values: an error
+    is logged as one warning, and then tasks are placed as if none ran before.
     """
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Keep the value under the key, in the place of what was there."""
+        """Store the value under the key, in place of an earlier one."""
         ...
 
     def get(self, key: bytes) -> bytes | None:
-        """The key's value; None: there is none."""
+        """Return the key's value; None: there is none."""
         ...
 
     def remove(self, key: bytes) -> None:
-        """Forget the key; one that is not there is no error."""
+        """Remove the key; an absent one is no error."""
         ...
 
     def all(self) -> dict[bytes, bytes]:
-        """All values by key."""
+        """Return all values, by key."""
         ...
 
 
 class MemoryMetadataStore:
-    """In this process only."""
+    """A metadata store in this process's memory."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
@@ -152,9 +152,10 @@ class MemoryMetadataStore:
 
 
 class FileMetadataStore:
-    """In a folder, a file for each key, named by its hex digits (so keys have at most 100 bytes).
+    """A metadata store in a folder, with a file for each key.
 
-    A value is replaced at once or not at all, by one process or another; it is not synced to the disk.
+    Files are named by the key's hex digits, so keys have at most 100 bytes. A value is replaced at once or
+    not at all, also by concurrent processes; it is not synced to the disk.
     """
 
     KEY_BYTES_MAX = 100
@@ -186,7 +187,7 @@ class FileMetadataStore:
         found = {}
         with contextlib.suppress(FileNotFoundError):
             for path in sorted(self._folder.iterdir()):
-                with contextlib.suppress(ValueError, FileNotFoundError):  # another's file; removed just now
+                with contextlib.suppress(ValueError, FileNotFoundError):  # a foreign file; removed just now
                     found[bytes.fromhex(path.name)] = path.read_bytes()
         return found
 
@@ -198,10 +199,11 @@ class FileMetadataStore:
 
 @dataclasses.dataclass(frozen=True)
 class Locality:
-    """How a sink knows where its tasks run, and where it remembers that. ``VersionedSink(locality=...)``.
+    """The configuration of a sink's task placement: the provider of locations, and the store of them.
 
-    ``metadata`` None: files in the ``local_dir`` of the driver's host; a driver on another host starts
-    with nothing. ConfigError: one of them has not the methods that are asked for.
+    It is the argument ``VersionedSink(locality=...)``. ``metadata`` None: files in the ``local_dir`` of the
+    driver's host; a driver on another host starts without any. Raises: ConfigError: one of them lacks a
+    method.
     """
 
     provider: LocationIdProvider = dataclasses.field(default_factory=EnvironmentLocation)
@@ -219,7 +221,7 @@ class Locality:
                 raise ConfigError(f"locality: {name} {given!r} {what}")
 
 
-# -- what is kept -----------------------------------------------------------------------------
+# -- the stored values ------------------------------------------------------------------------
 
 TASKS, PROCESSORS = b"task-locality/", b"processor-locality/"
 
@@ -229,10 +231,10 @@ _processors_decoder = json_decoder(dict[str, str])
 
 
 class LocalityManager:
-    """Where the tasks of one lineage ran last, and at which location each executor is.
+    """The last places of one lineage's tasks, and the location of each executor.
 
-    Another lineage starts with none: it may read other state, and what an older one left is removed
-    when it first writes. Trouble with the store is one warning; then nothing is known.
+    Another lineage starts without any, since it may read other state; values of an older one are removed
+    at its first write. An error of the store is logged as one warning, and then nothing is known.
     """
 
     def __init__(self, store: MetadataStore, lineage: str) -> None:
@@ -240,7 +242,7 @@ class LocalityManager:
         self._told = self._swept = False
 
     def task_locality(self) -> list[RanAt | None]:
-        """Where each task ran last; empty when that is not known."""
+        """Read the last place of each task; empty when unknown."""
         content = self._get(TASKS)
         try:
             found = _tasks_decoder.decode(content) if content else []
@@ -250,11 +252,11 @@ class LocalityManager:
         return [None if was is None else RanAt(*was) for was in found]
 
     def write_task_locality(self, tasks: Sequence[RanAt | None]) -> None:
-        """Remember where each task ran."""
+        """Store the place of each task."""
         self._put(TASKS, _encoder.encode(list(tasks)))
 
     def processor_locality(self) -> dict[str, str]:
-        """The location of each executor that said so."""
+        """Read the location of each executor that reported one."""
         content = self._get(PROCESSORS)
         try:
             return _processors_decoder.decode(content) if content else {}
@@ -263,7 +265,7 @@ class LocalityManager:
             return {}
 
     def write_processor_locality(self, locations: Mapping[str, str]) -> None:
-        """Remember at which location each executor is."""
+        """Store the location of each executor."""
         self._put(PROCESSORS, _encoder.encode(dict(locations)))
 
     def _get(self, kind: bytes) -> bytes | None:

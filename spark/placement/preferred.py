@@ -1,10 +1,10 @@
-"""Asking Spark to run a task where it ran before: preferred locations, which are hints only.
+"""Preferred locations, by which Spark runs a task where it ran before. They are hints only.
 
 A job's tasks get their preferred locations from its last RDD that has some. ``SparkContext.makeRDD`` of
-(element, locations) pairs has them, and is there for Python, too. For the tasks behind a shuffle, whose
-places Spark would choose by the sizes of the map outputs, such an RDD with one partition per executor is
-crossed with the shuffled one, and of that product each task's own partition runs: the one of the
-executor it is assigned to. No row is touched by that (docs/decisions/0002).
+(element, locations) pairs has them, and Python can call it, too. For the tasks after a shuffle Spark would
+choose places by the sizes of the map outputs. So an RDD with one partition per executor is crossed with the
+shuffled one, and of that product one partition per task runs: the one of the task's executor. This does not
+touch any row (docs/decisions/0002).
 """
 
 from __future__ import annotations
@@ -43,35 +43,35 @@ from tidegate.wal.record import Ack
 logger = logging.getLogger("tidegate")
 
 PRODUCT_MAX = 1_000_000
-"""Executors times tasks: the driver holds a small object for each. Beyond it tasks run anywhere."""
+"""The most executors times tasks; the driver has a small object for each. Beyond it tasks run anywhere."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """Where the tasks of a job are asked to run: ``executors`` by task; ``hosts`` by executor."""
+    """The preferred places of a job's tasks: ``executors`` by task; ``hosts`` by executor."""
 
     key_groups: int
     executors: tuple[str, ...]
     hosts: Mapping[str, str]
 
     def location_of(self, first_group: int) -> str:
-        """Spark's name for the place of the task that owns this key group."""
+        """Return Spark's name for the place of the task that owns this key group."""
         return preferred(
             self.executors[task_of(first_group, len(self.executors), self.key_groups)], self.hosts
         )
 
 
 def preferred(executor: str, hosts: Mapping[str, str]) -> str:
-    """Spark's name for an executor as a preferred location."""
+    """Return Spark's name for an executor as a preferred location."""
     host = hosts[executor]
     return host if "_" in host else f"executor_{host}_{executor}"  # Spark cuts it at the first two _
 
 
 class Placement:
-    """Assigns the tasks of each batch to executors, by where they ran before. One per open driver.
+    """The assignment of each batch's tasks to executors, by their earlier places. One per open driver.
 
-    Nothing here fails a batch: without an answer there are no hints, which is told as one warning.
-    ``metadata`` gives the store for what is remembered; it is asked for at the first need.
+    It never fails a batch: without an answer of Spark there are no hints, and one warning is logged.
+    ``metadata`` returns the store of the places; it is called at the first need.
     """
 
     def __init__(
@@ -88,19 +88,16 @@ class Placement:
         self._told = False
         self._lock = threading.Lock()
         self.current: Places | None = None
-        """Where the tasks of the last batch were asked to run; None: nowhere in particular."""
+        """The preferred places of the last batch's tasks; None: they had none."""
         self.met: tuple[int, int] = (0, 0)
-        """(tasks that ran where they were asked to, tasks that were asked) of the last batch."""
+        """The last batch's tasks that ran at their preferred place, and the tasks that had one."""
 
     def places(self, context: SparkContext, lineage: str, tasks: int, key_groups: int) -> Places | None:
-        """Where the tasks of the next batch should run; None: anywhere.
-
-        On one executor alone there is nothing to choose.
-        """
+        """Choose the places of the next batch's tasks; None: anywhere, also if there is only one executor."""
         with self._lock:
             try:
                 self.current = self._places(context, lineage, tasks, key_groups)
-            except (Py4JError, PySparkException) as error:  # not all of it is a public API of Spark's
+            except (Py4JError, PySparkException) as error:  # parts of it are not public API of Spark
                 self.current = None
                 if not self._told:
                     why = str(error).partition("\n")[0]
@@ -126,14 +123,14 @@ class Placement:
         if ids == self._ids:
             return
         self._executors = executors_now(context)
-        self._ids = ids if set(ids.split(",")) == self._executors.keys() else ""  # else look again
+        self._ids = ids if set(ids.split(",")) == self._executors.keys() else ""  # '': read again next time
         self._locations = {name: at for name, at in self._locations.items() if name in self._executors}
         new = {name: host for name, host in self._executors.items() if name not in self._locations}
         told = locations_of(context, new, self.provider) if len(self._executors) > 1 and new else {}
         self._locations |= {name: told.get(name, host) for name, host in new.items()}
 
     def ran(self, acks: Sequence[Ack]) -> None:
-        """Remember where the tasks really ran: that is where their caches are."""
+        """Store the places at which the tasks really ran, and have their caches."""
         with self._lock:
             places = self.current
             if places is None or self._manager is None or len(acks) != len(places.executors):
@@ -150,7 +147,7 @@ class Placement:
 
 
 def placement_for(options: Options, namespace: str, uuid: str, locality: Locality) -> Placement:
-    """A namespace's placement; without a store what it remembers lies in the driver's ``local_dir``."""
+    """Build a namespace's placement; without a store its places are in the driver's ``local_dir``."""
 
     def metadata() -> MetadataStore:
         if locality.metadata is not None:
@@ -161,17 +158,17 @@ def placement_for(options: Options, namespace: str, uuid: str, locality: Localit
     return Placement(metadata, locality.provider)
 
 
-# -- what Spark knows ---------------------------------------------------------------------------
+# -- executors ----------------------------------------------------------------------------------
 
 
 def executor_ids(context: SparkContext) -> str:
-    """The ids of the executors there are now, in one text."""
+    """List the ids of the present executors, in one text."""
     ids = jvm_context(context).getExecutorIds().mkString(",")
     return ",".join(sorted(filter(None, str(ids).split(","))))
 
 
 def executors_now(context: SparkContext) -> dict[str, str]:
-    """The executors that there are now, each with its host."""
+    """Map the present executors to their hosts."""
     listed = jvm_context(context).statusStore().executorList(True)  # noqa: FBT003 - only those that live
     found = {}
     for at in range(listed.size()):
@@ -184,9 +181,9 @@ def executors_now(context: SparkContext) -> dict[str, str]:
 def locations_of(
     context: SparkContext, executors: Mapping[str, str], provider: LocationIdProvider
 ) -> dict[str, str]:
-    """What executors say of their locations: one small job with a task for each.
+    """Ask executors for their locations, by a small job with a task for each.
 
-    A task that ran somewhere else tells of that executor; of whom nobody told nothing is known.
+    A task that ran on another executor returns that one's; executors without a task are missing.
     """
     elements = [(b"?", preferred(name, executors)) for name in executors]
 
@@ -210,7 +207,7 @@ def map_at(
 
 
 def collect_at(rows: DataFrame, places: Places) -> list[bytes]:
-    """The one binary column of rows whose plan ends in a shuffle, each task run where it is asked to.
+    """Collect the one binary column of rows whose plan ends in a shuffle, each task at its preferred place.
 
     Tasks see partition ids of the product: ``partition % tasks`` is the task's own number.
     """
@@ -224,9 +221,9 @@ def collect_at(rows: DataFrame, places: Places) -> list[bytes]:
 
 
 def placed(rows: DataFrame, places: Places) -> DataFrame:
-    """The same rows, whose plan ends in a shuffle, each of its tasks run where it is asked to.
+    """Return the same rows, whose plan ends in a shuffle, with each of its tasks at its preferred place.
 
-    For a stage in the middle of a job. The order of its partitions is another one.
+    It is for a stage in the middle of a job. The order of its partitions is another one.
     """
     context, tasks = rows.sparkSession.sparkContext, len(places.executors)
     shuffled = internal_rows(rows)
@@ -240,7 +237,7 @@ def placed(rows: DataFrame, places: Places) -> DataFrame:
 
 
 def _product(context: SparkContext, shuffled: Any, places: Places) -> tuple[Any, list[int]]:
-    """The rows of every task at every executor; by task, which of these partitions is where it should run."""
+    """Cross every task's rows with every executor; return also each task's preferred partition."""
     tasks, order = len(places.executors), {name: at for at, name in enumerate(places.hosts)}
     crossed = _located(context, [(b"?", preferred(name, places.hosts)) for name in order])
     wanted = [order[name] * tasks + task for task, name in enumerate(places.executors)]
@@ -248,7 +245,7 @@ def _product(context: SparkContext, shuffled: Any, places: Places) -> tuple[Any,
 
 
 def _located(context: SparkContext, elements: Sequence[tuple[bytes, str]]) -> Any:
-    """A Java RDD with a partition for each element, which prefers the location beside it."""
+    """Build a Java RDD with a partition for each element, which prefers the element's location."""
     jvm = jvm_view(context)
     pairs = jvm.java.util.ArrayList()
     for content, location in elements:

@@ -1,4 +1,4 @@
-"""Reading versions from a store with threads: gates, snapshots, leases, aliases.
+"""The reader, with threads: gates, snapshots, leases, aliases.
 
 The asyncio half is `tidegate.aio`.
 """

@@ -1,9 +1,9 @@
-"""A gate by an alias: each call reads the namespace that the alias names as the call begins.
+"""The gate of an alias: each call reads the namespace that the alias names as the call begins.
 
-An alias is looked at where the visible version is: at every call, before it. What was taken stays what it
-is: a snapshot, a scan or a diff that has begun goes on in its own namespace, under its lease, whatever the
-alias names by then (I8). Versions are numbers of a namespace: what this gate has seen of each it
-remembers (I9), between two namespaces they say nothing. Why so: docs/decisions/0042.
+An alias is read at every call, before the visible version. A snapshot, a scan or a diff that has begun stays
+in its own namespace, under its lease, even if the alias names another one by then (I8). Versions are numbers
+within a namespace: this gate remembers the newest one that it has seen of each (I9), and does not compare
+those of two namespaces. The reasons are in docs/decisions/0042.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tidegate.sinks.aliases import Target
 from tidegate.sinks.store import Store
 
 LOOK_S = 1.0
-"""While it waits for offsets a gate looks at the alias about so often."""
+"""The longest time between two reads of the alias while a gate waits for offsets."""
 
 Answer = TypeVar("Answer")
 
 
 class AliasGate(Gate):
-    """What ``tidegate.connect`` gives for an alias: a ``Gate`` whose calls follow it.
+    """A ``Gate`` whose calls follow an alias; ``tidegate.connect`` returns it for one.
 
-    ``namespace`` is the one that was read last. Besides the errors of ``Gate`` every call may raise
+    ``namespace`` is the one that was read last. Raises: the errors of ``Gate``; also, at every call,
     ConfigError: the alias was dropped, or the namespace that it names.
 
     >>> import tidegate
@@ -62,7 +62,7 @@ class AliasGate(Gate):
             self.close()
             raise
 
-    # -- which namespace ------------------------------------------------------------------------
+    # -- the namespace of a call ----------------------------------------------------------------
 
     def _named(self) -> Target:
         if self._closed:
@@ -71,8 +71,9 @@ class AliasGate(Gate):
             return rules.checked_alias(self._aliases.get(self.alias), self._store.where, self.alias)
 
     def _call(self, ask: Callable[[Gate], Answer]) -> Answer:
-        """An answer of the namespace that the alias names; asked anew where the alias flips meanwhile, and
-        the namespace is gone.
+        """Call ``ask`` on the gate of the namespace that the alias names.
+
+        It is repeated if the alias was set to another namespace meanwhile, and the earlier one is gone.
         """
         for _ in range(TRIES - 1):
             target = self._named()
@@ -112,7 +113,7 @@ class AliasGate(Gate):
             for gate in left:
                 gate.close()
 
-    # -- what a gate answers ---------------------------------------------------------------------
+    # -- the methods of a gate -------------------------------------------------------------------
 
     @property
     def namespace(self) -> str:
@@ -122,15 +123,15 @@ class AliasGate(Gate):
 
     @property
     def key_groups(self) -> int:
-        """How many key groups the namespace was made with."""
+        """The number of key groups of the namespace."""
         return self._call(lambda gate: gate.key_groups)
 
     def version(self) -> int:
-        """The visible version of the namespace."""
+        """Read the visible version of the namespace."""
         return self._call(lambda gate: gate.version())
 
     def tables(self) -> list[str]:
-        """The names of the tables there are at the visible version."""
+        """List the names of the tables at the visible version."""
         return self._call(lambda gate: gate.tables())
 
     def snapshot(
@@ -140,14 +141,16 @@ class AliasGate(Gate):
         as_of: datetime.datetime | None = None,
         lease_s: float = LEASE_S,
     ) -> Snapshot:
-        """As ``Gate.snapshot``; it stays in the namespace that it was taken in, ``snapshot.namespace``."""
+        """Do ``Gate.snapshot``; the snapshot stays in its namespace, ``snapshot.namespace``."""
         return self._call(lambda gate: gate.snapshot(version, as_of=as_of, lease_s=lease_s))
 
     def wait_for(
         self, version: int | None = None, timeout: float = 30.0, *, offsets: Offsets | None = None
     ) -> int:
-        """As ``Gate.wait_for``. A version is one of the namespace that the alias names when the wait begins;
-        offsets are waited for wherever it points, and visible there on return.
+        """Do ``Gate.wait_for``.
+
+        A version is one of the namespace that the alias names when the wait begins. Offsets are waited for in
+        any namespace that the alias names meanwhile; on return they are visible in its present one.
         """
         wanted = rules.awaited(version, offsets, timeout)
         if offsets is None:
@@ -165,25 +168,25 @@ class AliasGate(Gate):
                 raise rules.waited(wanted, timeout, self.version(), self.namespace)
 
     def history(self, limit: int | None = None) -> list[VersionInfo]:
-        """The visible versions of the namespace that can still be read, oldest first."""
+        """List the visible versions of the namespace that can still be read, oldest first."""
         return self._call(lambda gate: gate.history(limit))
 
     def diff(self, before: int, after: int | None = None, tables: Iterable[str] | None = None) -> Diff:
-        """As ``Gate.diff``; both versions are of one namespace, the one that the alias names now."""
+        """Do ``Gate.diff``; both versions are of the namespace that the alias names now."""
         return self._call(lambda gate: gate.diff(before, after, tables))
 
     def read(self, table: str, fn: Callable[[TableReader], Result]) -> Result:
-        """For ``Table``: the answer of one read at the newest version."""
+        """Do one read at the newest version, for ``Table``."""
         return self._call(lambda gate: gate.read(table, fn))
 
     def close(self) -> None:
-        """Release the connections; its tables and snapshots end with it. May be repeated."""
+        """Release the connections; its tables and snapshots end with it. Repeatable."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             gates = [space.gate for space in self._spaces.values() if space.gate is not None]
-        for gate in gates:  # another thread may let go of one meanwhile
+        for gate in gates:  # another thread may evict one meanwhile
             gate.close()
         self._store.close()
 

@@ -1,4 +1,4 @@
-"""The namespaces that a gate by an alias has read: which are open, and which may be closed."""
+"""The namespaces that an alias's gate has read: open ones, and the eviction of idle ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidegate.sinks.aliases import Target
 from tidegate.sinks.records import Pointer
 
 SPACES_MAX = 100
-"""Of so many namespaces that were read a gate remembers what it has seen."""
+"""The number of namespaces whose last seen pointer a gate remembers."""
 
 
 class Gate(Protocol):
@@ -23,9 +23,9 @@ G = TypeVar("G", bound=Gate)
 
 @dataclasses.dataclass
 class Opened(Generic[G]):
-    """A namespace that was read: its gate, calls that are in it, what was taken and may be open.
+    """A namespace that was read: its gate, the number of running calls, its snapshots and diffs.
 
-    Without its gate, closed when nobody was in it any more, it is what was seen there.
+    ``gate`` is None after it was closed as idle; ``seen`` is the last pointer that it saw.
     """
 
     gate: G | None = None
@@ -39,7 +39,7 @@ class Opened(Generic[G]):
 
 
 def let_go(spaces: dict[Target, Opened[G]], now: Target | None) -> list[G]:
-    """The gates of namespaces where nobody reads any more, to be closed; ``now`` stays."""
+    """Evict idle namespaces but ``now``; return their gates, which the caller closes."""
     gates = []
     for target, space in list(spaces.items()):
         if target == now or not space.idle:

@@ -1,4 +1,4 @@
-"""What differs between two readable versions of a namespace, row by row. ``Gate.diff`` makes it.
+"""The differences between two readable versions of a namespace, row by row, as ``Gate.diff`` returns them.
 
 >>> import tidegate
 >>> from tidegate.testing.example import write_flights
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Change(NamedTuple):
-    """One row that differs. ``before`` is None where the key is new, ``after`` where it is gone."""
+    """One row that differs. ``before`` is None if the key is new, ``after`` if it is gone."""
 
     table: str
     key: Any
@@ -44,7 +44,7 @@ class Change(NamedTuple):
 
 
 class DiffCounts(NamedTuple):
-    """How many rows of one table differ."""
+    """The numbers of differing rows of one table."""
 
     added: int = 0
     removed: int = 0
@@ -57,11 +57,10 @@ Sides = tuple[Side, Side]
 class Diff(Iterator[Change]):
     """The rows that differ between two versions, in no particular order of tables and keys.
 
-    Rows are fetched as they are asked for; both versions are held until the last was given, or until
-    ``close``; it is a context manager too. One thread at a time. Values are compared as they are
-    stored, and decoded by the schema of their own version.
-
-    SnapshotExpiredError: one of the versions was retired, or could not be held.
+    Rows are fetched on demand. Both versions are pinned until the last row was returned, or until
+    ``close``; it is a context manager, too. One thread at a time. Values are compared as they are
+    stored, and decoded by the schema of their own version. Raises: SnapshotExpiredError: one of the versions
+    was retired, or could not be pinned.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class Diff(Iterator[Change]):
             raise
 
     def counts(self) -> dict[str, DiffCounts]:
-        """How many of the rows not yet given differ, per table; no value is decoded."""
+        """Count the differing rows not yet returned, per table; no value is decoded."""
         counts = dict.fromkeys(self.tables(), DiffCounts())
         try:
             for table, batch in self._batches():
@@ -109,9 +108,9 @@ class Diff(Iterator[Change]):
         return counts
 
     def tables(self) -> list[str]:
-        """The tables that are compared: those asked for, or all that either version has.
+        """List the tables that are compared: the requested ones, or all of both versions.
 
-        ConfigError: a table that was asked for is in neither, and which there are.
+        Raises: ConfigError: a requested table is in neither version; it names those that are.
         """
         there = self._there()
         for name in self._wanted or ():
@@ -131,7 +130,7 @@ class Diff(Iterator[Change]):
         )
 
     def schema(self, table: str) -> TableSchema:
-        """The table's schema at the newer of the two versions that has it. ConfigError: neither has it."""
+        """Return the table's schema at the newer version that has it. Raises: ConfigError: neither has it."""
         before, after = sorted(self._start(), key=lambda side: side.version)
         view = self._view(after, table) or self._view(before, table)
         if view is None:
@@ -139,7 +138,7 @@ class Diff(Iterator[Change]):
         return view.values.schema
 
     def close(self) -> None:
-        """Let the versions go; no more rows are given. May be repeated."""
+        """Release the versions; no more rows are returned. Repeatable."""
         self.closed = True
         self._changes = iter(())
         self._exit.close()
@@ -150,7 +149,7 @@ class Diff(Iterator[Change]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- how they are found ----------------------------------------------------------------------
+    # -- the comparison --------------------------------------------------------------------------
 
     def _start(self) -> Sides:
         if self._sides is None:
@@ -158,7 +157,7 @@ class Diff(Iterator[Change]):
         return self._sides
 
     def _batches(self) -> Iterator[tuple[str, Any]]:
-        """Differing rows as they are stored: the table, and a batch of ``sinks.differences.DIFFERENCES``."""
+        """Yield differing rows as they are stored: the table, and a batch of ``sinks.diff.DIFFERENCES``."""
         before, after = self._start()
         older, newer = sorted((before, after), key=lambda side: side.version)
         store = self._reader.store

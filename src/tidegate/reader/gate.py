@@ -1,4 +1,4 @@
-"""The gate: a namespace as a reader sees it."""
+"""The gate: a reader's client of one namespace."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """A namespace as a reader sees it: its newest visible version, and older ones still kept.
+    """A client that reads one namespace: its newest visible version, and older ones that are still readable.
 
-    Reads may come from several threads. It remembers the newest version it has seen and
-    raises VersionRegressedError when the store shows an older one (I9). A context manager.
+    Thread-safe. It remembers the newest version that it has seen, and raises VersionRegressedError when the
+    store shows an older one (I9). It is a context manager.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -45,27 +45,27 @@ class Gate:
 
     @property
     def key_groups(self) -> int:
-        """How many key groups the namespace was made with."""
+        """The number of key groups of the namespace."""
         return self._reader.identity.key_groups
 
     def version(self) -> int:
-        """The visible version; 0 before the first.
+        """Read the visible version; 0 before the first.
 
-        VersionRegressedError: the store shows an older version than before, or another
+        Raises: VersionRegressedError: the store shows an older version than before, or another
         history. StoreUnavailableError: no answer.
         """
         return self._look().visible
 
     def tables(self) -> list[str]:
-        """The names of the tables there are at the visible version."""
+        """List the names of the tables at the visible version."""
         with one_call():
             pointer = self._look()
             return sorted(self._entry_of(pointer).tables) if pointer.visible else []
 
     def table(self, name: str) -> Table:
-        """A table, read at the newest visible version each time.
+        """Return a table, which is read at the newest visible version each time.
 
-        Several reads may see several versions: take a ``snapshot`` where they must fit together.
+        Several reads may see several versions: take a ``snapshot`` if they must be consistent.
 
         >>> from tidegate.testing.example import write_flights
         >>> write_flights(wal="memory://table", store="memory://table")
@@ -85,14 +85,14 @@ class Gate:
         as_of: datetime.datetime | None = None,
         lease_s: float = LEASE_S,
     ) -> Snapshot:
-        """One version for many reads: the newest, ``version``, or the newest decided by ``as_of``.
+        """Take one version for many reads: the newest, ``version``, or the newest decided by ``as_of``.
 
-        The version is held until the snapshot is closed; use it as a context manager. Its lease
-        is for ``lease_s`` seconds and renewed in the background: that is how long it outlives
-        a reader that dies, and how long a store may be away before the snapshot refuses. The
-        writer's ``max_lease_s`` and ``max_layers`` limit how long a version can be held.
+        The version is pinned until the snapshot is closed; use it as a context manager. Its lease
+        is for ``lease_s`` seconds, and is renewed in the background. It outlives a reader that dies by that
+        time, and a store may be unreachable for that time before the snapshot refuses. The
+        writer's ``max_lease_s`` and ``max_layers`` limit the time that a version can be pinned.
 
-        ConfigError: the version is not visible yet, or the arguments do not fit.
+        Raises: ConfigError: the version is not visible yet, or the arguments do not fit.
         SnapshotExpiredError: the version was retired.
 
         >>> from tidegate.testing.example import write_flights
@@ -119,15 +119,14 @@ class Gate:
     def wait_for(
         self, version: int | None = None, timeout: float = 30.0, *, offsets: Offsets | None = None
     ) -> int:
-        """Wait until ``version`` is visible, or what was read from a Kafka topic up to ``offsets``; the
-        visible version then, which may be a later one.
+        """Wait until ``version`` is visible, or a version that has read a Kafka topic up to ``offsets``.
 
-        ``offsets`` are records' own, as their producer was told, by topic and partition:
-        ``{"orders": {0: 41}}``. They are visible once a visible batch of the writer's query read past
-        them, whatever it made of them.
+        It returns the visible version, which may be a later one. ``offsets`` are those of records, as their
+        producer got them, by topic and partition: ``{"orders": {0: 41}}``. They are visible once a visible
+        batch of the writer's query has read past them, even if it wrote nothing of them.
 
-        WaitTimeoutError: it was not visible within ``timeout`` seconds. StoreUnavailableError: a look at the
-        store had no answer within its ``timeout_s``. ConfigError: give one of the two, and a
+        Raises: WaitTimeoutError: it was not visible within ``timeout`` seconds. StoreUnavailableError: a
+        read of the store had no answer within its ``timeout_s``. ConfigError: give one of the two, and a
         ``timeout`` that ends.
         """
         wanted = rules.awaited(version, offsets, timeout)
@@ -157,7 +156,7 @@ class Gate:
         return rules.have_passed(self._reader.store.catalog(*rules.offsets_stand_in(visible)), wanted)
 
     def history(self, limit: int | None = None) -> list[VersionInfo]:
-        """The visible versions that can still be read, oldest first; the newest ``limit`` of them.
+        """List the visible versions that can still be read, oldest first; the newest ``limit`` of them.
 
         >>> from tidegate.testing.example import write_flights
         >>> write_flights(wal="memory://history", store="memory://history")
@@ -174,13 +173,14 @@ class Gate:
         return [rules.info_of(entry) for entry in entries]
 
     def diff(self, before: int, after: int | None = None, tables: Iterable[str] | None = None) -> Diff:
-        """The rows that differ between two readable versions: an iterator of ``Change``, also ``.counts()``.
+        """Compare two readable versions: an iterator of ``Change``, also with ``.counts()``.
 
-        ``before`` 0 is the empty beginning; ``after`` is the newest version unless given, and may be the
-        older one. ``tables``: only these. Both versions are held while rows are fetched; where
-        rows neither expire nor were replaced in between, the cost grows with what was written between them.
+        ``before`` 0 is the empty state before version 1; ``after`` is the newest version unless given, and
+        may be the older one. ``tables``: only these. Both versions are pinned while rows are fetched. If
+        rows do not expire and no table was replaced in between, the cost grows with the rows written between
+        the versions.
 
-        ConfigError: a version is not visible yet, or a table is in neither. SnapshotExpiredError: a
+        Raises: ConfigError: a version is not visible yet, or a table is in neither. SnapshotExpiredError: a
         version was retired.
 
         >>> from tidegate.testing.example import write_flights
@@ -197,20 +197,20 @@ class Gate:
 
     @property
     def clock(self) -> Clock:
-        """For ``AliasGate``: the clock that it waits by."""
+        """The clock by which ``AliasGate`` waits."""
         return self._reader.clock
 
     @property
     def seen(self) -> Pointer:
-        """For ``AliasGate``: the newest pointer that was seen."""
+        """The newest pointer that was seen, for ``AliasGate``."""
         return self._seen
 
     def remember(self, seen: Pointer) -> None:
-        """For ``AliasGate``: what an earlier gate to this namespace has seen (I9)."""
+        """Set the pointer that an earlier gate to this namespace has seen, for ``AliasGate`` (I9)."""
         self._seen = seen
 
     def close(self) -> None:
-        """Release the connection; its tables and snapshots end with it. May be repeated."""
+        """Release the connection; its tables and snapshots end with it. Repeatable."""
         if not self._reader.closed:
             self._reader.closed = True
             self._reader.renewals.close()
@@ -230,7 +230,7 @@ class Gate:
     # -- for tables: reads at the newest version ---------------------------------------------------
 
     def read(self, table: str, fn: Callable[[TableReader], Result]) -> Result:
-        """For ``Table``: the answer of one read at the newest version."""
+        """Do one read at the newest version, for ``Table``."""
 
         def once() -> Result:
             pointer = self._look()
@@ -244,14 +244,15 @@ class Gate:
             return self._again(once) if answer is None else answer[0]
 
     def _read_optimistically(self, table: str, fn: Callable[[TableReader], Result]) -> tuple[Result] | None:
-        """The answer at the version that was the newest at the last look, with a look in the same round trip;
-        None where there is a newer one by now, or the fn needed no rows, or the store cannot.
+        """Read at the last seen version, together with the pointer, in one round trip.
+
+        None: there is a newer version by now, ``fn`` needed no rows, or the store lacks the capability.
         """
         entry, before, store = self._entry, self._seen, self._reader.store
         if entry is None or not rules.is_of(entry, before) or not isinstance(store, SupportsReadWithPointer):
             return None
         ahead = OptimisticRead(store)
-        # What is wrong at that version may be right at the newest: a table that is new, for one.
+        # An error at that version may be none at the newest: for example, a table may be new.
         with contextlib.suppress(SnapshotExpiredError, ConfigError, BadRecordError):
             answer = fn(self._reader.held(entry, table, self._reader.check_open, ahead))
             if ahead.pointer is not None and rules.is_of(entry, self._seen_now(before, ahead.pointer)):
@@ -260,12 +261,12 @@ class Gate:
 
     @contextlib.contextmanager
     def hold(self, table: str) -> Iterator[TableReader]:
-        """For ``Scan``: the table at the newest version, under a lease of its own."""
+        """Give the table at the newest version, under a lease of its own, for ``Scan``."""
         with self.snapshot() as snapshot, snapshot.hold(table) as held:
             yield held
 
     def _again(self, once: Callable[[], Result]) -> Result:
-        """T28: the newest version was retired between looking and reading; look again."""
+        """Repeat a read if the newest version was retired between the pointer and the rows (T28)."""
         for _ in range(TRIES - 1):
             with contextlib.suppress(SnapshotExpiredError):
                 return once()
@@ -273,7 +274,7 @@ class Gate:
 
     @contextlib.contextmanager
     def _both(self, before: int, after: int | None) -> Iterator[Sides]:
-        """For ``Diff``: two versions, each under a lease."""
+        """Give two versions, each under a lease, for ``Diff``."""
         with contextlib.ExitStack() as held:
             # The older one first: it is the next to be retired.
             taken: dict[int | None, Side] = {0: Side(0, None, self._reader.check_open)}
@@ -286,9 +287,9 @@ class Gate:
     # -- versions ----------------------------------------------------------------------------------
 
     def _look(self) -> Pointer:
-        """The store's pointer, never older than what this gate has seen (I9).
+        """Read the store's pointer, never older than the one that this gate has seen (I9).
 
-        Compared with what was seen before the store was asked: another thread may see a newer
+        It is compared with the pointer seen before the request: another thread may see a newer
         one while this one waits for its answer.
         """
         self._reader.check_open()
@@ -298,7 +299,7 @@ class Gate:
         return self._seen_now(before, pointer)
 
     def _seen_now(self, before: Pointer, pointer: Pointer) -> Pointer:
-        """The pointer; remembered if it is newer than what was seen."""
+        """Check the pointer, and remember it if it is newer than the one seen."""
         rules.check_seen(self._reader.store.where, before, pointer)
         with self._lock:
             if pointer.visible > self._seen.visible:
@@ -315,8 +316,10 @@ class Gate:
         return known
 
     def _pin(self, version: int, lease_s: float) -> Snapshot:
-        """A snapshot of the version. The lease comes first, then the horizon is looked at: a store
-        that cannot do both at once has announced the horizon before it looked for leases.
+        """Take a snapshot of the version.
+
+        The lease is first, then the horizon is read: a store without one atomic step for both announces the
+        horizon before it reads the leases.
         """
         reader = self._reader
         held = reader.renewals.take(version, lease_s)

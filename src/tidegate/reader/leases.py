@@ -1,4 +1,4 @@
-"""Leases of one gate, renewed from one background thread while they are held."""
+"""The lease keeper of a gate: a background thread that renews the leases of open snapshots and scans."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tidegate.sinks.store import Store
 logger = logging.getLogger("tidegate")
 
 PER_TTL = 3
-"""A lease is renewed so often before it would run out: two renewals may be lost."""
+"""The number of renewals in a lease's time: two of them may be lost."""
 RETRIES_PER_TTL = 12
-"""A renewal whose reply was lost is sent again so soon."""
+"""The number of retries in a lease's time, after the reply of a renewal was lost."""
 
 
 class ActiveLease:
-    """A lease that somebody holds: its owner keeps it alive, a thread or a task renews it.
+    """A lease with an owner in this process; a thread or a task renews it.
 
     ``deadline`` is by this process's monotonic clock, and never later than the store's: it
-    counts from before the request that was answered. When the owner is garbage, so is the
-    lease: it is renewed no more and runs out.
+    counts from before the request that was answered. When the owner is collected as garbage, so is the
+    lease: it is no longer renewed, and expires.
     """
 
     def __init__(self, lease: Lease, ttl_s: float, deadline: float) -> None:
@@ -42,35 +42,36 @@ class ActiveLease:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process took it; a child leaves its parent's leases alone."""
+        """Whether this process took it; a child process does not touch its parent's leases."""
         return self._process == os.getpid()
 
     def renewed(self, asked_at: float) -> None:
-        """A renewal that was asked for at this time was granted."""
+        """Note that a renewal that was requested at this time was granted."""
         self.deadline = asked_at + self.ttl_s
         self.due = asked_at + self.ttl_s / PER_TTL
 
     def not_renewed(self, asked_at: float, error: Exception) -> None:
-        """A renewal met this error: it was revoked, or nobody knows."""
+        """Note the error of a renewal: the lease was revoked, or its state is unknown."""
         if isinstance(error, SnapshotExpiredError):
             self.revoked = error
         else:
             if not isinstance(error, TidegateError):
                 logger.error("lease %s was not renewed: %s", self.lease.lease_id, error, exc_info=error)
-            # Perhaps it was renewed, perhaps not: the deadline stays, and the same is sent again.
+            # It may have been renewed or not: the deadline stays, and the same request is sent again.
             self.due = asked_at + self.ttl_s / RETRIES_PER_TTL
 
     def check(self, clock: Clock) -> None:
-        """I8: past the deadline the lease may be gone, so nothing more is read under it.
+        """Refuse reads after the deadline, when the lease may be gone (I8).
 
-        SnapshotExpiredError: it has run out by this process's clock, or was revoked; from then on always.
+        Raises: SnapshotExpiredError: it has expired by this process's clock, or was revoked; from then on
+        always.
         """
         if self.revoked is not None:
             raise SnapshotExpiredError(
                 f"the lease of this snapshot on version {self.lease.version} was revoked: {self.revoked}"
             )
         if self._has_run_out or clock.monotonic() >= self.deadline:
-            self._has_run_out = True  # also if a renewal that is on its way is granted yet
+            self._has_run_out = True  # even if a renewal in progress is granted later
             raise SnapshotExpiredError(
                 f"the lease of this snapshot on version {self.lease.version} has run out: it was not renewed"
                 f" for {self.ttl_s:g} s, because the store did not answer or this process stood still; take a"
@@ -79,22 +80,22 @@ class ActiveLease:
 
 
 def alive_of(held: dict[str, weakref.ref[ActiveLease]], now: float) -> list[ActiveLease]:
-    """The leases that are still to be renewed, by lease id; the others are taken out."""
+    """List the leases that are still to be renewed, and remove the others from ``held``."""
     alive = []
     for lease_id, ref in list(held.items()):
         one = ref()
         if one is None or one.revoked is not None or one.deadline <= now:
-            held.pop(lease_id, None)  # a scan that is collected meanwhile may have given it back
+            held.pop(lease_id, None)  # a scan that is collected meanwhile may have released it
         else:
             alive.append(one)
     return alive
 
 
 class LeaseKeeper:
-    """Takes, renews and gives back the leases of one gate. For any number of threads.
+    """The lease keeper of one gate: it takes, renews and releases leases. Thread-safe.
 
-    The thread exists only while leases are held; it is a daemon, and is never carried over a
-    fork: a child starts its own when it takes a lease (T13).
+    Its thread exists only while there are leases. It is a daemon, and does not survive a
+    fork: a child process starts its own when it takes a lease (T13).
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -105,12 +106,12 @@ class LeaseKeeper:
     def _start_over(self) -> None:
         self._changed = threading.Condition()
         self._held: dict[str, weakref.ref[ActiveLease]] = {}  # by lease id
-        self._left: collections.deque[str] = collections.deque()  # to be given back
+        self._left: collections.deque[str] = collections.deque()  # to be released
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def take(self, version: int, ttl_s: float) -> ActiveLease:
-        """A new lease on a version, from now on renewed. Errors as ``Store.lease``."""
+        """Take a new lease on a version, and renew it from now on. Raises: as ``Store.lease``."""
         lease = Lease(self._clock.new_id(), version)
         deadline = self._clock.monotonic() + ttl_s
         self._store.lease(lease, ttl_s)
@@ -124,7 +125,7 @@ class LeaseKeeper:
         return held
 
     def give_back(self, held: ActiveLease) -> None:
-        """Renew it no more, and give it back if the store answers; if not, it runs out by itself."""
+        """Stop the renewals of a lease, and release it if the store answers; else it expires by itself."""
         with self._changed:
             self._held.pop(held.lease.lease_id, None)
         if held.is_ours and not self._closed:
@@ -132,14 +133,14 @@ class LeaseKeeper:
                 self._store.release(held.lease.lease_id)
 
     def leave(self, held: ActiveLease) -> None:
-        """As ``give_back``, but nothing is asked here: the thread does, soon."""
+        """Do ``give_back`` soon, in the keeper's thread: this call makes no request."""
         with self._changed:
             if self._held.pop(held.lease.lease_id, None) is not None:
                 self._left.append(held.lease.lease_id)
             self._changed.notify()
 
     def close(self) -> None:
-        """Give all leases back and end the thread. May be repeated."""
+        """Release all leases and end the thread. Repeatable."""
         with self._changed:
             held, thread = [one() for one in self._held.values()], self._thread
         with one_call():
@@ -155,7 +156,7 @@ class LeaseKeeper:
     # -- the thread ------------------------------------------------------------------------------
 
     def renew_due(self) -> None:
-        """Renew what is due by now."""
+        """Renew the leases that are due."""
         for held in self._alive():
             if held.due <= self._clock.monotonic():
                 self._renew(held)
@@ -176,7 +177,7 @@ class LeaseKeeper:
             held.renewed(asked_at)
             if (
                 held.lease.lease_id not in self._held
-            ):  # given back meanwhile: perhaps this renewal came after the release
+            ):  # released meanwhile: this renewal may have landed after the release
                 with contextlib.suppress(TidegateError):
                     self._store.release(held.lease.lease_id)
 
@@ -204,14 +205,14 @@ class LeaseKeeper:
                 with one_call(anew=True):
                     self._store.release(lease_id)
             except TidegateError:
-                pass  # it runs out by itself
+                pass  # it expires by itself
             except Exception:
                 logger.exception("lease %s was not given back", lease_id)
 
     # -- forks -----------------------------------------------------------------------------------
 
     def leave_to_parent(self) -> None:
-        """In a child process: the leases are the parent's, and so is its thread."""
+        """Forget the parent's leases and thread, in a child process."""
         closed = self._closed
         self._start_over()
         self._closed = closed

@@ -1,4 +1,4 @@
-"""Reading from anywhere: ``connect`` and the gate it gives. Needs neither Spark nor Java.
+"""The entry to the reader: ``connect``, which returns a gate. It needs neither Spark nor Java.
 
 >>> import tidegate
 >>> from tidegate.testing.example import write_flights
@@ -31,11 +31,11 @@ from tidegate.sinks.open_store import open_store
 def connect(
     url: str, namespace: str, options: Mapping[str, Any] | None = None, *, clock: Clock | None = None
 ) -> Gate:
-    """A gate to one namespace in the store at ``url``; ``options`` are the store client's own.
+    """Open a gate to one namespace in the store at ``url``; ``options`` are the store client's own.
 
     ``namespace`` may be an alias (``AliasGate``): then each call reads the namespace that it names as the
-    call begins. Nothing is written. ConfigError: the URL or an option does not fit, or there is no such
-    namespace. StoreUnavailableError: no answer.
+    call begins. Nothing is written. Raises: ConfigError: the URL or an option does not fit, or there is no
+    such namespace. StoreUnavailableError: no answer.
 
     >>> connect("memory://nowhere", namespace="flights")
     Traceback (most recent call last):
@@ -57,8 +57,9 @@ def connect(
 
 
 def gate_of(url: str, target: Target, options: Mapping[str, Any] | None, clock: Clock) -> Gate:
-    """For ``AliasGate``: a gate to what an alias names. ConfigError: it is not there, or another one of its
-    name is.
+    """Open a gate to an alias's target, for ``AliasGate``.
+
+    Raises: ConfigError: it does not exist, or another namespace has its name.
     """
     store = open_store(url, target.namespace, options, clock)
     try:

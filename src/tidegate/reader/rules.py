@@ -1,4 +1,4 @@
-"""The rules that every reader goes by, in threads or in an event loop: checks, choices, errors. Pure."""
+"""The rules of all readers, in threads or in an event loop: checks, choices, errors. Pure."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from tidegate.wal.record import (
 )
 
 LEASE_S = 60.0
-"""So long a version stays held without a sign of life from the snapshot's process, unless asked otherwise."""
+"""The default time that a version stays pinned without a renewal from the snapshot's process."""
 LEASE_MAX_S = 86_400.0
 Looking = TypeVar("Looking")
 WAIT_FIRST_S, WAIT_MOST_S = 0.001, 0.05
 LOOKS = 2
 CALL_KEYS = 100_000
-"""So many keys are asked for within one deadline; more are asked for in parts, each with its own."""
+"""The most keys that are read within one deadline; more are read in parts, each with its own."""
 TRIES = 5
-"""So often a read of the newest version starts over when that version is retired under it."""
+"""The number of tries of a read of the newest version, if that version is retired meanwhile."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VersionInfo:
-    """One visible version: where it comes from, when, and how many changes it made per table.
+    """A visible version: its origin, its times, and the number of its changes per table.
 
-    ``batch`` is Spark's batch id, None when the version is not a micro-batch; ``origin`` says
-    what it is in words; ``parallelism`` how many tasks staged it, None when the store was not told.
+    ``batch`` is Spark's batch id, None when the version is not a micro-batch; ``origin`` describes
+    it in words; ``parallelism`` is the number of tasks that staged it, None when the store does not have it.
     Times are UTC: ``decided_at`` by the writer's clock, ``published_at`` by the store's.
     """
 
@@ -64,7 +64,7 @@ class VersionInfo:
 
 
 def info_of(entry: CatalogEntry) -> VersionInfo:
-    """What ``history`` says of a version."""
+    """Build a version's item of ``history``."""
     origin = entry.origin
     return VersionInfo(
         entry.version,
@@ -90,7 +90,7 @@ def _in_words(origin: Origin) -> str:
 
 
 def moment(microseconds: int) -> datetime.datetime:
-    """The aware datetime (UTC) of so many microseconds since the epoch."""
+    """Convert microseconds since 1970 to an aware datetime (UTC)."""
     return EPOCH + datetime.timedelta(microseconds=microseconds)
 
 
@@ -98,13 +98,13 @@ def moment(microseconds: int) -> datetime.datetime:
 
 
 def check_url(url: object) -> None:
-    """ConfigError: the URL is no text."""
+    """Refuse a URL that is not text. Raises: ConfigError."""
     if not isinstance(url, str):
         raise ConfigError(f"the store's URL is {url!r}; it must be text, as in sqlite:///path")
 
 
 def checked_identity(identity: Identity | None, where: str, url: str, namespace: str) -> Identity:
-    """The namespace that was found. ConfigError: there is none, or its format is not known here."""
+    """Check the identity that a store returned. Raises: ConfigError: no namespace, or an unknown format."""
     if identity is None:
         raise ConfigError(
             f"there is no namespace {namespace!r} in store {redact(url)}: check both; a query with"
@@ -120,7 +120,7 @@ def checked_identity(identity: Identity | None, where: str, url: str, namespace:
 
 
 def checked_target(identity: Identity | None, where: str, target: Target) -> Identity:
-    """The namespace that an alias names. ConfigError: it is not there, or another one of its name is."""
+    """Check an alias's target. Raises: ConfigError: it does not exist, or another namespace has its name."""
     if identity is None or identity.uuid != target.uuid:
         there = "nothing" if identity is None else f"another one of that name ({identity.uuid})"
         raise ConfigError(
@@ -131,7 +131,7 @@ def checked_target(identity: Identity | None, where: str, target: Target) -> Ide
 
 
 def checked_alias(target: Target | None, where: str, alias: str) -> Target:
-    """What an open gate's alias names. ConfigError: it was dropped."""
+    """Check the target of an open gate's alias. Raises: ConfigError: the alias was dropped."""
     if target is None:
         raise ConfigError(
             f"{where}: there is no alias {alias!r} any more: set it again with `tidegate alias set`"
@@ -143,20 +143,20 @@ def checked_alias(target: Target | None, where: str, alias: str) -> Target:
 
 
 def check_whole_number(what: str, value: object) -> None:
-    """ConfigError: it is not 1 or more."""
+    """Refuse a value that is not a whole number of at least 1. Raises: ConfigError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{what} is {value!r}; it must be a whole number, 1 or more")
 
 
 def keys_of(keys: Iterable[Any]) -> list[Any]:
-    """The keys of ``get_many``. ConfigError: one key instead of several, of which text is one."""
+    """List the keys of ``get_many``. Raises: ConfigError: one key, such as a text, instead of several."""
     if isinstance(keys, str | bytes | bytearray | memoryview) or not isinstance(keys, Iterable):
         raise ConfigError(f"get_many takes several keys, as in [{keys!r}]; of one key: get({keys!r})")
     return list(keys)
 
 
 def check_snapshot(version: object, as_of: object, lease_s: object) -> None:
-    """ConfigError: the arguments of a snapshot do not fit, as far as can be told without the store."""
+    """Check the arguments of a snapshot as far as possible without the store. Raises: ConfigError."""
     if version is not None and as_of is not None:
         raise ConfigError("a snapshot takes a version or as_of, not both")
     fits = isinstance(lease_s, int | float) and not isinstance(lease_s, bool)
@@ -174,8 +174,9 @@ def check_snapshot(version: object, as_of: object, lease_s: object) -> None:
 
 
 def check_seen(where: str, before: Pointer, pointer: Pointer) -> None:
-    """I9. VersionRegressedError: the store shows less than was seen before it was asked, or another
-    history.
+    """Check that the pointer is not older than the one seen before the request, nor of another history (I9).
+
+    Raises: VersionRegressedError.
     """
     if pointer.visible < before.visible:
         raise VersionRegressedError(
@@ -197,7 +198,7 @@ def is_of(entry: CatalogEntry | None, pointer: Pointer) -> bool:
 
 
 def check_entry(where: str, entry: CatalogEntry, pointer: Pointer) -> None:
-    """CorruptError: pointer and catalog do not say the same."""
+    """Check that pointer and catalog have the same digest. Raises: CorruptError."""
     if entry.digest != pointer.digest:
         raise CorruptError(
             f"{where}: version {pointer.visible} has digest {pointer.digest} in"
@@ -206,11 +207,11 @@ def check_entry(where: str, entry: CatalogEntry, pointer: Pointer) -> None:
 
 
 def check_there(where: str, version: int, pointer: Pointer) -> None:
-    """What became of a version that the catalog did not have; the pointer was read after it.
+    """Check a version that the catalog did not have, against a pointer that was read afterwards.
 
-    SnapshotExpiredError: it was retired. VersionRegressedError: a server came back without it. Neither
-    proves that nothing is wrong: a server that lost the version may have got it back just before the pointer
-    was read, and then the catalog has it, too.
+    Raises: SnapshotExpiredError: it was retired. VersionRegressedError: a server restarted without it. No
+    error does not prove a fault: a server that lost the version may have got it back just before the
+    pointer was read, and then the catalog has it, too.
     """
     check_kept(where, version, pointer.horizon)
     if version > pointer.visible:
@@ -221,7 +222,7 @@ def check_there(where: str, version: int, pointer: Pointer) -> None:
 
 
 def no_entry(where: str, version: int) -> CorruptError:
-    """The error for a visible version that the catalog does not have, looked for twice."""
+    """Build the error for a visible version that the catalog does not have, after repeated reads."""
     return CorruptError(
         f"{where}: version {version} is visible and has no entry in the catalog: on Redis"
         " `tidegate repair` puts it back from the log; else restore the store from a copy, or start a new"
@@ -230,7 +231,7 @@ def no_entry(where: str, version: int) -> CorruptError:
 
 
 def check_is_visible(version: int, visible: int, namespace: str) -> None:
-    """ConfigError: the version is not visible yet."""
+    """Refuse a version that is not visible yet. Raises: ConfigError."""
     if version > visible:
         raise ConfigError(
             f"version {version} of namespace {namespace} is not visible yet, the visible version is"
@@ -239,21 +240,25 @@ def check_is_visible(version: int, visible: int, namespace: str) -> None:
 
 
 def newest_of(pointer: Pointer, namespace: str) -> int:
-    """The version that a snapshot holds unless asked otherwise. ConfigError: the store is being filled."""
+    """Return the default version of a snapshot. Raises: ConfigError: the store is being filled."""
     if pointer.filling_at:
         raise no_version_yet(namespace)
     return pointer.visible
 
 
 def check_kept(where: str, version: int, horizon: int) -> None:
-    """SnapshotExpiredError: the version is below the horizon, which was read after the lease was taken."""
+    """Refuse a version below the horizon, which was read after the lease was taken.
+
+    Raises: SnapshotExpiredError.
+    """
     if horizon > version:
         raise expired(where, version, horizon)
 
 
 def version_as_of(entries: list[CatalogEntry], as_of: datetime.datetime, namespace: str) -> int:
-    """The newest of these that was decided by then. ConfigError: none was. SnapshotExpiredError: it was
-    retired.
+    """Find the newest of these versions that was decided by ``as_of``.
+
+    Raises: ConfigError: none was. SnapshotExpiredError: it was retired.
     """
     us = (as_of - EPOCH) // datetime.timedelta(microseconds=1)
     by_then = [entry.version for entry in entries if entry.decided_at_us <= us]
@@ -274,11 +279,11 @@ def version_as_of(entries: list[CatalogEntry], as_of: datetime.datetime, namespa
 Awaited = int | dict[tuple[str, int], int]
 """A version, or offsets of records by topic and partition."""
 WITHOUT_OFFSETS_MAX = 20
-"""So many versions that are no batch (loads) are looked behind for the last batch's offsets."""
+"""The number of versions without a batch (loads) that are skipped to find the last batch's offsets."""
 
 
 def awaited(version: int | None, offsets: Offsets | None, timeout: float) -> Awaited:
-    """What ``wait_for`` waits for. ConfigError: its arguments do not fit."""
+    """Check the arguments of ``wait_for``; return the awaited version or offsets. Raises: ConfigError."""
     check_ends("timeout", timeout)
     if (version is None) == (offsets is None):
         raise ConfigError("wait_for takes a version or offsets, as in wait_for(offsets={'orders': {0: 41}})")
@@ -289,18 +294,19 @@ def awaited(version: int | None, offsets: Offsets | None, timeout: float) -> Awa
 
 
 def offsets_stand_in(visible: int) -> tuple[int, int]:
-    """The versions whose entries say how far the writer's query has read, oldest and newest."""
+    """Return the oldest and newest version whose entries are read for the query's source offsets."""
     return max(visible - WITHOUT_OFFSETS_MAX, 0), visible
 
 
 def have_passed(entries: list[CatalogEntry], wanted: dict[tuple[str, int], int]) -> bool:
-    """Whether the last of these versions holds a batch that has read all the records, or follows one."""
+    """Whether the last of these versions is, or follows, a batch that has read all the records."""
     return passed(offsets_at(entries), wanted)
 
 
 def offsets_at(entries: list[CatalogEntry]) -> str:
-    """How far the writer's query had read at the last of these versions; '' where that is not told. What lies
-    behind a restored version says nothing: it may be what the restore undid.
+    """Return the source offsets of the writer's query at the last of these versions; '' if unknown.
+
+    Entries before a restored version do not count: the restore may have undone their batches.
     """
     for entry in reversed(entries):
         if entry.source_offsets or isinstance(entry.origin, RestoreOrigin):
@@ -309,15 +315,15 @@ def offsets_at(entries: list[CatalogEntry]) -> str:
 
 
 def oldest_of(limit: int | None, visible: int) -> int:
-    """The first version that ``history`` asks the catalog for."""
+    """Return the first version that ``history`` reads from the catalog."""
     return 0 if limit is None else max(0, visible - limit + 1)
 
 
 def pause_of(before: float, took_s: float, *, told: bool) -> float:
-    """How long ``wait_for`` pauses before it looks again, after the store slept so long for it.
+    """Return the pause of ``wait_for`` before its next poll, after the store has slept ``took_s`` for it.
 
-    None at all when the store woke it. Else, where the store cannot tell, or tells at once of what the
-    pointer does not show, a little more than ``before``.
+    It is 0 when the store woke it. It grows from ``before`` if the store cannot notify, or notifies at once
+    of a version that the pointer does not show.
     """
     if told and took_s >= WAIT_FIRST_S:
         return 0.0
@@ -328,7 +334,7 @@ def pause_of(before: float, took_s: float, *, told: bool) -> float:
 
 
 def expired(where: str, version: int, horizon: int) -> SnapshotExpiredError:
-    """The error for a version below the horizon."""
+    """Build the error for a version below the horizon."""
     return SnapshotExpiredError(
         f"{where}: version {version} was retired, the oldest that can be read is {horizon}: take a"
         " newer one; keep_versions at the writer says how many are kept"
@@ -336,7 +342,7 @@ def expired(where: str, version: int, horizon: int) -> SnapshotExpiredError:
 
 
 def no_version_yet(namespace: str) -> ConfigError:
-    """The error for reads before the first version."""
+    """Build the error for reads before the first version."""
     return ConfigError(
         f"namespace {namespace} has no visible version yet: the first batch makes version 1, and"
         " gate.wait_for(1) in Python waits for it"
@@ -344,7 +350,7 @@ def no_version_yet(namespace: str) -> ConfigError:
 
 
 def waited(wanted: Awaited, timeout: float, visible: int, namespace: str) -> WaitTimeoutError:
-    """The error for what did not come in time."""
+    """Build the error for an awaited version, or offsets, not visible in time."""
     if isinstance(wanted, int):
         what = f"version {wanted} of namespace {namespace} was"
     else:
@@ -358,12 +364,12 @@ def waited(wanted: Awaited, timeout: float, visible: int, namespace: str) -> Wai
 
 
 def gate_closed(where: str) -> ConfigError:
-    """The error for a gate that was closed."""
+    """Build the error for a gate that was closed."""
     return ConfigError(f"this gate to {where} was closed: connect again")
 
 
 def snapshot_closed(version: int) -> ConfigError:
-    """The error for a snapshot that was closed."""
+    """Build the error for a snapshot that was closed."""
     return ConfigError(f"this snapshot of version {version} was closed: take a new one")
 
 
@@ -371,9 +377,9 @@ def snapshot_closed(version: int) -> ConfigError:
 
 
 class OptimisticRead(Generic[Looking]):
-    """For a read of the newest version that does not look first: it looks while it reads.
+    """An optimistic read of the newest version: it reads rows and the pointer in one round trip.
 
-    ``pointer`` is what it saw, None as long as nothing was read.
+    ``pointer`` is the pointer that it read, None until rows were read.
     """
 
     __slots__ = ("pointer", "store")
@@ -384,10 +390,10 @@ class OptimisticRead(Generic[Looking]):
 
 
 class TableView(NamedTuple):
-    """One table at one version: how its keys are encoded and its rows decoded.
+    """The encoding of the keys and rows of one table at one version.
 
-    ``at_us`` is when the version was decided: what has expired by then is absent at this version, today
-    and whenever it is read.
+    ``at_us`` is the time of the version's decision: a row that has expired by then is absent at this version,
+    at every later read.
     """
 
     where: str
@@ -399,7 +405,7 @@ class TableView(NamedTuple):
     values: Values
 
     def encode(self, key: Any) -> bytes:
-        """The key's bytes. BadRecordError names the table and what its key is made of."""
+        """Encode the key. Raises: BadRecordError, with the table and its key's columns."""
         types = self.values.key_types
         single = len(types) == 1
         if not single and not isinstance(key, tuple | list):
@@ -416,11 +422,11 @@ class TableView(NamedTuple):
         return f"a key is a tuple of {len(columns)} values ({described(columns)})"
 
     def asked(self, keys: Iterable[Any]) -> dict[bytes, Any]:
-        """What to ask the store for: the keys by their bytes."""
+        """Map the encoded keys to the keys."""
         return {self.encode(key): hashable(key) for key in keys}
 
     def parts(self, asked: dict[bytes, Any]) -> Iterator[dict[bytes, Any]]:
-        """So many keys at a time as share one deadline: all of them, unless there are very many."""
+        """Yield the keys in parts of at most ``CALL_KEYS``, which share one deadline."""
         if len(asked) <= CALL_KEYS:
             yield asked
             return
@@ -429,7 +435,7 @@ class TableView(NamedTuple):
             yield dict(pairs[at : at + CALL_KEYS])
 
     def found(self, asked: Mapping[bytes, Any], contents: Any) -> dict[Any, Value]:
-        """Values by key from the store's answer; absent ones are left out."""
+        """Decode the store's answer to values by key, without absent ones."""
         return {
             key: self.decode(encoded, content)
             for (encoded, key), content in zip(asked.items(), contents.to_pylist(), strict=True)
@@ -437,7 +443,7 @@ class TableView(NamedTuple):
         }
 
     def rows(self, batch: Any) -> Iterable[tuple[Any, Value]]:
-        """The rows of one record batch, decoded one by one."""
+        """Yield the rows of one record batch, decoded one by one."""
         keys, contents = (batch.column(name).to_pylist() for name in ("key", "value"))
         for key, content in zip(keys, contents, strict=True):
             yield self._key(key), self.decode(key, content)
@@ -449,7 +455,7 @@ class TableView(NamedTuple):
             raise CorruptError(f"{self.where}, table {self.name}: {error}") from error
 
     def decode(self, key: bytes, content: bytes) -> Value:
-        """The value. CorruptError names the table and the key."""
+        """Decode a value. Raises: CorruptError, with the table and the key."""
         try:
             return self.values.decode(content)
         except CorruptError as error:
@@ -459,9 +465,9 @@ class TableView(NamedTuple):
 def view_of(
     where: str, identity: Identity, entry: CatalogEntry, table: str, schemas: Mapping[str, TableSchema]
 ) -> TableView | None:
-    """A table at the entry's version; None: its schema is not among these.
+    """Build the view of a table at the entry's version; None: its schema is not among these.
 
-    ConfigError: the table is not there, and which tables are.
+    Raises: ConfigError: the table does not exist; it names those that do.
     """
     if table not in entry.tables:
         there = ", ".join(sorted(entry.tables)) or "none"
@@ -480,7 +486,7 @@ def view_of(
 
 
 def no_schema(where: str, version: int, table: str, schema_id: str) -> CorruptError:
-    """The error for a table whose schema a store does not have that holds the version."""
+    """Build the error for a table whose schema is missing in a store that has the version."""
     return CorruptError(
         f"{where}: schema {schema_id} of table {table} at version {version} is"
         " missing: restore the store from a copy, or start a new namespace"
@@ -488,11 +494,11 @@ def no_schema(where: str, version: int, table: str, schema_id: str) -> CorruptEr
 
 
 def hashable(key: Any) -> Any:
-    """The key as it stands in an answer's dict."""
+    """Convert a key to its form in an answer's dict."""
     if isinstance(key, list | tuple):
         try:
             hash(whole := tuple(key))
-        except (TypeError, ValueError):  # one of its parts is a bytearray, or a view of one
+        except (TypeError, ValueError):  # a part is a bytearray, or a view of one
             return tuple(map(hashable, key))
         return whole
     return bytes(key) if isinstance(key, bytearray | memoryview) else key

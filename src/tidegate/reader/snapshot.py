@@ -1,7 +1,7 @@
-"""Reading at a version: snapshots, tables and scans.
+"""Reads at a version: snapshots, tables and scans.
 
 A snapshot pins one version with a lease; every read through it answers from that version, or
-raises SnapshotExpiredError (I8). ``reader/gate.py`` makes them.
+raises SnapshotExpiredError (I8). ``reader/gate.py`` creates them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class TableReader(NamedTuple):
-    """One table at one version, and where it is read. ``check`` raises when it may not read on."""
+    """One table at one version in a store. ``check`` raises when it may no longer read."""
 
     store: Store
     view: TableView
@@ -40,7 +40,7 @@ class TableReader(NamedTuple):
     ahead: OptimisticRead[SupportsReadWithPointer] | None = None
 
     def get(self, key: Any) -> Value | None:
-        """One key's value, None when it is absent."""
+        """Read one key's value, None when it is absent."""
         view = self.view
         encoded = view.encode(key)
         self.check()
@@ -53,7 +53,7 @@ class TableReader(NamedTuple):
         return None if content is None else view.decode(encoded, content)
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
-        """Values by key; absent ones are left out."""
+        """Read values by key, without absent ones."""
         view = self.view
         asked = view.asked(keys)
         if not asked:
@@ -61,7 +61,7 @@ class TableReader(NamedTuple):
         values: dict[Any, Value] = {}
         for some in view.parts(asked):
             self.check()
-            with one_call(anew=some is not asked):  # one of several parts has its own deadline
+            with one_call(anew=some is not asked):  # each of several parts has its own deadline
                 found = self._found(list(some))
             values |= view.found(some, found)
         return values
@@ -76,7 +76,7 @@ class TableReader(NamedTuple):
         return found
 
     def pairs(self) -> Iterator[tuple[Any, Value]]:
-        """All live rows, decoded, one key group after the other."""
+        """Yield all live rows, decoded, one key group after the other."""
         view = self.view
         for group in range(view.key_groups):
             self.check()
@@ -86,7 +86,7 @@ class TableReader(NamedTuple):
 
 
 class Reader:
-    """What a gate and its snapshots share: the store, and what never changes in it."""
+    """The parts that a gate and its snapshots share: the store, and its unchanging records."""
 
     def __init__(self, store: Store, identity: Identity, clock: Clock) -> None:
         self.store = store
@@ -97,13 +97,14 @@ class Reader:
         self._schemas: dict[str, TableSchema] = {}
 
     def check_open(self) -> None:
-        """ConfigError when the gate was closed."""
+        """Refuse reads after the gate was closed. Raises: ConfigError."""
         if self.closed:
             raise rules.gate_closed(self.store.where)
 
     def entry(self, version: int) -> CatalogEntry:
-        """The catalog's entry of a visible version. SnapshotExpiredError: it was retired by now.
-        VersionRegressedError: the store lost it by now.
+        """Read the catalog's entry of a visible version.
+
+        Raises: SnapshotExpiredError: it was retired by now. VersionRegressedError: the store lost it by now.
         """
         for _ in range(rules.LOOKS):
             for entry in self.store.catalog(version, version):
@@ -118,8 +119,10 @@ class Reader:
         check: Callable[[], None],
         ahead: OptimisticRead[SupportsReadWithPointer] | None = None,
     ) -> TableReader:
-        """A table at the entry's version. ConfigError: it is not there, and which tables are.
-        VersionRegressedError: the store lost the version by now.
+        """Return the reader of a table at the entry's version.
+
+        Raises: ConfigError: the table does not exist; it names those that do. VersionRegressedError: the
+        store lost the version by now.
         """
         where = self.store.where
         view = view_of(where, self.identity, entry, table, self._schemas)
@@ -133,8 +136,9 @@ class Reader:
 
 
 class Side(NamedTuple):
-    """One version of two that are compared. ``entry`` None: version 0, which is empty. ``check`` raises
-    when the version is no longer held.
+    """One of two versions that are compared.
+
+    ``entry`` None: version 0, which is empty. ``check`` raises when the version is no longer pinned.
     """
 
     version: int
@@ -143,22 +147,22 @@ class Side(NamedTuple):
 
 
 class Source(Protocol):
-    """Where a table reads from: a gate (the newest version at each read) or a snapshot."""
+    """The source of a table's reads: a gate (the newest version at each read) or a snapshot."""
 
     def read(self, table: str, fn: Callable[[TableReader], Result]) -> Result:
-        """The answer of one read."""
+        """Do one read."""
         ...
 
     def hold(self, table: str) -> AbstractContextManager[TableReader]:
-        """The table at one version, for as long as the context is open."""
+        """Give the table at one version, within the context."""
         ...
 
 
 class Scan(Iterator[tuple[Any, Value]]):
     """All rows of a table at one version, as (key, value), in no particular order.
 
-    Rows are fetched as they are asked for. It holds its version until the last row was given,
-    or until ``close``; it is a context manager too. One thread at a time.
+    Rows are fetched on demand. It pins its version until the last row was returned,
+    or until ``close``; it is a context manager, too. One thread at a time.
     """
 
     def __init__(self, hold: Callable[[], AbstractContextManager[TableReader]]) -> None:
@@ -186,14 +190,14 @@ class Scan(Iterator[tuple[Any, Value]]):
             raise
 
     def to_arrow(self) -> Any:
-        """The rows not yet given, as a ``pyarrow.Table`` of key and value columns."""
+        """Return the remaining rows as a ``pyarrow.Table`` of key and value columns."""
         try:
             return self._start().view.values.to_arrow(self)
         finally:
             self.close()
 
     def close(self) -> None:
-        """Let the version go; no more rows are given. May be repeated."""
+        """Release the version; no more rows are returned. Repeatable."""
         self._closed = True
         self._pairs = iter(())
         self._exit.close()
@@ -206,7 +210,7 @@ class Scan(Iterator[tuple[Any, Value]]):
 
 
 class Table:
-    """One table, read at its gate's newest version or at its snapshot's. Threads may share it.
+    """One table, read at its gate's newest version or at its snapshot's. Thread-safe.
 
     A key is the key column's value, or a tuple of them for a key of several columns.
     """
@@ -216,33 +220,33 @@ class Table:
         self._source = source
 
     def get(self, key: Any) -> Value | None:
-        """The key's value, None when it is absent.
+        """Read the key's value, None when it is absent.
 
-        BadRecordError: the key is not of the table's type. ConfigError: there is no such table.
-        SnapshotExpiredError: the snapshot's version is no longer held. StoreUnavailableError: no answer
-        within the store's ``timeout_s``, however many requests it took.
+        Raises: BadRecordError: the key is not of the table's type. ConfigError: there is no such table.
+        SnapshotExpiredError: the snapshot's version is no longer pinned. StoreUnavailableError: no answer
+        within the store's ``timeout_s``, for all requests of the call together.
         """
         return self._source.read(self.name, lambda held: held.get(key))
 
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
-        """The values of these keys, all at one version, by key; absent keys are left out.
+        """Read the values of these keys, all at one version, by key, without absent keys.
 
-        Errors as for ``get``; ConfigError also for one key instead of several. More than 100,000 keys are
-        asked for in parts, each with a deadline of its own.
+        More than 100,000 keys are read in parts, each with a deadline of its own. Raises: as ``get``;
+        ConfigError also for one key instead of several.
         """
         wanted = rules.keys_of(keys)
         return self._source.read(self.name, lambda held: held.get_many(wanted))
 
     def scan(self) -> Scan:
-        """All rows, at one version: an iterator of (key, value), also ``.to_arrow()``.
+        """Read all rows, at one version: an iterator of (key, value), also with ``.to_arrow()``.
 
-        Errors as for ``get``, raised where the rows are fetched. Each page of rows that is fetched has a
-        deadline of its own, and so has taking the version that is read.
+        Each page of rows has a deadline of its own, and so has the lease on the version. Raises: as ``get``,
+        when rows are fetched.
         """
         return Scan(lambda: self._source.hold(self.name))
 
     def schema(self) -> TableSchema:
-        """The names and Spark types of the key's and the value's columns at the version read."""
+        """Read the names and Spark types of the key's and the value's columns at the version read."""
         return self._source.read(self.name, lambda held: held.view.values.schema)
 
     def __repr__(self) -> str:
@@ -250,13 +254,12 @@ class Table:
 
 
 class Snapshot:
-    """One version for all reads, held by a lease until ``close`` or the end of a ``with``.
+    """One version for all reads, pinned by a lease until ``close`` or the end of a ``with``. Thread-safe.
 
-    The lease is renewed in the background while the snapshot is open. Every read answers from
-    ``version`` or raises SnapshotExpiredError: when the lease was not renewed in time (by this
-    process's monotonic clock) or was revoked, because a writer's ``max_lease_s`` or
-    ``max_layers`` let the version go. Once it raised that, it always does.
-    Threads may share it. Made by ``Gate.snapshot``.
+    ``Gate.snapshot`` creates it. The lease is renewed in the background while the snapshot is open. Every
+    read answers from ``version`` or raises SnapshotExpiredError: if the lease was not renewed in time (by
+    this process's monotonic clock), or was revoked because a writer's ``max_lease_s`` or ``max_layers``
+    ended it. After the first such error every read raises it.
     """
 
     def __init__(self, reader: Reader, entry: CatalogEntry | None, held: ActiveLease) -> None:
@@ -268,40 +271,40 @@ class Snapshot:
 
     @property
     def namespace(self) -> str:
-        """The namespace it is of: by an alias, the one that it named when the snapshot was taken."""
+        """The snapshot's namespace; for an alias, its target when the snapshot was taken."""
         return self._reader.identity.name
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the snapshot was closed."""
         return self._closed
 
     @property
     def decided_at(self) -> datetime.datetime | None:
-        """When the version was decided (UTC); None for version 0."""
+        """The time of the version's decision (UTC); None for version 0."""
         return None if self._entry is None else moment(self._entry.decided_at_us)
 
     def tables(self) -> list[str]:
-        """The names of the tables there are at this version."""
+        """List the names of the tables at this version."""
         return [] if self._entry is None else sorted(self._entry.tables)
 
     def table(self, name: str) -> Table:
-        """A table at this version. ConfigError: it is not there, and which tables are."""
+        """Return a table at this version. Raises: ConfigError: it does not exist; it names those that do."""
         self._held(name)
         return Table(self, name)
 
     def read(self, table: str, fn: Callable[[TableReader], Result]) -> Result:
-        """For ``Table``: the answer of one read at this version."""
+        """Do one read at this version, for ``Table``."""
         with events.reading(self._reader.identity.name, table), one_call():
             return fn(self._held(table))
 
     @contextlib.contextmanager
     def hold(self, table: str) -> Iterator[TableReader]:
-        """For ``Scan``: the table at this version; the snapshot is not closed by it."""
+        """Give the table at this version, for ``Scan``; it does not close the snapshot."""
         yield self._held(table)
 
     def side(self) -> Side:
-        """For ``Diff``: this version as one of two."""
+        """Return this version as one of two, for ``Diff``."""
         return Side(self.version, self._entry, self._check)
 
     def _held(self, table: str) -> TableReader:
@@ -317,7 +320,7 @@ class Snapshot:
         self._lease.check(self._reader.clock)
 
     def close(self) -> None:
-        """Give the lease back. May be repeated."""
+        """Release the lease. Repeatable."""
         if self._closed:
             return
         self._closed = True
@@ -330,7 +333,7 @@ class Snapshot:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is GeneratorExit and not self._closed:
-            # A scan that was dropped: collected wherever its thread is, perhaps in the midst of the store.
+            # The snapshot of a dropped scan: it is collected at any point, even within a call of the store.
             self._closed = True
             self._reader.renewals.leave(self._lease)
         else:

@@ -1,0 +1,76 @@
+"""The word lint, tools/words.py: its patterns, and that no file has more findings than its allowance."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load():
+    spec = importlib.util.spec_from_file_location("words", ROOT / "tools/words.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+words = load()
+PATTERNS = words.patterns()
+
+
+@pytest.mark.parametrize("word", [pytest.param(word, id=word.name) for word in PATTERNS])
+def test_a_pattern_finds_its_examples(word):
+    for text in word.finds:
+        assert word.regex.search(text), text
+    for text in word.passes:
+        assert not word.regex.search(text), text
+
+
+@pytest.fixture
+def found_in(tmp_path):
+    def found(text, name="module.py"):
+        path = tmp_path / name
+        path.write_text(text)
+        return [(line, name) for line, name, _ in words.findings(words.prose(path), PATTERNS)]
+
+    return found
+
+
+def test_docstrings_comments_and_messages_are_read(found_in):
+    source = '''"""A module.
+
+Read anew.
+"""
+
+# It would wait for
+# ever.
+raise ValueError(f"{n} rows are"
+    f" told of")
+'''
+    assert found_in(source) == [(3, "anew"), (6, "for-ever"), (8, "told")]
+
+
+def test_code_is_not_read(found_in):
+    assert found_in('anew = 1\n"""A ``so_many so long`` span.\n\n>>> f("anew")\n"""\n') == []
+    assert found_in("Text `anew`.\n\n```sh\nanew\n```\n\nAgain, anew.\n", "page.md") == [(7, "anew")]
+
+
+def test_the_allowance_only_shrinks(tmp_path, monkeypatch):
+    monkeypatch.setattr(words, "ALLOWED", tmp_path / "allowed.toml")
+    now = {"docs": {"a.md": 2, "b.md": 1}, "code": {}}
+    monkeypatch.setattr(words, "count", lambda: now)
+    assert words.update() == []
+    assert words.allowed() == now
+    monkeypatch.setattr(words, "count", lambda: {"docs": {"a.md": 3, "c.md": 1}, "code": {}})
+    assert words.update() == ["a.md", "c.md"]
+    assert words.allowed() == {"docs": {"a.md": 2}, "code": {}}
+
+
+@pytest.mark.parametrize("section", words.SECTIONS)
+def test_each_file_has_its_allowance(section):
+    now, limits = words.count()[section], words.allowed()[section]
+    more = [name for name, n in now.items() if n > limits.get(name, 0)]
+    assert not more, f"python tools/words.py {' '.join(more)}"
+    fewer = [name for name, limit in limits.items() if now.get(name, 0) < limit]
+    assert not fewer, "python tools/words.py --update"

@@ -1,0 +1,227 @@
+"""A lint for words: patterns of tools/words.toml in pages, docstrings, comments and messages.
+
+    python tools/words.py             # print what is found in excess of the allowance
+    python tools/words.py --all       # print all that is found
+    python tools/words.py PATH ...    # the same, in these files and folders
+    python tools/words.py --update    # lower the allowance to what is found
+
+tools/words-allowed.toml is the allowance: the number of findings that each file may have. `--update` never
+raises a number and never adds a file. A section that is absent there is counted from scratch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+LIST, ALLOWED = ROOT / "tools/words.toml", ROOT / "tools/words-allowed.toml"
+SECTIONS = {
+    "docs": ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md"),
+    "code": ("committers", "sinks", "spark", "wal", "src", "tools"),
+}
+"""Pages and folders with code, by section of the allowance."""
+
+FENCE = re.compile(r"^ *(```|~~~).*?^ *\1[^\n]*$", re.DOTALL | re.MULTILINE)
+SPAN = re.compile(r"(`+)(?!`)(?:(?!\n\s*\n).)+?(?<!`)\1(?!`)", re.DOTALL)
+SESSION = re.compile(r"^ *(>>>|\.\.\.) .*$", re.MULTILINE)
+
+
+class Text(NamedTuple):
+    """A piece of prose and the line on which it begins."""
+
+    line: int
+    text: str
+
+
+class Finding(NamedTuple):
+    """A match of a pattern."""
+
+    line: int
+    name: str
+    text: str
+
+
+class Pattern(NamedTuple):
+    """An entry of the word list."""
+
+    name: str
+    regex: re.Pattern[str]
+    reason: str
+    instead: str
+    finds: tuple[str, ...]
+    passes: tuple[str, ...]
+
+
+def patterns() -> list[Pattern]:
+    """Read the word list."""
+    return [
+        Pattern(
+            name,
+            re.compile(
+                re.sub(r"(?<!\\n) (?![*])", r"\\s+", entry["pattern"]),
+                re.MULTILINE if entry.get("cased") else re.MULTILINE | re.IGNORECASE,
+            ),
+            entry["reason"],
+            entry["instead"],
+            tuple(entry["finds"]),
+            tuple(entry["passes"]),
+        )
+        for name, entry in tomllib.loads(LIST.read_text(encoding="utf-8")).items()
+    ]
+
+
+def without_code(text: str) -> str:
+    """Replace code blocks, code spans and doctests by blanks; lines stay where they are."""
+    for code in (FENCE, SESSION, SPAN):
+        text = code.sub(lambda match: re.sub(r"[^\n]", "_", match[0]), text)
+    return text
+
+
+def prose(path: Path) -> Iterator[Text]:
+    """Yield the prose of a page, or of a Python file's strings and comments."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        yield Text(1, source)
+        return
+    parts: set[int] = set()  # of f-strings, which are read as a whole
+    for node in ast.walk(ast.parse(source)):  # parents first
+        if isinstance(node, ast.JoinedStr):
+            parts.update(map(id, node.values))
+            yield Text(node.lineno, "".join(_literal(part) for part in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield Text(node.lineno, node.value)
+    yield from comments(source)
+
+
+def _literal(part: ast.expr) -> str:
+    return str(part.value) if isinstance(part, ast.Constant) else "_"
+
+
+def comments(source: str) -> Iterator[Text]:
+    """Yield a file's comments; those on consecutive lines, at one column, are one text."""
+    block: list[str] = []
+    begin = end = column = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        row, at = token.start
+        if block and (row, at) != (end + 1, column):
+            yield Text(begin, "\n".join(block))
+            block = []
+        if not block:
+            begin, column = row, at
+        block.append(token.string.lstrip("#: "))
+        end = row
+    if block:
+        yield Text(begin, "\n".join(block))
+
+
+def findings(texts: Iterator[Text], words: list[Pattern]) -> list[Finding]:
+    """List the matches of all patterns, in the order of lines."""
+    found = set()
+    for begin, raw in texts:
+        text = without_code(raw)
+        for word in words:
+            for match in word.regex.finditer(text):
+                line = begin + text.count("\n", 0, match.start() + len(match[0]) - len(match[0].lstrip()))
+                found.add((line, match.start(), Finding(line, word.name, " ".join(match[0].split()))))
+    return [finding for _, _, finding in sorted(found)]
+
+
+def files(section: str) -> list[Path]:
+    """List the files of a section of the allowance."""
+    return sorted(
+        {
+            path
+            for pattern in SECTIONS[section]
+            for path in ((ROOT / pattern).rglob("*.py") if (ROOT / pattern).is_dir() else ROOT.glob(pattern))
+        }
+    )
+
+
+def name_of(path: Path) -> str:
+    """Name a file by its path from the root."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def count() -> dict[str, dict[str, int]]:
+    """Count the findings of every file that has any, by section."""
+    words = patterns()
+    return {
+        section: {name_of(path): n for path in files(section) if (n := len(findings(prose(path), words)))}
+        for section in SECTIONS
+    }
+
+
+def allowed() -> dict[str, dict[str, int]]:
+    """Read the allowance."""
+    return tomllib.loads(ALLOWED.read_text(encoding="utf-8")) if ALLOWED.exists() else {}
+
+
+def update() -> list[str]:
+    """Lower the allowance to what is found; return the files that have more than it allows."""
+    now, before = count(), allowed()
+    lines = ["# The findings that each file may have. Written by `python tools/words.py --update`."]
+    excess = []
+    for section in SECTIONS:
+        limits = before.get(section, now[section])
+        excess += [name for name, n in now[section].items() if n > limits.get(name, 0)]
+        lines += ["", f"[{section}]"]
+        for name, limit in sorted(limits.items()):
+            if left := min(limit, now[section].get(name, 0)):
+                lines.append(f'"{name}" = {left}')
+    ALLOWED.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return excess
+
+
+def _report(paths: list[Path], limits: dict[str, int]) -> int:
+    words = patterns()
+    rules = {word.name: word for word in words}
+    total = 0
+    for path in paths:
+        found = findings(prose(path), words)
+        if len(found) <= limits.get(name_of(path), 0):
+            continue
+        total += len(found)
+        for line, name, text in found:
+            rule = rules[name]
+            print(f"{name_of(path)}:{line}: {name}: {text[:60]!r}: {rule.reason}; write {rule.instead}")
+    print(f"{total} findings", file=sys.stderr)
+    return 1 if total else 0
+
+
+def main() -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("paths", nargs="*", type=Path, help="only these files and folders")
+    parser.add_argument("--all", action="store_true", help="print findings within the allowance, too")
+    parser.add_argument("--update", action="store_true", help="lower the allowance to what is found")
+    arguments = parser.parse_args()
+    if arguments.update:
+        excess = update()
+        for name in excess:
+            print(f"{name}: more findings than its allowance", file=sys.stderr)
+        return 1 if excess else 0
+    every = [path for section in SECTIONS for path in files(section)]
+    inside = [path.resolve() for path in arguments.paths]
+    if inside:
+        every = [path for path in every if any(path == each or each in path.parents for each in inside)]
+    limits = {} if arguments.all or inside else {k: v for part in allowed().values() for k, v in part.items()}
+    return _report(every, limits)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
