@@ -65,7 +65,7 @@ def _tidegate(
 
 
 def _listed() -> None:
-    """Stands in the list of commands; ``Commands`` runs the real one."""
+    """Fill a line of the list of commands; ``Commands`` runs the real one."""
 
 
 for _name, _command in COMMANDS.items():

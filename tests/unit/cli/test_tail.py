@@ -103,7 +103,7 @@ def test_tail_ends_cleanly_when_it_is_interrupted(writer):
         _, told = running.communicate(timeout=WAIT_S)
     assert running.returncode == 0
     # The signal may come before the end line counts as told: then version 3 is told once more.
-    assert re.fullmatch("tidegate: stopped; `tidegate tail --after [23]` goes on where this ended\n", told)
+    assert re.fullmatch("tidegate: stopped; `tidegate tail --after [23]` continues from there\n", told)
 
 
 # -- scan -----------------------------------------------------------------------------------------

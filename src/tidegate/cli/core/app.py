@@ -66,7 +66,7 @@ COMMANDS = {
     ),
     "key-groups": Command("Show how evenly key groups go to tasks.", "inspect.key_groups", "key_groups"),
     "bench": Command("Measure what atomic versions cost here.", "trials.bench", "bench"),
-    "drop": Command("Remove a namespace from stores and log, for ever.", "operate.drop", "drop"),
+    "drop": Command("Remove a namespace from stores and log, permanently.", "operate.drop", "drop"),
     "torture": Command("Break things on purpose; prove every promise held.", "trials.torture", "torture"),
     "ui": Command("Serve a page of versions, lag, stores and tables.", "inspect.ui", "ui"),
     "quarantine": Command("The rows that a query refused: list, export, drop.", "operate.quarantine", "app"),
@@ -164,7 +164,7 @@ def _next_step(error: TidegateError) -> str:
     away = isinstance(error, StoreUnavailableError | WalUnavailableError)
     if not away:
         return ""
-    told = "look whether" in str(error)  # by whoever knows what it is
+    told = "look whether" in str(error)  # by code that knows the cause
     return (
         "; see `tidegate doctor`" if told else "; look whether it runs and can be reached: `tidegate doctor`"
     )

@@ -150,7 +150,7 @@ def _parse(where: str, lines: list[str], typed: Typed) -> dict[str, Any]:
         if not equals or NAME.fullmatch(name) is None:
             raise ConfigError(f"{where}, line {number}: it must be name=value, or a # comment")
         if name in options:
-            raise ConfigError(f"{where}, line {number}: {name} stands there for the second time")
+            raise ConfigError(f"{where}, line {number}: {name} is in the file twice")
         options[name] = typed(name, value.lstrip())
     return options
 

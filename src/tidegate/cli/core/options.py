@@ -89,13 +89,13 @@ Force = Annotated[
     bool, typer.Option("--force", help="Go on although a writer seems to be running; it will be fenced.")
 ]
 For = Annotated[
-    str | None, typer.Option("--for", metavar="TIME", help="End after so long, as in 90s or 10min.")
+    str | None, typer.Option("--for", metavar="TIME", help="End after this time, as in 90s or 10min.")
 ]
 AllowUnsafe = Annotated[
     bool,
     typer.Option(
         "--allow-unsafe",
-        help="Go on although a check of log or store fails (see tidegate doctor); it is told.",
+        help="Continue despite failed safety checks (see tidegate doctor); each is printed as a warning.",
     ),
 ]
 Jobs = Annotated[

@@ -19,10 +19,12 @@ EXAMPLES = examples(
 def key_groups(
     parallelism: Annotated[
         list[int],
-        typer.Option("--parallelism", metavar="P", min=1, help="So many tasks; may be given several times."),
+        typer.Option(
+            "--parallelism", metavar="P", min=1, help="Number of tasks; may be given several times."
+        ),
     ],
     key_groups: Annotated[
-        int, typer.Option(metavar="N", help=f"So many key groups, at most {KEY_GROUPS_MAX:,}.")
+        int, typer.Option(metavar="N", help=f"Number of key groups, at most {KEY_GROUPS_MAX:,}.")
     ] = KEY_GROUPS_DEFAULT,
     *,
     json: Json = False,

@@ -39,7 +39,8 @@ def status(  # noqa: PLR0913 - its options
     *,
     watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
     every: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0.1, help="With --watch: so often; default: 2.")
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.1, help="Seconds between refreshes with --watch (default 2)."),
     ] = None,
     for_: For = None,
     json: Json = False,
@@ -49,8 +50,9 @@ def status(  # noqa: PLR0913 - its options
     Without --wal only what the store knows. Exit code 10 when log and store do not fit, or
     when a version that waits may be lost: the log keeps it for a time only, and that is over.
 
-    With --watch a live view on a terminal; elsewhere a block, or with --json a line, for each look. What does
-    not answer meanwhile is told there. Ctrl-C ends it with exit code 0, --for with that of the last look.
+    With --watch a live view on a terminal; elsewhere a block, or with --json a line, for each refresh. A
+    log or store that does not answer is named there. Ctrl-C ends it with exit code 0, --for with that of the
+    last refresh.
     """
     if not watch and (every is not None or for_ is not None):
         raise ConfigError("--every and --for are for --watch: add it, or leave them out")

@@ -41,12 +41,12 @@ def drop(  # noqa: PLR0913 - its options
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Remove a namespace from all its stores and the log, for ever.
+    """Remove a namespace from all its stores and the log, permanently.
 
     All versions, all tables. On a terminal it asks for the namespace's name; elsewhere it
     needs --yes. Refused while a writer is running, when the log does not answer, and when only
     the log is there (a wrong --store?). With --force it may be repeated when it was cut short.
-    Checkpoints stay: a query that makes the namespace anew starts from a new one.
+    Checkpoints stay: a query that makes the namespace again starts from a new one.
 
     With --only-stores the log stays, and with it the namespace: for what `store remove` left behind.
     """
@@ -126,10 +126,10 @@ def _refuse_written(store: Store) -> None:
 def _ask(namespace: str, goes: Sequence[tuple[str, str]]) -> None:
     if not _is_terminal():
         raise ConfigError(
-            f"namespace {namespace} would be removed from {' and '.join(redact(url) for _, url in goes)}, for"
-            " ever: add --yes to do that without being asked"
+            f"namespace {namespace} would be removed permanently from"
+            f" {' and '.join(redact(url) for _, url in goes)}: add --yes to do that without being asked"
         )
-    print(f"This removes namespace {namespace}, all its versions there, for ever:", file=sys.stderr)
+    print(f"This removes namespace {namespace}, all its versions there, permanently:", file=sys.stderr)
     for what, url in goes:
         print(f"  {what:<6} {redact(url)}", file=sys.stderr)
     if typer.prompt("Type the namespace's name to go on", err=True) != namespace:

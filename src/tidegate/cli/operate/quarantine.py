@@ -57,7 +57,7 @@ def list_(
     store: Store,
     namespace: Namespace,
     at: At = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Show so many rows at most.")] = 100,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Show at most N rows.")] = 100,
     store_config: StoreConfig = None,
     *,
     json: Json = False,

@@ -100,8 +100,8 @@ def repair(  # noqa: PLR0913, PLR0917 - its options
 
     For a server that restarted or was promoted while no query runs: until it was compared,
     readers are refused. A running query does this by itself within seconds, so the command is
-    refused while a writer is running. Versions that were never lost are only looked at. What
-    was decided and is not visible becomes so. Unlike a running query, the command reads the log
+    refused while a writer is running. Versions that were never lost are only read. A
+    version that is decided becomes visible. Unlike a running query, the command reads the log
     as far back as it reaches, and reports which rows it could not compare.
 
     Exit code 10 when the log no longer holds all that was lost. Everything else is put back then,

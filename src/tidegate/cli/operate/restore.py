@@ -62,8 +62,8 @@ def restore(  # noqa: PLR0913 - its options
     the versions in between stay readable as long as any other. The version must still be kept
     (tidegate history); tidegate diff shows what would change. Rows that have expired since stay gone.
 
-    A query that runs on goes on with its next batch on the restored state; what the undone
-    batches brought does not come again. With --reprocess it may: set the query's checkpoint back
+    A query that keeps running continues with its next batch on the restored state. The rows of the
+    undone batches are not written again. With --reprocess it may: set the query's checkpoint back
     to the batch that the command names, and start it. Stop the query first: restore refuses
     while a writer is running.
     """

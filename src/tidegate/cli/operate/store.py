@@ -57,7 +57,7 @@ def add(  # noqa: PLR0913 - its options
 
     --store names the stores that are there already, the primary first. The new one is filled from the
     primary at one version, then from the log; readers see nothing there before it is whole. With
-    --later, or when the command is cut short, the query does that beside its batches.
+    --later, or when the command is cut short, the query does that between its batches.
 
     Refused while a writer is running: stop the query, run this, and start it with the new list. May
     be repeated, wherever it was cut short.

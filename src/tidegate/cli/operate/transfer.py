@@ -93,7 +93,7 @@ def import_(  # noqa: PLR0913, PLR0917 - its options
     wal: Wal,
     namespace: Namespace,
     store_config: StoreConfigs,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="What tidegate export wrote.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that tidegate export wrote.")],
     wal_config: WalConfig = None,
     key_groups: Annotated[
         int | None,

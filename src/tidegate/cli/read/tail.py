@@ -36,7 +36,7 @@ def tail(
     namespace: Namespace,
     after: Annotated[
         int | None,
-        typer.Option(metavar="VERSION", min=0, help="Begin behind this version; default: the newest."),
+        typer.Option(metavar="VERSION", min=0, help="Begin after this version; default: the newest."),
     ] = None,
     table: Tables = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="End after N versions.")] = None,
@@ -48,9 +48,9 @@ def tail(
     """Print what each version changes, as it becomes visible, until Ctrl-C.
 
     A line for each row that a version added, removed or changed, then one that ends the version.
-    Only whole versions are printed unless it is interrupted, so --after with the last version
-    that ended goes on where another run stopped. It goes on only while that version is still
-    kept (tidegate history); the version printed last is held by a lease meanwhile.
+    Only whole versions are printed unless it is interrupted, so --after with the last version that
+    ended continues where another run stopped, while that version is still kept (tidegate history).
+    A lease holds the version printed last meanwhile.
     """
     end = end_of(for_)
     with gate_to(store, namespace, store_options(store_config)) as gate:
@@ -65,7 +65,7 @@ def tail(
                 _print(changes, json=json)
                 last = changes.version
         except KeyboardInterrupt:
-            say(f"stopped; `tidegate tail --after {last}` goes on where this ended")
+            say(f"stopped; `tidegate tail --after {last}` continues from there")
 
 
 class _OfVersion(NamedTuple):

@@ -42,8 +42,8 @@ Rounds = Annotated[
 ]
 SmallBatches = Annotated[int, typer.Option(metavar="N", min=1, help="Small batches, for the latency.")]
 Master = Annotated[str, typer.Option(metavar="URL", help="Spark's master, where no session is active.")]
-Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with bars to this file, too.")]
-Deadline = Annotated[float, typer.Option(metavar="SECONDS", min=1, help="At most so long a part.")]
+Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write an HTML report.")]
+Deadline = Annotated[float, typer.Option(metavar="SECONDS", min=1, help="Time limit per part.")]
 
 
 def bench(  # noqa: PLR0913 - its options
@@ -65,7 +65,7 @@ def bench(  # noqa: PLR0913 - its options
 ) -> None:
     """Measure what atomic versions cost here, beside writers without any guarantee.
 
-    All write the same batches in turns, on the same Spark, into the same store: row by row as one
+    All write the same batches alternately, on the same Spark, into the same store: row by row as one
     would first write it, in bulk as fast as its client can, and tidegate. Then small batches, reads,
     and finishing a version from the log. It writes under names of its own, `bench-...`, and removes
     them in the end, also after Ctrl-C. Needs Spark and Java. It keeps servers busy: not beside production.

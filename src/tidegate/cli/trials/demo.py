@@ -60,7 +60,7 @@ def demo(
     The driver is killed twice on purpose, while a reader checks every version against the
     input. Takes a minute or two. Needs Spark and Java: pip install 'tidegate[spark]', and see
     `tidegate doctor`. With --wal or --store its namespace has a fresh name. A log on servers
-    goes in the end, when no --folder was given. Exit code 1 when a promise did not hold.
+    is removed in the end, when no --folder was given. Exit code 1 when a promise did not hold.
     """
     from rich.console import Console
 

@@ -51,9 +51,9 @@ StoreConfig = Annotated[
 ALL = "all by default"
 Seed = Annotated[int | None, typer.Option(metavar="N", help="The schedule's seed; a random one by default.")]
 Duration = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Begin cells for so long: 60s, 10min, 1h. Default: 60s.")
+    str | None, typer.Option(metavar="TIME", help="Start cells for this time: 60s, 10min, 1h. Default: 60s.")
 ]
-Cells = Annotated[int | None, typer.Option(metavar="N", help="Run so many cells instead.")]
+Cells = Annotated[int | None, typer.Option(metavar="N", help="Run N cells instead.")]
 Only = Annotated[
     list[str] | None,
     typer.Option(metavar="CELL", help="Run this cell: FAILPOINT:FAULT:FINISH[:ROUND]. Several times."),
