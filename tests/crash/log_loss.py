@@ -45,16 +45,6 @@ STEPS = {
 """Where a driver dies, by its failpoint: as it opens after these versions, or in the next one."""
 
 
-class ClockAhead(Clock):
-    """A clock that goes ahead of the others by some seconds."""
-
-    def __init__(self, seconds: float) -> None:
-        self._ahead_us = int(seconds * 1e6)
-
-    def now_us(self) -> int:
-        return super().now_us() + self._ahead_us
-
-
 @dataclasses.dataclass
 class NotingBarrier(ArrowBarrier):
     """Tells which rows each attempt has."""

@@ -16,13 +16,13 @@ from crash.log_loss import (
     BEFORE,
     LOST,
     STEPS,
-    ClockAhead,
     LossWorld,
     dies_at,
     goes_on,
     rows_before,
     trim,
 )
+from support.clocks import ClockAhead
 from tidegate.base import failpoints
 from tidegate.errors import WalGapError
 from tidegate.sinks.memory.store import MemoryStore

@@ -1,16 +1,14 @@
 """SIGKILL to `tidegate store add` at each step: readers of the new store see nothing, then all of it."""
 
-import contextlib
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 
 import pytest
 
+from support.places import silence_writer, stored_rows
 from tidegate.base import failpoints
-from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import write_flights
 
 DEADLINE_S = 120.0
@@ -34,13 +32,11 @@ class Place:
             f"sqlite://{folder}/main",
             f"sqlite://{folder}/copy",
         )
-        self.meta = folder / "main" / "flights" / "meta.sqlite"
+        self.folder = folder
         write_flights(self.wal, self.main)
 
     def add(self, armed=""):
-        with contextlib.closing(sqlite3.connect(self.meta)) as connection:  # as if no writer ran
-            connection.execute("UPDATE pointer SET heartbeat_us = NULL")
-            connection.commit()
+        silence_writer(self.folder / "main")
         command = [sys.executable, "-c", "from tidegate.cli import main; main()", "store", "add"]
         command += [
             f"copy={self.copy}",
@@ -55,17 +51,7 @@ class Place:
 
     def content(self, url):
         """What a reader finds: the visible version and every row at it; None before there is one."""
-        with contextlib.closing(open_store(url, "flights")) as store:
-            if store.identity() is None or not (visible := store.pointer().visible):
-                return None
-            (entry,) = store.catalog(visible, visible)
-            return visible, {
-                (table, key): value
-                for table, at in entry.tables.items()
-                for group in range(KEY_GROUPS)
-                for rows in store.scan(table, group, visible, at.start)
-                for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)
-            }
+        return stored_rows(url, key_groups=KEY_GROUPS)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -38,7 +38,7 @@ def skeleton(tmp_path, packages):
         place = tmp_path / name
         place.parent.mkdir(exist_ok=True)
         place.write_text((ROOT / name).read_text())
-    tests = [Path("tests", name) for name in ("crash", "model", "simulation", "tampering")]
+    tests = [Path("tests", name) for name in ("crash", "model", "simulation", "support", "tampering")]
     for folder in (*packages.values(), *tests):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / folder / "__init__.py").touch()

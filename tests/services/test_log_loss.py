@@ -9,8 +9,9 @@ import uuid
 
 import pytest
 
-from crash.log_loss import BEFORE, STEPS, ClockAhead, LossWorld, dies_at, goes_on, rows_before
+from crash.log_loss import BEFORE, STEPS, LossWorld, dies_at, goes_on, rows_before
 from kafka_cut import lose_last_records
+from support.clocks import ClockAhead
 from tidegate.errors import OutcomeUnknownError, TidegateError, WalGapError
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.open_store import open_store

@@ -8,6 +8,7 @@ import sqlite3
 import pytest
 from typer.testing import CliRunner
 
+from support.places import silence_writer, stored_rows
 from tidegate.base import failpoints
 from tidegate.cli import app
 from tidegate.cli.core.options import split_stores
@@ -57,26 +58,10 @@ class Place:
     def silence(self, *names):
         """As if the writer had gone long ago."""
         for name in names:
-            meta = self.folder / name / "flights" / "meta.sqlite"
-            with contextlib.closing(sqlite3.connect(meta)) as connection:
-                connection.execute("UPDATE pointer SET heartbeat_us = NULL")
-                connection.commit()
+            silence_writer(self.folder / name)
 
     def content(self, name):
-        with contextlib.closing(open_store(self.url(name), "flights")) as store:
-            visible = store.pointer().visible
-            rows = {}
-            for entry in store.catalog(visible, visible):
-                for table, at in entry.tables.items():
-                    for group in range(8):
-                        for page in store.scan(table, group, visible, at.start):
-                            rows |= {
-                                (table, key): value
-                                for key, value in zip(
-                                    page["key"].to_pylist(), page["value"].to_pylist(), strict=True
-                                )
-                            }
-            return visible, rows
+        return stored_rows(self.url(name))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import sqlite3
 import pytest
 from typer.testing import CliRunner
 
+from support.places import silence_writer
 from tidegate.base import files
 from tidegate.base.clock import Clock
 from tidegate.cli import app
@@ -34,14 +35,8 @@ def environment(monkeypatch):
 def options(tmp_path):
     """The example's namespace in files of its own, its writer long gone."""
     write_flights(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
-    without_a_writer(tmp_path)
+    silence_writer(tmp_path / "store")
     return options_for(tmp_path)
-
-
-def without_a_writer(root):
-    with contextlib.closing(sqlite3.connect(root / "store" / "flights" / "meta.sqlite")) as connection:
-        connection.execute("UPDATE pointer SET heartbeat_us = NULL")
-        connection.commit()
 
 
 def options_for(root, namespace="flights"):
@@ -214,7 +209,7 @@ def test_a_drop_cut_short_is_finished_by_the_next_and_refused_or_remade_until_th
     else:  # the log is whole: whoever opens it writes the store anew, whole
         assert done("recover", *options)
         assert done("get", "airports", "EWR", *readers_only(options)) == "departures\t2\ndelay\t1.5\n"
-        without_a_writer(tmp_path)
+        silence_writer(tmp_path / "store")
     assert "is gone" in done("drop", "--yes", *options)
     assert list((tmp_path / "store").iterdir()) == list((tmp_path / "wal").iterdir()) == []
 

@@ -4,6 +4,7 @@ import uuid
 
 import pytest
 
+from support.clocks import ClockAhead
 from tidegate.base.clock import Clock
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
@@ -24,19 +25,12 @@ class LogWithClock(MemoryLog):
         return None if self.behind_us is None else Clock().now_us() - self.behind_us
 
 
-class ShiftedClock(Clock):
-    ahead_us = 0
-
-    def now_us(self):
-        return super().now_us() + self.ahead_us
-
-
 @pytest.fixture
 def driver():
     name = uuid.uuid4().hex
     url = f"memory://{name}"
     made = Coordinator(
-        Endpoints("n", url, url), LogWithClock(name, "n"), MemoryStore(name, "n"), clock=ShiftedClock()
+        Endpoints("n", url, url), LogWithClock(name, "n"), MemoryStore(name, "n"), clock=ClockAhead()
     )
     open_namespace(made, "q")
     return made

@@ -1,24 +1,19 @@
 """What another driver does between two steps of one driver, at exactly the place that matters."""
 
 import contextlib
-import uuid
 
 import pytest
 
+from support.places import driver_at
 from tidegate.base.clock import Clock
 from tidegate.committers import commit as committing
 from tidegate.committers import states
 from tidegate.committers.commit import commit, until_decided
-from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import ensure_made, open_namespace
 from tidegate.committers.pipeline import Pipeline
 from tidegate.errors import FencedError, LineageError, OutcomeUnknownError, WalUnavailableError
-from tidegate.options import Endpoints, Options
-from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.faulty import FaultyLog, FaultyStore
 from tidegate.wal.fold import fold
-from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import Decided, Genesis, Open, RestoreOrigin, TableAt
 
 
@@ -36,18 +31,6 @@ class Meanwhile:
             self.name = None
             self.does()
         return effect()
-
-
-@pytest.fixture
-def place():
-    return uuid.uuid4().hex
-
-
-def driver_at(place, port=None, **options):
-    port = port or Meanwhile()
-    log, store = FaultyLog(MemoryLog(place, "n"), port), FaultyStore(MemoryStore(place, "n"), port)
-    options = Options(key_groups=4, **options)
-    return Coordinator(Endpoints("n", f"memory://{place}", f"memory://{place}"), log, store, options)
 
 
 def barrier_of(driver, batch_id=0, fingerprint=""):
@@ -68,7 +51,7 @@ def another_driver(place, batches=(), fingerprint=""):
 
 def test_a_namespace_made_between_log_and_store_is_not_a_log_that_is_behind(place):
     port = Meanwhile()
-    driver = driver_at(place, port)
+    driver = driver_at(place, port=port)
     port.before("identity", lambda: another_driver(place))
     open_namespace(driver, "query-1")
     assert driver.epoch == 2
@@ -94,7 +77,7 @@ def test_a_namespace_is_tried_once_although_its_deadline_passed_meanwhile(place)
 def test_a_version_published_while_a_driver_opens_is_not_a_log_that_is_behind(place, call):
     running = another_driver(place, [0])
     port = Meanwhile()
-    driver = driver_at(place, port)
+    driver = driver_at(place, port=port)
     port.before(call, lambda: _commit_unless_fenced(running, 1))
     open_namespace(driver, "query-1")
     assert driver.store.pointer().visible == driver.folded.last_version
@@ -104,7 +87,7 @@ def test_a_driver_that_opened_and_published_behind_our_open_fences_us(place):
     """The check after the own Open must not take its versions for a log that is behind."""
     another_driver(place, [0])
     port = Meanwhile()
-    driver = driver_at(place, port)
+    driver = driver_at(place, port=port)
     log = driver.log
     plain = log.append_decision
 
@@ -129,7 +112,7 @@ def _commit_unless_fenced(driver, batch_id):
 def test_the_same_batch_decided_by_another_driver_from_other_offsets_is_refused(place):
     """Returning its version would tell Spark that offsets are in that are not."""
     port = Meanwhile()
-    driver = driver_at(place, port)
+    driver = driver_at(place, port=port)
     open_namespace(driver, "query-1")
     port.before("append_decision", lambda: another_driver(place, [0], "other offsets"))
     with pytest.raises(LineageError, match="other source offsets"):
@@ -139,7 +122,7 @@ def test_the_same_batch_decided_by_another_driver_from_other_offsets_is_refused(
 def test_a_log_that_falls_silent_after_the_decision_is_waited_for(place):
     """Raising WalUnavailableError there would say that nothing was decided."""
     port = Meanwhile()
-    driver = driver_at(place, port)
+    driver = driver_at(place, port=port)
     open_namespace(driver, "query-1")
 
     def silent():
@@ -171,7 +154,7 @@ def about_to_fence_another(place, batches):
     opened, and decided these batches.
     """
     port = Meanwhile()
-    driver = driver_at(place, port, decide_deadline_s=0.05)
+    driver = driver_at(place, port=port, decide_deadline_s=0.05)
     open_namespace(driver, "query-1")
 
     def another_decides():

@@ -4,21 +4,19 @@ The store is the reference with a memory that can lose. Real servers do the same
 """
 
 import contextlib
-import uuid
 
 import msgspec
 import pytest
 
+from support import places
 from tidegate.committers.commit import commit
-from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.repair.repair import repair
 from tidegate.errors import IncompleteError, StoreNotVerifiedError
-from tidegate.options import Endpoints, Options
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.wal.memory_log import MemoryLog
+from tidegate.testing.store.harness import ManualClock
 
 KEYS = [b"k%d" % number for number in range(12)]
 
@@ -75,17 +73,8 @@ class Once:
         does()
 
 
-@pytest.fixture
-def place():
-    return uuid.uuid4().hex
-
-
 def driver_at(place, **options):
-    options = {"key_groups": 4, "apply_deadline_s": 20.0} | options
-    log, store = MemoryLog(place, "n"), Restarting(place, "n")
-    return Coordinator(
-        Endpoints("n", f"memory://{place}", f"memory://{place}"), log, store, Options(**options)
-    )
+    return places.driver_at(place, Restarting, **options)
 
 
 def reopened(place):
@@ -178,3 +167,17 @@ def test_a_version_that_is_not_whole_after_it_was_applied_again_is_not_listed(pl
     monkeypatch.setattr(driver.store, "seal", lambda *_: None)
     with pytest.raises(IncompleteError, match="applied again, and still is not whole"):
         repair(driver)
+
+
+def test_servers_that_change_at_the_deadline_are_an_error_and_decided_stays_decided(place, monkeypatch):
+    driver = opened(place, 1, apply_deadline_s=1.0, clock=ManualClock())
+
+    def restarted(*_):
+        driver.clock.advance(2.0)
+        raise StoreNotVerifiedError("restarted")
+
+    monkeypatch.setattr(driver.store, "seal", restarted)
+    with pytest.raises(StoreNotVerifiedError, match="restarted"):
+        write(driver, 1)
+    monkeypatch.undo()
+    assert open_namespace(driver_at(place), "q") == [2]

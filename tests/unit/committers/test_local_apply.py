@@ -20,7 +20,7 @@ from polling import wait_until
 from tidegate.base import failpoints
 from tidegate.committers.apply import apply, processes
 from tidegate.committers.apply import worker as local_worker
-from tidegate.committers.apply.processes import JOBS_DEFAULT_MAX, PIECE, jobs_here, shares
+from tidegate.committers.apply.processes import JOBS_DEFAULT_MAX, PIECE, _Worker, jobs_here, shares
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
@@ -435,3 +435,28 @@ def test_shares_are_neighbours_and_about_equal(works, jobs):
 
 def test_the_number_of_processes_follows_the_machine():
     assert 1 <= jobs_here() <= JOBS_DEFAULT_MAX
+
+
+def test_a_pipe_that_is_full_or_empty_is_come_back_to():
+    """A selector may wake for nothing: neither the process nor its share is given up."""
+    read, write = os.pipe()
+    try:
+        os.set_blocking(read, False)
+        os.set_blocking(write, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(write, bytes(65_536))
+        there = types.SimpleNamespace(fileno=lambda: write)
+        sends = types.SimpleNamespace(stdin=there, _unsent=memoryview(b"share"))
+        assert _Worker.send(sends)
+        assert bytes(sends._unsent) == b"share"
+    finally:
+        os.close(read)
+        os.close(write)
+    read, write = os.pipe()
+    try:
+        os.set_blocking(read, False)
+        assert _Worker.receive(types.SimpleNamespace(stdout=types.SimpleNamespace(fileno=lambda: read)))
+    finally:
+        os.close(read)
+        os.close(write)

@@ -1,21 +1,17 @@
 """A log that lost what was folded is noticed at the next append, and a new log begins with its own record."""
 
-import uuid
-
 import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from crash.log_loss import trim
+from support.places import driver_at
 from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
 from tidegate.cli import app
 from tidegate.committers.commit import commit
-from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError, CorruptError, FencedError, WalGapError
-from tidegate.options import Endpoints, Options
-from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.example import LINEAGE, Example
@@ -23,17 +19,6 @@ from tidegate.wal.file.log import FileLog
 from tidegate.wal.log import Appended
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import Open, Summary, decode_record, encode_record
-
-
-@pytest.fixture
-def place():
-    return uuid.uuid4().hex
-
-
-def driver_at(place, log=None, **options):
-    where = Endpoints("n", f"memory://{place}", f"memory://{place}")
-    options = Options(**{"key_groups": 4, "apply_deadline_s": 20.0} | options)
-    return Coordinator(where, log or MemoryLog(place, "n"), MemoryStore(place, "n"), options)
 
 
 def write(driver, batch_id):
@@ -167,7 +152,7 @@ def older_records(place):
 def test_a_new_log_that_an_older_driver_began_is_refused_with_the_safe_way_out(place, which, error):
     log = ZombieFirst(place, "n")
     log.late = encode_record(older_records(place)[which])
-    driver = driver_at(place, log)
+    driver = driver_at(place, log=log)
     with pytest.raises(error, match="`tidegate drop --force`"):
         open_namespace(driver, "q")
     assert driver.store.identity() is None
@@ -193,7 +178,7 @@ def test_a_namespace_that_another_driver_made_and_trimmed_meanwhile_is_taken_ove
         create()
 
     monkeypatch.setattr(log, "create", slowly)
-    driver = driver_at(place, log)
+    driver = driver_at(place, log=log)
     open_namespace(driver, "q")
     assert driver.store.pointer().visible == driver.folded.last_version == 3
 
@@ -204,7 +189,7 @@ def test_a_new_log_begins_before_anything_else_is_asked_of_it(place, monkeypatch
     for name in ("create", "append_decision", "checks"):
         method = getattr(log, name)
         monkeypatch.setattr(log, name, lambda *a, n=name, m=method: asked.append(n) or m(*a))
-    open_namespace(driver_at(place, log), "q")
+    open_namespace(driver_at(place, log=log), "q")
     made = asked.index("create")
     assert asked[made : made + 2] == ["create", "append_decision"]
     assert "checks" in asked[made + 2 :]

@@ -4,15 +4,14 @@ import contextlib
 import subprocess
 import sys
 import threading
-import uuid
 
 import numpy as np
 import pytest
 
 from polling import wait_until
+from support.places import driver_at, fails
 from tidegate.base import failpoints
 from tidegate.committers.commit import until_decided
-from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.pipeline import Pipeline, PipelineThread
@@ -27,11 +26,9 @@ from tidegate.errors import (
     TidegateError,
     WalUnavailableError,
 )
-from tidegate.options import Endpoints, Options
+from tidegate.observe.events import Labels
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import BYTES_SCHEMA, ArrowBarrier, batch
-from tidegate.testing.faulty import FaultyLog, FaultyStore
-from tidegate.wal.memory_log import MemoryLog
 
 DEADLINE_S = 60.0
 
@@ -68,22 +65,11 @@ class Gates:
 
 
 @pytest.fixture
-def place():
-    return uuid.uuid4().hex
-
-
-@pytest.fixture
 def gates():
     gates = Gates()
     yield gates
     gates.errors.clear()
     gates.open(*gates.closed)
-
-
-def driver_at(place, port, **options):
-    log, store = FaultyLog(MemoryLog(place, "n"), port), FaultyStore(MemoryStore(place, "n"), port)
-    options = Options(key_groups=4, **{"apply_deadline_s": DEADLINE_S, **options})
-    return Coordinator(Endpoints("n", f"memory://{place}", f"memory://{place}"), log, store, options)
 
 
 @pytest.fixture
@@ -92,7 +78,7 @@ def make(place, gates):
     pipelines = []
 
     def pipelined(port=gates, **options):
-        driver = driver_at(place, port, **options)
+        driver = driver_at(place, port=port, **options)
         open_namespace(driver, "query-1")
         pipelines.append(PipelineThread(driver))
         return driver, pipelines[-1]
@@ -275,7 +261,7 @@ def test_an_error_in_the_background_ends_the_line_and_is_raised_with_its_cause_i
     assert isinstance(pipeline.close(), kind)
     gates.errors.clear()
     assert visible(place) == 0
-    another = driver_at(place, gates)
+    another = driver_at(place, port=gates)
     assert open_namespace(another, "query-1") == [1, 2]
     check_content(place, 2)
 
@@ -349,7 +335,7 @@ def test_a_newer_driver_fences_what_is_in_flight_and_has_it_visible_i4_i6(place,
     pipeline.commit(barrier_of(driver, 0))
     pipeline.commit(barrier_of(driver, 1))
     wait_until(lambda: "publish" in gates.waiting, "the first is about to be published")
-    newer = driver_at(place, Gates())
+    newer = driver_at(place, port=Gates())
     assert open_namespace(newer, "query-1") == [1, 2]
     gates.open("publish")
     with pytest.raises(FencedError):
@@ -362,7 +348,7 @@ def test_who_fenced_the_line_and_was_fenced_since_is_told_so_i10(place, gates, m
     gates.close("publish")
     pipeline.commit(barrier_of(driver, 0))
     wait_until(lambda: "publish" in gates.waiting, "it is about to be published")
-    newer = driver_at(place, Gates())
+    newer = driver_at(place, port=Gates())
     assert open_namespace(newer, "query-1") == [1]
     gates.open("publish")
     wait_until(lambda: pipeline.failed is not None, "the line fails")
@@ -417,13 +403,25 @@ def test_a_repair_beside_may_publish_ahead_of_the_line(place, gates, make):
     pipeline.commit(barrier_of(driver, 0))
     pipeline.commit(barrier_of(driver, 1))
     wait_until(lambda: "publish" in gates.waiting, "the first is about to be published")
-    beside = driver_at(place, Gates())
+    beside = driver_at(place, port=Gates())
     beside.view, beside.writer = driver.view, driver.writer
     beside.epoch = beside.tried_epoch = driver.epoch
     assert recover(beside) == [1, 2]
     gates.open("publish")
     pipeline.drain(DEADLINE_S)
     check_content(place, 2)
+
+
+def test_a_version_that_stops_the_line_is_watched_no_more(place, monkeypatch):
+    driver = driver_at(place)
+    open_namespace(driver, "query-1")
+    phases = driver.watch = Phases(Labels("n"))
+    pipeline = Pipeline(driver)
+    pipeline.commit(barrier_of(driver, 0))
+    monkeypatch.setattr(driver.store, "begin", fails(CorruptError("damaged")))
+    pipeline.complete_next()
+    assert isinstance(pipeline.failed, CorruptError)
+    assert phases.phase is None
 
 
 # -- the thread ---------------------------------------------------------------------------------------
@@ -434,7 +432,7 @@ def threads():
 
 
 def test_the_thread_ends_with_its_query_once_all_is_visible_and_starts_again(place, gates):
-    driver = driver_at(place, gates, heartbeat_s=0.01)
+    driver = driver_at(place, port=gates, heartbeat_s=0.01)
     open_namespace(driver, "query-1")
     pipeline = PipelineThread(driver, ended=lambda: True)
     gates.close("publish")
@@ -466,7 +464,7 @@ def test_closing_drains_and_tells_what_it_could_not(place, gates, make):
 
 def test_nothing_is_completed_on_a_pipeline_that_nobody_runs(place, gates):
     """Both sides can be driven by one thread: as the crash sweep does."""
-    driver = driver_at(place, gates, commit_in_flight=3)
+    driver = driver_at(place, port=gates, commit_in_flight=3)
     open_namespace(driver, "query-1")
     pipeline = Pipeline(driver)
     for batch_id in range(3):
@@ -519,3 +517,45 @@ def test_a_process_that_exits_drains_first(tmp_path):
 
     with contextlib.closing(open_store(f"sqlite://{tmp_path}/store", "n")) as store:
         assert store.pointer().visible == 2
+
+
+def test_a_process_that_exits_with_nothing_in_flight_says_nothing(place, caplog):
+    driver = driver_at(place)
+    open_namespace(driver, "query-1")
+    pipeline = PipelineThread(driver)
+    pipeline.commit(barrier_of(driver, 0))
+    pipeline._at_exit()
+    assert driver.store.pointer().visible == 1
+    assert "in flight" not in caplog.text
+
+
+def test_a_process_that_exits_with_versions_in_flight_says_so(place, monkeypatch, caplog):
+    driver = driver_at(place)
+    open_namespace(driver, "query-1")
+    pipeline = PipelineThread(driver)
+    monkeypatch.setattr(driver.store, "apply", fails(CorruptError("damaged")))
+    pipeline.commit(barrier_of(driver, 0))
+    pipeline._at_exit()
+    assert "the process ends with versions in flight, for the next one to recover" in caplog.text
+    monkeypatch.undo()
+    assert open_namespace(driver_at(place), "query-1") == [1]
+
+
+def test_a_thread_that_has_nothing_to_do_asks_whether_its_query_has_ended(place):
+    driver = driver_at(place, heartbeat_s=0.01)
+    open_namespace(driver, "query-1")
+    answers, asked = iter([False, False, True]), threading.Event()
+
+    def ended():
+        answer = next(answers, True)
+        if answer:
+            asked.set()
+        return answer
+
+    pipeline = PipelineThread(driver, ended=ended)
+    pipeline.commit(barrier_of(driver, 0))
+    thread = pipeline._thread
+    assert asked.wait(DEADLINE_S)
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert driver.store.pointer().visible == 1

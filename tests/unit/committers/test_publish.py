@@ -1,27 +1,13 @@
 """The flip, when its answer is a No or none: read back, and what is found is told (publish rules 2 to 5)."""
 
-import uuid
-
 import msgspec
 import pytest
 
-from tidegate.committers.background.membership import add_store
+from support.places import driver_at
 from tidegate.committers.commit import commit
-from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.operations.restore import restore
-from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError, WalGapError
-from tidegate.options import Endpoints, Options, StoreRef
-from tidegate.sinks.memory.store import MemoryStore
+from tidegate.errors import CorruptError, StoreUnavailableError
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.wal.memory_log import MemoryLog
-from tidegate.wal.record import LoadOrigin
-
-
-def driver_at(place, namespace="n", **options):
-    log, store = MemoryLog(place, namespace), MemoryStore(place, namespace)
-    where = Endpoints.of(namespace, f"memory://{place}", [StoreRef("a", f"memory://{place}")])
-    return Coordinator(where, log, store, Options(**{"key_groups": 4, "apply_deadline_s": 20.0} | options))
 
 
 def write(driver, origin):
@@ -29,9 +15,9 @@ def write(driver, origin):
 
 
 @pytest.fixture
-def driver():
+def driver(place):
     """One version is visible."""
-    driver = driver_at(uuid.uuid4().hex)
+    driver = driver_at(place)
     open_namespace(driver, "q")
     write(driver, batch("q", 0))
     return driver
@@ -94,51 +80,3 @@ def test_a_store_that_went_back_is_not_skipped_over(driver, monkeypatch):
     again = driver_at(driver.endpoints.wal.removeprefix("memory://"))
     open_namespace(again, "q")
     assert again.store.pointer().visible == 2
-
-
-# -- what is refused before anything is appended ------------------------------------------------------
-
-
-def appended_nothing(driver, call, error, words):
-    before = [entry.content for entry in driver.log.decisions()]
-    with pytest.raises(error, match=words):
-        call()
-    assert [entry.content for entry in driver.log.decisions()] == before
-
-
-def test_a_driver_without_a_log_says_how_to_make_one():
-    with pytest.raises(TidegateError, match=r"namespace n has no log yet at .*tidegate init"):
-        _ = driver_at(uuid.uuid4().hex).folded
-
-
-def test_a_store_that_is_there_already_is_not_added(driver):
-    again = StoreRef("a", "memory://elsewhere")
-    store = MemoryStore("elsewhere", "n")
-    appended_nothing(driver, lambda: add_store(driver, again, store), ConfigError, "given twice")
-
-
-def test_a_store_of_another_namespace_is_not_added(driver):
-    other = driver_at(uuid.uuid4().hex)
-    open_namespace(other, "q")
-    at = StoreRef("b", other.endpoints.wal)
-    words = "the log is of namespace .*, the store of namespace"
-    appended_nothing(driver, lambda: add_store(driver, at, other.store), WalGapError, words)
-
-
-def test_a_store_that_cannot_be_filled_is_not_added_behind_a_log_that_was_cut(driver):
-    class Unfillable(MemoryStore):
-        can_be_filled = False
-
-    at = StoreRef("b", f"memory://{uuid.uuid4().hex}")
-    store = Unfillable(at.url.removeprefix("memory://"), "n")
-    driver.log.trim_blobs([], driver.clock.now_us() + 3_600_000_000)
-    words = "cannot be filled from another one, and .* does not reach back to version 1"
-    appended_nothing(driver, lambda: add_store(driver, at, store), ConfigError, words)
-
-
-def test_a_namespace_that_follows_no_query_replays_nothing():
-    driver = driver_at(uuid.uuid4().hex)
-    open_namespace(driver, None)
-    write(driver, LoadOrigin("once"))
-    words = "follows no query, so there is nothing to replay: leave --reprocess out"
-    appended_nothing(driver, lambda: restore(driver, 1, reprocess=True), ConfigError, words)

@@ -12,7 +12,7 @@ import pytest
 
 import tidegate
 import tidegate.aio
-from tidegate.base.clock import Clock
+from support.clocks import HandClock
 from tidegate.errors import (
     BadRecordError,
     ConfigError,
@@ -28,18 +28,6 @@ from tidegate.testing.example import BATCHES, SCHEMAS, Example, write_flights
 
 UTC = datetime.timezone.utc
 DEADLINE_S = 30.0
-
-
-class SetClock(Clock):
-    """Stands still; the store of this process goes by it too."""
-
-    seconds = 0.0
-
-    def now_us(self):
-        return 1_700_000_000_000_000 + int(self.seconds * 1e6)
-
-    def monotonic(self):
-        return self.seconds
 
 
 async def until(condition):
@@ -239,7 +227,7 @@ def test_a_scan_of_the_newest_version_holds_it_until_its_end(writer):
 
 
 def test_i8_a_snapshot_refuses_by_its_own_clock_once_its_lease_may_be_gone(writer):
-    clock = SetClock()
+    clock = HandClock()
 
     async def read(gate):
         gate._reader.renewals._run = _nothing
@@ -267,7 +255,7 @@ async def _nothing():
 
 
 def test_i8_a_lease_is_renewed_while_it_is_held_and_refused_when_it_was_revoked(writer):
-    clock = SetClock()
+    clock = HandClock()
 
     async def read(gate):
         store, renewals = gate._reader.store, gate._reader.renewals
@@ -296,7 +284,7 @@ def test_i8_a_lease_is_renewed_while_it_is_held_and_refused_when_it_was_revoked(
 
 @pytest.mark.parametrize("error", [StoreUnavailableError("no answer"), ValueError("a bug")])
 def test_i8_a_renewal_without_an_answer_leaves_the_deadline_where_it_was(writer, error):
-    clock = SetClock()
+    clock = HandClock()
 
     async def read(gate):
         renewals = gate._reader.renewals

@@ -15,7 +15,7 @@ import pytest
 
 import tidegate
 import tidegate.aio
-from tidegate.base.clock import Clock
+from support.clocks import HandClock
 from tidegate.errors import (
     BadRecordError,
     ConfigError,
@@ -31,24 +31,6 @@ from tidegate.testing.example import BATCHES, SCHEMAS, Example, write_flights
 from tidegate.wal.record import Column, TableSchema
 
 UTC = datetime.timezone.utc
-
-
-class SteppedClock(Clock):
-    """Time that passes only by sleeping, or when told; ``on_sleep`` runs in between."""
-
-    def __init__(self):
-        self.seconds, self.slept, self.on_sleep = 0.0, [], lambda: None
-
-    def now_us(self):
-        return 1_700_000_000_000_000 + int(self.seconds * 1e6)
-
-    def monotonic(self):
-        return self.seconds
-
-    def sleep(self, seconds):
-        self.slept.append(seconds)
-        self.seconds += seconds
-        self.on_sleep()
 
 
 @pytest.fixture(scope="module")
@@ -408,7 +390,7 @@ def test_a_scan_of_the_newest_version_holds_it_until_its_last_row(writer):
 def test_i8_a_snapshot_refuses_by_its_own_clock_once_its_lease_may_be_gone(writer, monkeypatch):
     monkeypatch.setattr(LeaseKeeper, "_run", lambda _: None)  # the thread that renews stands still
     writer.write(BATCHES[0])
-    clock = SteppedClock()
+    clock = HandClock()
     with connect_to(writer, clock) as gate, gate.snapshot(lease_s=600) as snapshot:
         table = snapshot.table("airports")
         scan = table.scan()
@@ -584,14 +566,14 @@ def test_a_stored_value_that_does_not_fit_names_table_and_key(writer):
 
 
 def test_wait_for_returns_the_visible_version_at_once_when_it_is_there(flights):
-    clock = SteppedClock()
+    clock = HandClock()
     with tidegate.connect(flights, namespace="flights", clock=clock) as gate:
         assert gate.wait_for(2, timeout=0) == 3
         assert clock.slept == []
 
 
 def test_wait_for_sees_the_version_come(writer):
-    clock = SteppedClock()
+    clock = HandClock()
     batches = iter(BATCHES)
     clock.on_sleep = lambda: writer.write(next(batches))
     with connect_to(writer, clock) as gate:
@@ -600,7 +582,7 @@ def test_wait_for_sees_the_version_come(writer):
 
 
 def test_wait_for_gives_up_at_its_deadline_with_growing_pauses(flights):
-    clock = SteppedClock()
+    clock = HandClock()
     told = r"version 4 .* within 2.0 s.* is 3.*tidegate status"
     with (
         tidegate.connect(flights, namespace="flights", clock=clock) as gate,

@@ -5,29 +5,18 @@ import gc
 import os
 import sqlite3
 import threading
+import time
 
 import pytest
 
 import tidegate
 from polling import wait_until
-from tidegate.base.clock import Clock
+from support.clocks import HandClock
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError
 from tidegate.options import Options
 from tidegate.sinks.sqlite.files import META_FILE
 from tidegate.testing.example import Example
-
-
-class SetClock(Clock):
-    """Stands still; the store of this process goes by it too."""
-
-    seconds = 0.0
-
-    def now_us(self):
-        return 1_700_000_000_000_000 + int(self.seconds * 1e6)
-
-    def monotonic(self):
-        return self.seconds
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +36,9 @@ def lease_threads():
 
 @pytest.fixture
 def clock():
-    return SetClock()
+    clock = HandClock()
+    clock.sleep = time.sleep  # pauses of the writer do not age leases
+    return clock
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def test_a_url_of_no_log_is_refused_with_those_there_are(url):
 
 def test_kafka_needs_its_client(monkeypatch):
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    for name in [name for name in sys.modules if name.startswith("tidegate.wal.kafka_")]:
+    for name in [name for name in sys.modules if name.startswith("tidegate.wal.kafka.")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ConfigError, match=r"pip install 'tidegate\[kafka\]'"):
         open_log("kafka://broker:9092", "n")

@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 import tidegate
+from support.clocks import HandClock
 from tidegate.base import failpoints
 from tidegate.base.clock import Clock
 from tidegate.base.failpoints import FailpointError
@@ -49,26 +50,6 @@ def _disarmed():
     failpoints.arm(None)
 
 
-class HandClock(Clock):
-    """Moved by hand; a wait for something passes no time of the test's."""
-
-    def __init__(self):
-        self.at_us = 1_800_000_000 * 1_000_000
-
-    def now_us(self):
-        self.at_us += 1
-        return self.at_us
-
-    def monotonic(self):
-        return self.at_us / 1e6
-
-    def sleep(self, seconds):
-        self.pass_by(seconds)
-
-    def pass_by(self, seconds):
-        self.at_us += int(seconds * 1e6)
-
-
 class Port:
     """Notes the calls of one store; takes it down; does something before the n-th call of a name."""
 
@@ -99,7 +80,7 @@ class Place:
 
     def __init__(self, kind, folder, **options):
         self.name, self.kind, self.folder = uuid.uuid4().hex, kind, folder
-        self.clock = HandClock()
+        self.clock = HandClock(1_800_000_000_000_000, tick_us=1)
         self.ports = {}
         defaults = {"key_groups": KEY_GROUPS, "summary_every": 3, "keep_versions": 2}
         self.options = Options(**defaults | options)
@@ -255,7 +236,7 @@ def test_an_alarm_names_the_store_the_cause_and_what_to_do(in_memory, caplog):
     follower.step()
     in_memory.ports["b"].down = True
     for _ in range(30):
-        in_memory.clock.pass_by(100)
+        in_memory.clock.advance(100)
         follower.retried(StoreUnavailableError("the store is down"))
     alarms = [record.getMessage() for record in caplog.records if "ALARM" in record.getMessage()]
     assert len(alarms) == 3  # 3,000 s, one for every 900 s
@@ -267,7 +248,7 @@ def test_an_alarm_names_the_store_the_cause_and_what_to_do(in_memory, caplog):
 def test_a_store_that_only_ever_runs_behind_alarms_too(in_memory, caplog):
     driver, (follower,) = in_memory.opened("a", "b")
     in_memory.write(driver, 3)
-    in_memory.ports["b"].before("publish", lambda: in_memory.clock.pass_by(1_000))
+    in_memory.ports["b"].before("publish", lambda: in_memory.clock.advance(1_000))
     in_memory.write(driver, 3)
     follower.step()
     assert "it is catching up" in caplog.text
@@ -472,7 +453,7 @@ def trimmed(place, driver, *others):
     )
     view = catch_up(View(), driver.log)
     # Decisions are old when the log was read long after them.
-    place.clock.pass_by(2 * 86_400)
+    place.clock.advance(2 * 86_400)
     place.write(driver)
     view = catch_up(view, driver.log)
     trimmer.trim(view, place.clock.now_us())
@@ -526,7 +507,7 @@ def test_a_driver_that_does_not_know_a_store_does_not_trim(in_memory):
     place.add("b")
     new, (follower,) = place.opened("a", "b")
     follower.step()
-    place.clock.pass_by(2 * 86_400)
+    place.clock.advance(2 * 86_400)
     place.write(new)
     view = catch_up(View(), driver.log)
     Trimmer(driver.log, driver.store, place.options, place.clock, name="a").trim(view, place.clock.now_us())
@@ -596,7 +577,7 @@ def test_an_addition_killed_anywhere_is_repeated(place, name, later):
     if name != "publish.after":
         assert place.ports["b"].published() == []
     if later:
-        place.clock.pass_by(100_000)  # the lease of who died runs out
+        place.clock.advance(100_000)  # the lease of who died runs out
         driver, _ = place.opened("a", "b")
         place.write(driver, later)
         retired(driver, driver.store)
@@ -639,7 +620,7 @@ def test_what_an_older_filler_brings_late_is_not_written(place):
     zombie = add_store(old, place.at("b"), place.store(place.at("b")))
 
     def overtaken():
-        place.clock.pass_by(100_000)
+        place.clock.advance(100_000)
         new, (follower,) = place.opened("a", "b")
         place.write(new, 6)
         retired(new, new.store)
@@ -700,7 +681,7 @@ def test_version_1_that_was_begun_from_the_log_is_not_filled(place, name):
 def test_a_log_that_lost_version_1_is_waited_for_until_there_is_something_to_fill(place):
     driver, (follower,) = place.opened("a", "b")
     place.write(driver)
-    place.clock.pass_by(5 * 86_400)
+    place.clock.advance(5 * 86_400)
     driver.log.trim_blobs(set(), place.clock.now_us() - DAY_US)
     with pytest.raises(StoreUnavailableError, match="version 2 is not visible there yet"):
         follower.step()
@@ -729,7 +710,7 @@ def test_a_store_that_is_empty_again_is_filled_anew(place):
     driver, (follower,) = place.opened("a", "b")
     place.write(driver, 3)
     follower.step()
-    place.clock.pass_by(5 * 86_400)
+    place.clock.advance(5 * 86_400)
     place.write(driver, 3)
     follower.step()
     retired(driver, driver.store)

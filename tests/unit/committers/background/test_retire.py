@@ -6,10 +6,11 @@ import uuid
 import pytest
 
 from polling import wait_until
+from support.places import opened
 from tidegate.base import failpoints
 from tidegate.committers.background.worker import Background
 from tidegate.committers.steps.facts import known_facts
-from tidegate.committers.steps.retire import kept_by, retire_up_to
+from tidegate.committers.steps.retire import LOOK_AT_ONCE, _drop_expired, kept_by, retire_up_to
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
 from tidegate.options import Options
 from tidegate.sinks.memory import store as memory_store
@@ -396,3 +397,26 @@ def test_a_version_whose_changes_are_lost_does_not_stop_the_line(writer, caplog)
     left = rows_at(writer, "airports", b"EWR", range(1, 6))
     assert left == [5]  # version 5 has replaced all before it, also what version 3 would have dropped
     assert driver.store.vacuum().rows == 0
+
+
+# -- stopped, or without a fold ------------------------------------------------------------------------
+
+
+def test_a_stop_ends_the_look_for_expired_rows_between_two_pieces(place, monkeypatch):
+    driver, looked = opened(place), []
+    monkeypatch.setattr(driver.store, "drop_expired", looked.append)
+    _drop_expired(driver.store, 10 * LOOK_AT_ONCE, lambda: True)
+    assert looked == [LOOK_AT_ONCE]
+
+
+def test_nothing_is_retired_of_a_log_that_was_not_folded(place):
+    driver = opened(place, 3, keep_versions=1)
+    assert retire_up_to(driver.log, driver.store, None, driver.options, lambda: False, 1) == 1
+    assert driver.store.pointer().horizon == 0
+
+
+def test_a_stop_while_what_was_announced_is_dropped_again_says_that_it_was_not(place):
+    driver = opened(place, 3, keep_versions=1)
+    driver.store.announce(2, max_lease_s=0.0, max_layers=10)
+    assert retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: True) == 0
+    assert retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False) == 3

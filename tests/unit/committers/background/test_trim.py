@@ -6,8 +6,9 @@ import uuid
 import msgspec
 import pytest
 
+from support.clocks import HandClock
+from support.places import fails, opened
 from tidegate.base import failpoints
-from tidegate.base.clock import Clock
 from tidegate.base.failpoints import FailpointError
 from tidegate.committers.apply.apply import chunks_of, plan, read_manifest
 from tidegate.committers.background.worker import Background
@@ -15,6 +16,7 @@ from tidegate.committers.commit import commit, until_decided
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.recover import facts_from
+from tidegate.committers.opening.store_list import add_to_list
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer, cut_place, keep_from_us
 from tidegate.errors import (
@@ -26,6 +28,7 @@ from tidegate.errors import (
     WalUnavailableError,
 )
 from tidegate.options import Endpoints, Options
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Pointer
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
@@ -38,30 +41,10 @@ HOUR_S, DAY_S = 3_600, 86_400
 SECOND_US = 1_000_000
 
 
-class HandClock(Clock):
-    """Moved by hand, shared by the drivers and the log."""
-
-    def __init__(self):
-        self.at_us = 1_800_000_000 * SECOND_US
-
-    def now_us(self):
-        self.at_us += 1
-        return self.at_us
-
-    def monotonic(self):
-        return self.at_us / SECOND_US
-
-    def sleep(self, seconds):
-        self.pass_by(seconds)
-
-    def pass_by(self, seconds):
-        self.at_us += int(seconds * SECOND_US)
-
-
 class Namespace:
     def __init__(self, **options):
         self.name = uuid.uuid4().hex
-        self.clock = HandClock()
+        self.clock = HandClock(1_800_000_000_000_000, tick_us=1)
         self.options = Options(**{"key_groups": 4, "summary_every": 3, "keep_versions": 2} | options)
 
     def log(self):
@@ -85,7 +68,7 @@ class Namespace:
 
     def write(self, driver, versions, every_s=HOUR_S):
         for _ in range(versions):
-            self.clock.pass_by(every_s)
+            self.clock.advance(every_s)
             commit(driver, self.barrier(driver))
 
     def retire_and_trim(self, driver, trimmer=None):
@@ -210,7 +193,7 @@ def test_a_driver_opens_on_a_cut_log_as_on_the_whole_one(space):
 def test_nothing_is_cut_before_it_is_old_enough(space):
     driver = space.opened()
     space.write(driver, 23)
-    space.clock.pass_by(1_000 * DAY_S)  # an idle night is no reason: the last decision counts
+    space.clock.advance(1_000 * DAY_S)  # an idle night is no reason: the last decision counts
     space.retire_and_trim(driver)
     assert len(space.summaries()) == 7
     assert space.records()[0].__class__.__name__ == "Genesis"
@@ -357,9 +340,9 @@ def test_a_zombies_late_trim_drops_nothing_that_anyone_needs(space, seen):
     now_us, view = space.clock.now_us(), catch_up(View(), zombie.log)
     driver = space.opened()
     space.write(driver, 30)
-    space.clock.pass_by(100 * DAY_S)
+    space.clock.advance(100 * DAY_S)
     staged_long_ago = driver.log.stage("being-staged", [b"x"])  # an attempt of the driver, not decided yet
-    space.clock.pass_by(100 * DAY_S)
+    space.clock.advance(100 * DAY_S)
     before = driver.log.size()
     space.trimmer(zombie).trim(view, now_us)
     assert list(driver.log.read(staged_long_ago))
@@ -418,7 +401,7 @@ def test_frames_staged_for_days_are_not_trimmed_before_they_are_decided(space, m
 
     def slowly(spec, base_version):
         acks = stage(spec, base_version)
-        space.clock.pass_by(10 * DAY_S)
+        space.clock.advance(10 * DAY_S)
         space.retire_and_trim(zombie)
         trimmed.append(space.log().size())
         return acks
@@ -459,7 +442,7 @@ def test_a_version_that_is_decided_and_not_visible_counts_among_those_kept_i11(
     space.options = dataclasses.replace(space.options, keep_versions=kept)
     driver = space.opened()
     space.write(driver, 60)
-    space.clock.pass_by(HOUR_S)
+    space.clock.advance(HOUR_S)
     until_decided(driver, space.barrier(driver))
     before = driver.log.size()
     space.retire_and_trim(driver)
@@ -524,3 +507,22 @@ def test_the_background_trims_and_its_errors_stay_in_the_log(space, monkeypatch,
     assert done[0].bytes > 0
     assert "trimming failed" in caplog.text
     assert isinstance(space.records()[0], Summary)
+
+
+# -- that nothing is dropped ---------------------------------------------------------------------------
+
+
+def test_a_trim_that_is_stopped_drops_nothing(place, monkeypatch):
+    driver = opened(place, 2)
+    monkeypatch.setattr(driver.log, "trim_blobs", fails(AssertionError("trimmed")))
+    trimmer = Trimmer(driver.log, driver.store, driver.options, driver.clock, name="a")
+    trimmer.trim(driver.view, driver.clock.now_us(), lambda: True)
+
+
+def test_the_log_is_not_trimmed_before_a_store_of_its_list_was_made(place, monkeypatch):
+    driver = opened(place, 1)
+    add_to_list(driver, "a")
+    add_to_list(driver, "b")
+    monkeypatch.setattr(driver.log, "trim_blobs", fails(AssertionError("trimmed")))
+    others = {"b": MemoryStore(uuid.uuid4().hex, "n")}
+    Trimmer(driver.log, driver.store, driver.options, others=others, name="a").trim(driver.view, 1)

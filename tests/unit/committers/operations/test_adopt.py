@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from support.clocks import HandClock
 from tidegate.base.clock import Clock
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import ensure_made, open_namespace
@@ -23,19 +24,6 @@ from tidegate.wal.record import Adopted, decode_record
 
 NAMES = (f"adopt-{n}" for n in itertools.count())
 OLD, NEW = "query-old", "query-new"
-
-
-class QuickClock(Clock):
-    """Sleeping costs no time here, but passes."""
-
-    def __init__(self):
-        self.seconds = 0.0
-
-    def monotonic(self):
-        return self.seconds
-
-    def sleep(self, seconds):
-        self.seconds += seconds
 
 
 class FaultyLog:
@@ -79,7 +67,7 @@ def driver_of(url, faults=(), deadline=5.0):
         FaultyLog(open_log(url, "flights"), faults),
         open_store(url, "flights"),
         Options(decide_deadline_s=deadline),
-        QuickClock(),
+        HandClock(Clock().now_us()),
     )
 
 
@@ -109,7 +97,7 @@ def test_what_was_decided_under_the_old_checkpoint_becomes_visible_first(url, ex
 
     with monkeypatch.context() as patched:
         patched.setattr(MemoryStore, "publish", lambda *_: False)
-        patched.setattr(example.driver, "clock", QuickClock())
+        patched.setattr(example.driver, "clock", HandClock(Clock().now_us()))
         with pytest.raises(Exception, match="could not be confirmed"):
             example.write(BATCHES[1])
     driver = driver_of(url)

@@ -6,18 +6,21 @@ import pytest
 from typer.testing import CliRunner
 
 import tidegate
+from support.places import appended_nothing, driver_at, new_place, rows_by_table
 from tidegate.cli import app
+from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations import restore as restoring
 from tidegate.committers.operations.restore import restore
 from tidegate.errors import ConfigError, FencedError, LineageError, SnapshotExpiredError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
-from tidegate.testing.arrow_barrier import batch
+from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.example import LINEAGE, Example
 from tidegate.wal.fold import last_batch_within, replay_of
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.record import Column, LoadOrigin, TableSchema
 
 
 def plane(flights):
@@ -55,8 +58,7 @@ class Place:
         return driver.folded
 
     def content(self, version=None):
-        with tidegate.connect(self.store, "flights") as gate, gate.snapshot(version=version) as snapshot:
-            return {name: dict(snapshot.table(name).scan()) for name in snapshot.tables()}
+        return rows_by_table(self.store, version=version)
 
 
 @pytest.fixture
@@ -219,3 +221,11 @@ def test_restore_refuses_while_a_writer_lives_unless_forced(place):
     driver.store.heartbeat(driver.store.pointer().epoch)
     assert "seems to be running" in run(place, "restore", "--to", "1", "--yes", code=2)
     assert "version 4 is visible" in run(place, "restore", "--to", "1", "--yes", "--force")
+
+
+def test_a_namespace_that_follows_no_query_replays_nothing():
+    driver = driver_at(new_place())
+    open_namespace(driver, None)
+    commit(driver, ArrowBarrier(driver.log, {"t": {b"k": b"v"}}, LoadOrigin("once"), 4))
+    words = "follows no query, so there is nothing to replay: leave --reprocess out"
+    appended_nothing(driver, lambda: restore(driver, 1, reprocess=True), ConfigError, words)

@@ -8,15 +8,18 @@ import uuid
 import msgspec
 import pytest
 
+from support.places import fails, new_place, opened
 from tidegate.committers.apply import apply
 from tidegate.committers.operations.verify import Progress, verify
+from tidegate.committers.repair import compare_rows
+from tidegate.committers.repair.compare_rows import KEYS_NAMED
 from tidegate.committers.steps.retire import retire_up_to
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError
 from tidegate.options import Options
 from tidegate.sinks.memory import store as memory_store
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import BATCHES, Example
-from tidegate.wal import memory_log
+from tidegate.wal import fold, memory_log
 from tidegate.wal.file.format import frame_prefix
 from tidegate.wal.open_log import open_log
 
@@ -373,3 +376,90 @@ def test_an_unknown_kind_of_record_is_refused_not_ignored(kept):
     log.close()
     with pytest.raises(ConfigError, match="upgrade"):
         kept.verify()
+
+
+# -- in memory: what changes or fails meanwhile, and what is much --------------------------------------
+
+
+def test_a_pointer_that_cannot_be_read_is_a_finding_and_the_log_is_checked_all_the_same(monkeypatch):
+    driver = opened(new_place(), 2)
+    monkeypatch.setattr(driver.store, "pointer", fails(CorruptError("damaged")))
+    report = verify(driver.log, driver.store)
+    assert [finding.expected for finding in report.findings] == ["a pointer that can be read"]
+    assert (report.frames > 0, report.visible) == (True, 0)
+
+
+def test_what_is_retired_while_it_is_verified_is_no_finding(monkeypatch):
+    driver = opened(new_place(), 2)
+    driver.store.announce(2, max_lease_s=0.0, max_layers=10)
+    monkeypatch.setattr(driver.store, "get_many", fails(SnapshotExpiredError("retired")))
+    report = verify(driver.log, driver.store)
+    assert not report.findings
+    assert any("was retired during the check" in note for note in report.notes)
+
+
+def test_what_a_store_refuses_because_it_was_retired_is_no_finding(monkeypatch):
+    driver = opened(new_place(), 2)
+    monkeypatch.setattr(driver.store, "rows_of", fails(SnapshotExpiredError("retired")))
+    assert not verify(driver.log, driver.store).findings
+
+
+def test_rows_that_cannot_be_read_at_the_horizon_are_a_finding(monkeypatch):
+    driver = opened(new_place(), 2)
+    driver.store.announce(1, max_lease_s=0.0, max_layers=10)
+    monkeypatch.setattr(driver.store, "get_many", fails(CorruptError("damaged")))
+    (finding,) = verify(driver.log, driver.store).findings
+    assert (finding.expected, finding.found) == ("rows that can be read", "damaged")
+
+
+def test_many_wrong_rows_of_a_run_are_counted_and_some_are_named():
+    driver = opened(new_place(), 2)
+    for of_group in driver.store._space.rows.values():
+        for of_key in of_group.values():
+            of_key[2] = b"+wrong"
+    found = verify(driver.log, driver.store).findings
+    assert any(f"others, {KEYS_NAMED} of them named" in finding.found for finding in found)
+
+
+def test_a_log_that_is_damaged_while_it_is_verified_is_checked_as_far_as_it_is_known(monkeypatch):
+    monkeypatch.setattr(fold, "RECENT_MAX", 2)
+    driver = opened(new_place(), 4)
+    read, times = driver.log.decisions, []
+
+    def decisions(*at):
+        times.append(1)
+        if len(times) > 1:
+            raise CorruptError("damaged")
+        return read(*at)
+
+    monkeypatch.setattr(driver.log, "decisions", decisions)
+    report = verify(driver.log, driver.store)
+    assert len(times) == 2
+    assert report.frames > 0
+
+
+def test_a_manifest_that_is_gone_above_the_horizon_is_a_finding():
+    driver = opened(new_place(), 1)
+    driver.log.trim_blobs([], driver.clock.now_us() + 3_600_000_000)
+    found = verify(driver.log, driver.store).findings
+    assert [finding.expected for finding in found] == ["to be there: the version is not retired"]
+
+
+def test_a_long_log_tells_how_far_its_check_is():
+    driver = opened(new_place(), 1)
+    first = next(iter(driver.log.decisions())).content
+    for _ in range(1_000):
+        driver.log.append_decision(first)  # void behind the first one
+    steps = []
+    report = verify(driver.log, driver.store, steps.append)
+    assert report.void == 1_000
+    assert ("decision log", 1_000) in [(step.step, step.done) for step in steps]
+
+
+def test_keys_are_compared_in_several_passes_where_they_are_many(monkeypatch):
+    monkeypatch.setattr(compare_rows, "KEYS_PER_PASS", 5)
+    driver = opened(new_place(), 3)
+    driver.store.announce(3, max_lease_s=0.0, max_layers=10)
+    steps = []
+    assert not verify(driver.log, driver.store, steps.append).findings
+    assert len([step for step in steps if step.step == "rows at the horizon"]) == 4

@@ -9,7 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 import tidegate
+from support.places import barrier_of, driver_at, new_place, opened, rows_by_table
 from tidegate.cli import app
+from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.transfer.export import export
 from tidegate.committers.transfer.export_format import MANIFEST, checksum_of, place_of
@@ -48,11 +50,6 @@ def exported(place, *arguments):
     return folder, json.loads(run(place, "export", folder, "--json", *arguments, wal=False))
 
 
-def content(url, namespace="flights", version=None):
-    with tidegate.connect(url, namespace) as gate, gate.snapshot(version=version) as snapshot:
-        return {name: dict(snapshot.table(name).scan()) for name in snapshot.tables()}
-
-
 @pytest.mark.parametrize("key_groups", [1, 4, 7])
 def test_an_imported_version_holds_what_was_exported(place, key_groups):
     """Into any number of key groups, and once."""
@@ -61,7 +58,7 @@ def test_an_imported_version_holds_what_was_exported(place, key_groups):
     again = ["import", folder, "--key-groups", key_groups, "--json"]
     assert json.loads(run(place, *again, namespace="other"))["version"] == 1
     url = f"sqlite://{place}/store"
-    assert content(url, "other") == content(url, version=2)
+    assert rows_by_table(url, "other") == rows_by_table(url, version=2)
     assert tidegate.connect(url, "other").key_groups == key_groups
     told = json.loads(run(place, "import", folder, "--json", namespace="other"))
     assert (told["version"], told["new"]) == (1, False)
@@ -82,17 +79,17 @@ def test_rows_are_dealt_into_buckets_and_files(place, tmp_path):
     )
     assert import_rows(driver, tmp_path / "x", *read_whole(tmp_path / "x"), bucket_bytes=1_000).version == 1
     driver.store.close()
-    assert content(url, "copy") == content(url, "many")
+    assert rows_by_table(url, "copy") == rows_by_table(url, "many")
 
 
 def test_an_import_replaces_its_tables_and_leaves_the_others(place):
     folder, _ = exported(place, "--at", "1", "--table", "aircraft")
     url = f"sqlite://{place}/store"
-    before = content(url)
+    before = rows_by_table(url)
     assert "would be replaced: add --yes" in run(place, "import", folder, code=2)
-    assert content(url) == before
+    assert rows_by_table(url) == before
     run(place, "import", folder, "--yes")
-    assert content(url) == {**before, "aircraft": content(url, version=1)["aircraft"]}
+    assert rows_by_table(url) == {**before, "aircraft": rows_by_table(url, version=1)["aircraft"]}
     run(place, "import", folder, "--yes", "--token", "again")
     assert [info.origin for info in tidegate.connect(url, "flights").history()][-1] == "import again"
 
@@ -105,7 +102,7 @@ def test_a_table_of_another_key_is_refused_before_anything_is_staged(place):
     other.close()
     message = run(place, "import", folder, "--yes", code=ConfigError.exit_code, namespace="other")
     assert "table airports has the key origin binary, the export has origin string" in message
-    assert content(f"sqlite://{place}/store", "other") == {
+    assert rows_by_table(f"sqlite://{place}/store", "other") == {
         "airports": {b"EWR": {"departures": 9, "delay": 0.0}}
     }
 
@@ -222,3 +219,29 @@ def test_exported_files_are_plain_parquet(place):
     assert rows[0]["key"] == b"EWR"
     assert json.loads(rows[0]["value"][1:]) == {"departures": 1, "delay": 2.0}
     assert not (folder / "table=notes").exists()
+
+
+# -- without rows or tables ----------------------------------------------------------------------------
+
+
+def test_a_table_without_rows_is_exported_and_imported(tmp_path):
+    driver = opened(new_place(), 1)
+    commit(driver, barrier_of(driver, 1, {b"%d" % key: None for key in range(20)}))
+    folder = tmp_path / "exported"
+    manifest = export(driver.store, driver.store.identity(), 2, folder)
+    assert manifest.tables["t"].files == ()
+    other = driver_at(new_place())
+    whole, token = read_whole(folder)
+    imported = import_rows(other, folder, whole, token)
+    assert (imported.version, imported.new) == (1, True)
+    again = import_rows(other, folder, whole, token)
+    assert (again.version, again.new) == (1, False)
+    assert other.last_decided == 1
+
+
+def test_an_export_without_tables_is_nothing_to_import(tmp_path):
+    manifest = {"namespace": "n", "uuid": "u", "version": 1, "digest": "d", "decided_at_us": 1}
+    content = json.dumps({**manifest, "key_groups": 4, "tables": {}, "format": 1})
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(ConfigError, match="holds no table, so there is nothing to import"):
+        read_whole(tmp_path)

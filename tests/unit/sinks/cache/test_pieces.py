@@ -26,7 +26,7 @@ SCRIPT = """
     import os, signal, sys
     sys.path.insert(0, sys.argv[2])
     from pathlib import Path
-    from test_state_pieces import opened, rows
+    from test_pieces import opened, rows
     from tidegate.sinks.cache.pieces import Pieces
     pieces = Pieces(lambda: opened(Path(sys.argv[1]), int(sys.argv[3])))
     for number in range(6):

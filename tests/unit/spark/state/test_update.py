@@ -261,7 +261,7 @@ def returns(what):
     "fn,message",
     [
         (raises, "FunctionError: table t, key 'a', batch 7: raises raised ValueError: it fails ("),
-        (raises, "test_keyed_update.py:"),
+        (raises, "test_update.py:"),
         (raises, " in raises), caused by KeyError: 'inner'; nothing was decided; mend the function, then"),
         (unshown, "Unshown: (its message cannot be shown)"),
         (lambda *_: sys.exit(3), "raised SystemExit: 3"),

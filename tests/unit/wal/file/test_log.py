@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.clocks import HandClock
 from tidegate.base.clock import Clock
 from tidegate.errors import (
     ConfigError,
@@ -329,22 +330,8 @@ def test_names_that_differ_only_in_case_or_punctuation_do_not_meet(tmp_path):
 # -- the lock -----------------------------------------------------------------------------------------
 
 
-class SteppingClock(Clock):
-    """A clock that moves only when somebody sleeps."""
-
-    def __init__(self):
-        self.time, self.sleeps = 0.0, []
-
-    def monotonic(self):
-        return self.time
-
-    def sleep(self, seconds):
-        self.sleeps.append(seconds)
-        self.time += seconds
-
-
 def test_a_held_lock_ends_in_a_deadline(log, path, positions):
-    clock = SteppingClock()
+    clock = HandClock()
     waiting = FileLog(log.folder.parent, "n", lock_timeout_s=3.0, clock=clock)
     before = path.read_bytes()
     with (log.folder / "lock").open() as held:
@@ -352,9 +339,9 @@ def test_a_held_lock_ends_in_a_deadline(log, path, positions):
         with pytest.raises(WalUnavailableError, match=r"3 s"):
             waiting.append_decision(b"x")
         assert contents(waiting) == RECORDS  # readers need no lock
-    assert 3.0 <= clock.time < 3.1
-    assert max(clock.sleeps) <= 0.05
-    assert len(set(clock.sleeps)) > 1
+    assert 3.0 <= clock.seconds < 3.1
+    assert max(clock.slept) <= 0.05
+    assert len(set(clock.slept)) > 1
     assert path.read_bytes() == before
     waiting.append_decision(b"x")
 

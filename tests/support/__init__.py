@@ -1,0 +1,1 @@
+"""Scaffolds that tests of several folders use: fake clocks, and namespaces to work on."""

@@ -1,0 +1,8 @@
+import pytest
+
+from support.places import new_place
+
+
+@pytest.fixture
+def place():
+    return new_place()
