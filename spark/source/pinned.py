@@ -19,8 +19,8 @@ from tidegate.base.urls import redact
 from tidegate.errors import SnapshotExpiredError, TidegateError
 from tidegate.reader import rules
 from tidegate.reader.leases import LeaseKeeper
-from tidegate.reader.rules import TableView
 from tidegate.reader.snapshot import Reader
+from tidegate.reader.view import TableView
 from tidegate.sinks.aliases import Target, refuse_writing
 from tidegate.sinks.open_store import open_store, shared_store
 from tidegate.sinks.records import Identity

@@ -1,10 +1,10 @@
-"""Drivers one after the other, each with so little room for files, and what is there after each of them.
+"""Drivers one after the other, each with little space for files, and checks after each of them.
 
     python tests/crash/full_disk.py FOLDER disk 0 4000 100000      # FOLDER/small is a small file system
     python tests/crash/full_disk.py FOLDER limit 100 4000 100000   # no file may be longer
 
-Prints a JSON list: the exit code of each driver, 0 for one that had room enough. Whatever is not as it has to
-be after one of them, or at the end with room for all, is an exception.
+Prints a JSON list: the exit code of each driver, 0 for one that had enough space. A wrong state after one of
+them, or at the end with space for all, raises an exception.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ sys.meta_path.insert(0, driver.WithoutPandas())
 
 @contextlib.contextmanager
 def filled_up_to(folder: Path, room: int) -> Iterator[None]:
-    """A file takes all of the file system but ``room`` bytes."""
+    """Fill the file system with one file, except ``room`` bytes."""
     ballast = folder / "ballast"
     try:
         free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
@@ -36,7 +36,7 @@ def filled_up_to(folder: Path, room: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def files_up_to(limit: int) -> Iterator[None]:
-    """No file of this process grows beyond ``limit``: EFBIG, after a part of the write."""
+    """Let no file of this process grow beyond ``limit``: EFBIG, after a part of the write."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
@@ -46,7 +46,7 @@ def files_up_to(limit: int) -> Iterator[None]:
 
 
 def drive(place: Place, batches: int, deadline_s: float) -> int:
-    """A driver's life in this process, up to so many batches; its exit code."""
+    """Run a driver in this process, up to ``batches`` batches; return its exit code."""
     argv = ["--wal", place.wal, "--store", place.store, "--checkpoint", str(place.checkpoint)]
     argv += ["--batches", str(batches), "--seed", str(SEED), "--rows", str(ROWS)]
     argv += ["--key-groups", str(KEY_GROUPS), "--summary-every", "1", "--wal-retain", "0.001"]

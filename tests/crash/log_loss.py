@@ -1,7 +1,7 @@
 """A log that lost its last records: one driver dies at a step, the log is cut, another driver opens.
 
-Every outcome is right (each readable version holds the rows of one attempt, recounted from dictionaries), or
-it is refused with the way out, and the way out works.
+Either every outcome is right (each readable version holds the rows of one attempt, recounted from
+dictionaries), or the open is refused with the remedy, and the remedy works.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidegate.wal.staging.bad_rows import StageSpec
 LINEAGE = "8a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11"
 KEY_GROUPS = 8
 BEFORE = 4
-"""Versions that are visible before the driver dies."""
+"""The number of versions that are visible before the driver dies."""
 STEPS = {
     "claimed": "open.after_claim",
     "decided": "decide.after_append",
@@ -42,12 +42,12 @@ STEPS = {
     "returned": "commit.before_return",
     "trimmed": "trim.after_blobs",
 }
-"""Where a driver dies, by its failpoint: as it opens after these versions, or in the next one."""
+"""Steps at which a driver dies, by failpoint: as it opens after these versions, or in the next one."""
 
 
 @dataclasses.dataclass
 class NotingBarrier(ArrowBarrier):
-    """Tells which rows each attempt has."""
+    """A barrier that notes the rows of each attempt."""
 
     noted: dict[str, Rows] = dataclasses.field(default_factory=dict)
 
@@ -58,7 +58,7 @@ class NotingBarrier(ArrowBarrier):
 
 @dataclasses.dataclass
 class LossWorld:
-    """One namespace. ``make_log`` and ``make_store`` open it anew; ``rows`` are those of each attempt."""
+    """One namespace. ``make_log`` and ``make_store`` open it again; ``rows`` are those of each attempt."""
 
     make_log: Callable[[], Log]
     make_store: Callable[[], Store]
@@ -79,7 +79,7 @@ class LossWorld:
     def opened(
         self, clock: Clock | None = None, *, discard_lost: bool = False, log: Log | None = None
     ) -> Coordinator:
-        """A driver that has opened; ``log``: an instance that another one used, with its producer."""
+        """Open a driver; ``log``: an instance that another one used, with its producer."""
         driver = self.driver(clock)
         driver.log = log or driver.log
         driver.discard_lost = discard_lost
@@ -87,13 +87,13 @@ class LossWorld:
         return driver
 
     def commit(self, driver: Coordinator, batch_id: int, rows: Rows) -> None:
-        """As a query does it: a batch that was decided is not run again."""
+        """Commit as a query does: a batch that was decided is not run again."""
         origin = batch(LINEAGE, batch_id)
         if decided_for(driver.folded, origin) is None:
             commit(driver, NotingBarrier(driver.log, rows, origin, KEY_GROUPS, noted=self.rows))
 
     def check(self, versions: int) -> None:
-        """I1: every readable version holds the rows of the attempts that the log decided, and no others."""
+        """Check I1: every readable version holds exactly the rows of the attempts that the log decided."""
         log, store = self.make_log(), self.make_store()
         state = fold_all(View(), log.decisions()).state
         assert state is not None
@@ -113,7 +113,7 @@ class LossWorld:
 
 
 def read(store: Store, version: int) -> dict[bytes, bytes]:
-    """All rows of the table at a version."""
+    """Read all rows of the table at a version."""
     found: dict[bytes, bytes] = {}
     for group in range(KEY_GROUPS):
         for rows in store.scan("t", group, version):
@@ -122,17 +122,17 @@ def read(store: Store, version: int) -> dict[bytes, bytes]:
 
 
 def rows_before(batch_id: int) -> Rows:
-    """Rows of a version before the one that is lost."""
+    """Make the rows of a version before the lost one."""
     return {"t": {b"k%d" % key: b"%d" % batch_id for key in range(batch_id, 20)}}
 
 
 LOST: Rows = {"t": {b"k1": b"lost", b"k2": None, **{b"ghost%d" % n: b"lost" for n in range(12)}}}
 AGAIN: Rows = {"t": {b"k1": b"again", b"k3": b"again"}}
-"""Of the batch that is decided twice: other rows, fewer, in fewer key groups."""
+"""Rows of the batch that is decided twice: other rows, fewer, in fewer key groups."""
 
 
 def dies_at(world: LossWorld, step: str, clock: Clock | None = None) -> Coordinator:
-    """Make some versions, and die at a step of the next one; the driver as it was left."""
+    """Make some versions, and die at a step of the next one; return the driver as it was left."""
     driver = world.opened(clock)
     for batch_id in range(BEFORE):
         world.commit(driver, batch_id, rows_before(batch_id))
@@ -166,9 +166,9 @@ def goes_on(
     *,
     log: Log | None = None,
 ) -> str:
-    """Open as the next driver, by the way out where that is refused, and write on; how it went.
+    """Open as the next driver, with the remedy if that is refused, and write on; return how it went.
 
-    Without ``put_back`` it ends where the log has to be put back. ``log``: the instance that it opens with.
+    Without ``put_back`` it ends where the log has to be restored. ``log``: the instance that it opens with.
     At the end the dead driver wakes up, and neither completes nor decides anything.
     """
     way = "opened"
@@ -196,7 +196,7 @@ def goes_on(
 
 
 def wakes_up(world: LossWorld, dead: Coordinator) -> None:
-    """The driver that died goes on with the version that it had decided, then with the next batch."""
+    """Let the dead driver continue with the version that it had decided, then with the next batch."""
     for fact in dead.folded.recent[-1:]:
         with contextlib.suppress(TidegateError):
             complete(dead, fact)

@@ -1,4 +1,4 @@
-"""Every reachable state of a small scope: breadth first, with the shortest way to a violation."""
+"""Exhaustive exploration of a small scope: breadth first, with the shortest path to a violation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Step = tuple[str, S]
 
 
 class Explored(NamedTuple):
-    """What an exploration covered. ``complete``: nothing is left within the scope."""
+    """The coverage of an exploration. ``complete``: nothing is left within the scope."""
 
     states: int
     transitions: int
@@ -29,7 +29,7 @@ class Explored(NamedTuple):
 
 
 class Counterexample(AssertionError):  # noqa: N818 - a finding, not a failure of the program
-    """The invariant that is broken, and the shortest way there."""
+    """The broken invariant, and the shortest path to it."""
 
     def __init__(self, broken: str, steps: list[str], states: int) -> None:
         self.broken, self.steps, self.states = broken, steps, states
@@ -42,7 +42,7 @@ def explore(
 ) -> Explored:
     """Visit every state once. ``steps`` raises AssertionError where an invariant breaks.
 
-    States are told apart by their 64-bit hashes. Counterexample: with the steps that lead there.
+    States are distinguished by their 64-bit hashes. Counterexample: with the steps that lead there.
     """
     began, first = time.monotonic(), hash(start)
 

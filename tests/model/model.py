@@ -1,11 +1,11 @@
 """The protocol in a small scope: some drivers, some batches, and everything that may go wrong.
 
-Only I/O is abstracted. What a record does is asked of ``wal/fold.py``, what follows a state of
-``committers/states.py`` (``TABLE``, ``ACTIONS``, ``after_fold``, ``after_read_back``): the same
-functions as in production, not a description of them. The log is the tuple of its valid
-records (a void one changes nothing that a driver can tell, except that it makes a driver read
-where it need not have; both are explored). Every append may be lost, late or doubled, every
-claim and flip may be repeated at any time, and every driver may stop for ever or wake later.
+Only I/O is abstracted. The effect of a record is computed by ``wal/fold.py``, the successor of a state by
+``committers/states.py`` (``TABLE``, ``ACTIONS``, ``after_fold``, ``after_read_back``): the same functions as
+in production, not a description of them. The log is the tuple of its valid records. A void one changes
+nothing that a driver can observe, except that it makes a driver read where it need not have; both are
+explored. Every append may be lost, late or doubled, every claim and flip may be repeated at any time, and
+every driver may stop permanently or wake later.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ CLAIMED = ("recover", "recovering", "ready", "commit")
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """How much is explored, and rules of the driver that a test may switch off.
+    """The limits of the exploration, and rules of the driver that a test may switch off.
 
-    ``lives``: drivers that ever start, each of which may sleep while others run. ``attempts``:
-    over all drivers. ``opens``: Opens that one driver may send.
+    ``lives``: drivers that ever start, each of which may sleep while others run. ``attempts``: over all
+    drivers. ``opens``: Opens that one driver may send.
     """
 
     lives: int = 2
@@ -103,7 +103,7 @@ class Model:
     # -- the log -----------------------------------------------------------------------------------
 
     def folded(self, log: tuple[bytes, ...]) -> Folded:
-        """Production's fold of these records."""
+        """Fold these records with production's fold."""
         state = self._folded.get(log)
         if state is None:
             content = log[-1]
@@ -113,12 +113,12 @@ class Model:
         return state
 
     def seen(self, world: World, actor: Actor) -> Folded:
-        """What this driver has folded."""
+        """Return the fold that this driver has read."""
         first, end = actor.blind
         return self.folded(world.log[:first] + world.log[end : actor.view])
 
     def land(self, world: World, content: bytes) -> World:
-        """A record arrives: a void one changes nothing. I2, I7 and proofs are checked here."""
+        """Let a record arrive: a void one changes nothing. I2, I7 and proofs are checked here."""
         before, record = self.folded(world.log), self._records[content]
         if folding.why_void(before, record) is not None:
             return world
@@ -136,7 +136,7 @@ class Model:
         return world._replace(log=log, late=late)
 
     def _send(self, world: World, at: int, actor: Actor, record: AnyRecord) -> Iterator[tuple[str, World]]:
-        """An append: acked, acked and doubled later, its reply lost, or late."""
+        """Yield the outcomes of an append: acked, acked and doubled later, its reply lost, or late."""
         content = encode_record(record)
         self._records.setdefault(content, record)
         landed = self.land(world, content)
@@ -159,12 +159,12 @@ class Model:
         return self._purged(world._replace(epoch=max(world.epoch, epoch)))
 
     def may_flip(self, world: World, version: int, epoch: int) -> bool:
-        """The condition of the one write that makes a version visible."""
+        """Evaluate the condition of the one write that makes a version visible."""
         follows = not self.scope.flips_from_predecessor or world.visible == version - 1
         return follows and world.visible != version and world.epoch <= epoch
 
     def flip(self, world: World, version: int, epoch: int, digest: str) -> World:
-        """The conditional write; I1, I5, I6 and I7 are checked where it takes effect."""
+        """Do the conditional write; I1, I5, I6 and I7 are checked where it takes effect."""
         if not self.may_flip(world, version, epoch):
             return world
         assert version == world.visible + 1, f"I7: visible goes from {world.visible} to {version}"
@@ -177,7 +177,7 @@ class Model:
         return self._purged(world._replace(visible=version, digest=digest, epoch=max(world.epoch, epoch)))
 
     def _purged(self, world: World) -> World:
-        """Without requests that can never have an effect again."""
+        """Drop requests that can never have an effect again."""
         if not self.scope.flips_from_predecessor:
             return world
         kept = frozenset(
@@ -190,7 +190,7 @@ class Model:
     # -- steps -------------------------------------------------------------------------------------
 
     def steps(self, world: World) -> Steps:
-        """Everything that may happen next."""
+        """Yield everything that may happen next."""
         for content in world.late:
             landed = self.land(world, content)
             label = type(self._records[content]).__name__
@@ -240,7 +240,10 @@ class Model:
                 yield f"Open {record.epoch} {label}", reached
 
     def _own(self, world: World, at: int, actor: Actor) -> Steps:
-        """As ``committers/opening/open.py`` does: is the epoch ours, by the fold through our Open?"""
+        """Check by the fold through our Open whether the epoch is ours.
+
+        Production does so in ``committers/opening/open.py``.
+        """
         end, blind = len(world.log), (0, 0)
         state = self.folded(world.log)
         if (state.epoch, state.writer) == (actor.tried, _writer(at)):
@@ -350,7 +353,7 @@ class Model:
                 yield f"ends {actor.state.name}", _set(world, at, _gone())
 
     def _fold(self, world: World, at: int, actor: Actor, *, can_append: bool) -> Steps:
-        """As ``committers/steps/decide.py`` does after an append; the deadline may pass at any time."""
+        """Fold as ``committers/steps/decide.py`` does after an append; the deadline may pass at any time."""
         read = actor if actor.known else actor._replace(view=len(world.log))
         state = self.seen(world, read)
         if (state.epoch, state.writer) == (read.tried, _writer(at)):
@@ -376,7 +379,7 @@ class Model:
         return actor._replace(phase="reclaim" if claims else actor.phase)
 
     def _fence(self, world: World, at: int, actor: Actor) -> Steps:
-        """A fencing Open is sent, or was sent and is now folded."""
+        """Send a fencing Open, or fold the one that was sent."""
         if actor.target == 0 and actor.opens < self.scope.opens:
             fencing, record = self._take_epoch(world, at, actor)
             for label, reached in self._send(world, at, fencing, record):
@@ -445,16 +448,16 @@ def _set(world: World, at: int, actor: Actor) -> World:
 
 
 def _on(world: World, at: int, actor: Actor, event: Event) -> World:
-    """The driver's machine takes an event, along production's table."""
+    """Let the driver's machine take an event, along production's table."""
     machine = states.Machine(actor.state)
     return _set(world, at, actor._replace(state=machine.on(event)))
 
 
 def _gone() -> Actor:
-    """A driver that raised and is not used again."""
+    """Return a driver that raised and is not used again."""
     return Actor(phase="gone")
 
 
 def with_table(state: State, event: Event, then: State) -> dict[State, dict[Event, State]]:
-    """Production's table with one entry changed, for tests that break a rule."""
+    """Copy production's table with one entry changed, for tests that break a rule."""
     return {**states.TABLE, state: {**states.TABLE[state], event: then}}

@@ -1,10 +1,9 @@
 """A model of repair on Redis: one key group, a writer, merges, two repairs, one loss, a failover, readers.
 
 The steps are the calls of ``sinks/redis/lua/group.lua`` and ``rebuild.lua``, one atomic call each, in every
-order.
-In every state a reader asks for each version: it gets exactly that version, or is refused. In every state one
-more repair is tried, too, alone and undisturbed: it puts back all that the log holds. Where the log does not
-reach it deletes nothing, and the key group stays refused.
+order. In every state a reader asks for each version: it gets exactly that version, or is refused. In every
+state one more repair is tried as well, alone and undisturbed: it puts back all that the log holds. Where the
+log does not reach, it deletes nothing, and the key group stays refused.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ Rows = frozenset[tuple[str, int]]
 Changes = Mapping[str, int | None]
 
 VERSIONS: tuple[Changes, ...] = ({"a": 1}, {"a": None, "b": 2}, {"a": 3})
-"""What each version writes; None: it deletes. A merge of the second one's first row empties the base."""
+"""The changes of each version; None: it deletes. A merge of the second one's first row empties the base."""
 TOKENS_MAX = 2
 
 
 class Rules(NamedTuple):
-    """The rules of repair; each of them failed in an earlier wording when it was off."""
+    """The rules of repair. Each was needed: an earlier wording failed without it."""
 
     deletes_nothing: bool = True
     ends_its_own_marks: bool = True
@@ -29,7 +28,7 @@ class Rules(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """What may happen. ``reach``: the oldest version that the log holds."""
+    """The limits of the exploration. ``reach``: the oldest version that the log holds."""
 
     versions: int = 2
     repairs: int = 2
@@ -60,7 +59,7 @@ class Group(NamedTuple):
 
 
 class Repair(NamedTuple):
-    """How far one repair is, and what it knows."""
+    """The progress of one repair, and its knowledge."""
 
     at: str = "begin"
     server: int = 0
@@ -75,7 +74,7 @@ class Repair(NamedTuple):
 
 
 class State(NamedTuple):
-    """The whole of it. ``replica``: what the next server has, if there is a failover."""
+    """The state of the model. ``replica``: the data of the next server, if there is a failover."""
 
     group: Group = Group()
     visible: int = 0
@@ -93,7 +92,7 @@ Steps = Iterator[tuple[str, State]]
 
 
 def expected(version: int) -> Rows:
-    """The rows at a version."""
+    """Return the rows at a version."""
     return _merged(frozenset(), range(1, version + 1))
 
 
@@ -115,7 +114,7 @@ def _hash(group: Group, version: int) -> Any:
 
 
 def _with(group: Group, version: int, rows: Any) -> Group:
-    """The group with this layer's rows; None: without the hash."""
+    """Return the group with this layer's rows; None: without the hash."""
     changes = {at: of for at, of in group.changes if at != version}
     if rows:
         changes[version] = rows
@@ -123,12 +122,12 @@ def _with(group: Group, version: int, rows: Any) -> Group:
 
 
 def _whole(group: Group) -> bool:
-    """Whether everything that the header lists exists."""
+    """Return whether everything that the header lists exists."""
     return all(_hash(group, at) for at in group.layers) and (not group.base_at or group.base is not None)
 
 
 def apply(group: Group, version: int) -> Group:
-    """Plain writes: they ask nothing."""
+    """Write rows without any condition."""
     rows = frozenset(VERSIONS[version - 1].items())
     return group._replace(brought=tuple(sorted({**dict(group.brought), version: rows}.items())))
 
@@ -152,7 +151,7 @@ def _without_brought(group: Group, version: int) -> Group:
 
 
 def merge(group: Group) -> Group:
-    """One row of the oldest layer goes to the base."""
+    """Move one row of the oldest layer into the base."""
     oldest = group.layers[-1]
     rows, base = _hash(group, oldest), dict(group.base or ())
     key, value = min(rows, key=str)
@@ -166,7 +165,7 @@ def merge(group: Group) -> Group:
 
 
 def begin(group: Group, token: int, rules: Rules) -> tuple[Group, tuple[int, ...]]:
-    """Mark and note what is lost; the tokens that were there."""
+    """Mark the group and note what is lost; return the tokens that were there before."""
     gone = tuple(at for at in group.layers if not _hash(group, at))
     base_gone = bool(group.base_at) and group.base is None
     if group.tokens == () and not gone and not base_gone:
@@ -191,7 +190,7 @@ def begin(group: Group, token: int, rules: Rules) -> tuple[Group, tuple[int, ...
 
 
 def put(group: Group, token: int, upto: int, *, everything: bool) -> Group:
-    """The base that was written beside takes its place."""
+    """Put the base that was written beside into its place."""
     beside = {at: rows for at, rows in group.beside if at != token}
     rows = dict(group.beside).get(token)
     group_without = group._replace(beside=tuple(sorted(beside.items())))
@@ -218,7 +217,7 @@ def put(group: Group, token: int, upto: int, *, everything: bool) -> Group:
 
 
 def keep_lost(group: Group, token: int, since: int) -> Group:
-    """Mark a group that may lack versions from this one on, where the log does not reach so far."""
+    """Mark a group that may lack versions from this one on, where the log does not reach back to it."""
     tokens = group.tokens or ()
     tokens = tokens if token in tokens else (*tokens, token)[-TOKENS_MAX:]
     return group._replace(tokens=tokens, since=since if group.since is None else min(group.since, since))
@@ -242,11 +241,11 @@ def end(group: Group, token: int, since: int, seen: tuple[int, ...], server: int
     return group._replace(tokens=left) if left else group._replace(tokens=(), server=server)
 
 
-# -- who calls ---------------------------------------------------------------------------------------------
+# -- callers -----------------------------------------------------------------------------------------------
 
 
 class Model:
-    """The states that follow each other. A step raises AssertionError where an invariant breaks."""
+    """The transitions of the model. A step raises AssertionError where an invariant breaks."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -254,7 +253,7 @@ class Model:
         self._checked: set[State] = set()
 
     def steps(self, state: State) -> Steps:
-        """Every step that is possible, and the state after it."""
+        """Yield every possible step, and the state after it."""
         self._check(state)
         yield from self._write(state)
         yield from self._merge(state)
@@ -273,12 +272,12 @@ class Model:
                 f"I1: version {version} is read as {sorted(found)}, not {sorted(expected(version))}"
             )
         alone = state._replace(repairs=(), losses=0, failovers=0, replica=None)
-        if alone not in self._checked:  # the other repairs' progress is in the group
+        if alone not in self._checked:  # the progress of the other repairs is in the group
             self._check_repaired(alone)
             self._checked.add(alone)
 
     def _check_repaired(self, state: State) -> None:
-        """One more repair, alone."""
+        """Run one more repair, alone, and check it."""
         token = self.scope.repairs + 1
         repair, before = Repair(), state
         while repair.at != "done":
@@ -319,7 +318,7 @@ class Model:
             if _hash(group, group.layers[-1]) and not base_gone:
                 yield "merge a row", state._replace(group=merge(group))
 
-    # -- what goes wrong -----------------------------------------------------------------------------
+    # -- losses and failovers ------------------------------------------------------------------------
 
     def _disturb(self, state: State) -> Steps:
         group = state.group
@@ -347,7 +346,7 @@ class Model:
     # -- a repair ------------------------------------------------------------------------------------
 
     def _repair(self, state: State, repair: Repair, token: int) -> Iterator[tuple[str, State, Repair]]:
-        """The next call of a repair: its name, the state and the repair after it."""
+        """Yield the next call of a repair: its name, the state and the repair after it."""
         group, over = state.group, repair._replace(at="done")
         if repair.at == "begin":
             yield self._begin(state, token)
@@ -425,13 +424,13 @@ def _of(state: State, group: Group) -> State:
 
 
 def _answers(state: State) -> bool:
-    """Whether the server answers calls on the key group that are not a repair's."""
+    """Return whether the server answers calls on the key group that are not a repair's."""
     group = state.group
     return state.server == state.listed == group.server and group.tokens == ()
 
 
 def _read(state: State, version: int) -> Rows | None:
-    """What a reader at the version gets; None: it is refused."""
+    """Return what a reader at the version gets; None: it is refused."""
     group = state.group
     if not _answers(state) or version < group.floor:
         return None
@@ -448,7 +447,7 @@ def _read(state: State, version: int) -> Rows | None:
 
 
 def _gone(before: State, after: State) -> str:
-    """What a repair that met a gap deleted: nothing."""
+    """Return what a repair that met a gap has deleted; it must be nothing."""
     if before.group.base is not None and after.group.base is None:
         return "the base"
     gone = {at for at, _ in before.group.changes} - {at for at, _ in after.group.changes}

@@ -19,7 +19,6 @@ from redis_sentinel import RedisSentinel
 from redis_server import RedisServer
 from tidegate.base import deadline
 from tidegate.errors import StoreUnavailableError
-from tidegate.reader import rules
 
 KEYS = [f"N{n}" for n in range(40)]
 IN_TIME_S, TOO_LATE_S = 6.0, 11.0
@@ -153,7 +152,7 @@ def test_each_page_of_a_scan_has_a_deadline_of_its_own_in_an_event_loop(writer, 
 
 
 def test_many_keys_are_asked_for_in_parts_with_a_deadline_each(writer, proxy, late, monkeypatch):
-    monkeypatch.setattr(rules, "CALL_KEYS", 1)
+    monkeypatch.setattr("tidegate.reader.view.CALL_KEYS", 1)
 
     async def main():
         gate = await tidegate.aio.connect(url_of(proxy), writer.driver.endpoints.namespace)

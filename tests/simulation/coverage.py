@@ -1,4 +1,4 @@
-"""What many schedules of a simulation did, and which places of the protocol they reached."""
+"""Coverage of a run of the simulation: counts of its events, and the places of the protocol it reached."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NOT_REACHED = {
     "repair.after_version": "a store's server lost versions: the simulated one loses nothing",
     "repair.before_listing": "a store's server restarted or was promoted: the simulated one is neither",
 }
-"""What no schedule can reach, and why; tests with real servers and damaged files do."""
+"""Places that no schedule can reach, with the reason. Tests with real servers and damaged files do."""
 
 
 @dataclasses.dataclass
 class Tally:
-    """What many schedules did."""
+    """The counts of many schedules."""
 
     schedules: int = 0
     calls: int = 0
@@ -46,12 +46,12 @@ class Tally:
         self.failpoints += other.failpoints
 
     def uncovered(self) -> list[Transition]:
-        """Transitions of the state table that no schedule took."""
+        """List the transitions of the state table that no schedule took."""
         listed = [(state, event) for state, events in TABLE.items() for event in events]
         return [transition for transition in listed if transition not in self.transitions]
 
     def report(self) -> str:
-        """The summary, one line per kind of count."""
+        """Format the summary, one line per kind of count."""
         faults = ", ".join(f"{fault.value} {self.faults[fault]:,}" for fault in Fault)
         errors = ", ".join(f"{name} {count:,}" for name, count in sorted(self.errors.items()))
         uncovered = ", ".join(f"{state.name} on {event.name}" for state, event in self.uncovered())
@@ -66,7 +66,7 @@ class Tally:
         )
 
     def reached(self) -> dict[str, int]:
-        """How often each transition of the state table and each failpoint was reached, all that there are."""
+        """Count the visits of each transition of the state table and each failpoint, with zeros."""
         listed = [(state, event) for state, events in TABLE.items() for event in events]
         transitions = {
             f"{state.name} on {event.name}": self.transitions[state, event] for state, event in listed
@@ -74,11 +74,11 @@ class Tally:
         return transitions | {name: self.failpoints[name] for name in failpoints.NAMES}
 
     def missed(self) -> list[str]:
-        """What was not reached and could have been."""
+        """List the reachable places that were not reached."""
         return [name for name, times in self.reached().items() if not times and name not in NOT_REACHED]
 
     def coverage(self) -> str:
-        """A line for each transition and failpoint: how often, or why not."""
+        """Format a line for each transition and failpoint: its count, or why it has none."""
         reached = self.reached()
         lines = [
             f"{times or '-':>9}  {name:<34} {'' if times else NOT_REACHED.get(name, 'NOT REACHED')}".rstrip()
@@ -92,7 +92,7 @@ class Tally:
 
 @contextlib.contextmanager
 def counted(tally: Tally) -> Iterator[None]:
-    """Count what every Machine of this process does, and which failpoints it comes by."""
+    """Count the transitions of every Machine of this process, and the failpoints that it reaches."""
     plain_on, plain_hit = Machine.on, failpoints.hit
 
     def on(machine: Machine, event: Event) -> State:

@@ -1,9 +1,9 @@
-"""What a simulation knows to be true, and the checks of the invariants against it.
+"""The truth that a simulation knows, and the checks of the invariants against it.
 
-``History`` is told of every effect on the log and on the store at the moment it happens, by
-``WatchedLog`` and ``WatchedStore``, whoever caused it and however late. It keeps its own
-account of what was staged and decided, in plain dictionaries, and raises ``Violation`` with
-the invariant's name as soon as one is broken.
+``WatchedLog`` and ``WatchedStore`` report every effect on the log and on the store to ``History`` at the
+moment it happens, whichever actor caused it and however late. ``History`` keeps its own account of what was
+staged and decided, in plain dictionaries, and raises ``Violation`` with the invariant's name as soon as one
+is broken.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Content = dict[str, dict[bytes, bytes]]
 """Live values by table and key."""
 
 StoredRows = Mapping[str, Mapping[bytes, bytes]]
-"""By table and key, as they lie: a flags byte, the expiry where there is one, the value; ``-`` deletes."""
+"""By table and key, in stored form: a flags byte, the expiry where there is one, the value; ``-`` deletes."""
 
 
 class Violation(AssertionError):  # noqa: N818 - it is a finding, not a failure of the program
-    """An invariant is broken. The message starts with its name; ``index`` is the schedule that did it."""
+    """An invariant is broken. The message starts with its name; ``index`` is the schedule that broke it."""
 
     index: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Staged:
-    """What one attempt, of this time, wanted to write."""
+    """The rows of one attempt, and the time of that attempt."""
 
     origin: Origin
     rows: StoredRows
@@ -49,7 +49,7 @@ class Staged:
 
 
 def require(invariant: str, holds: object, what: str) -> None:
-    """Violation unless it holds."""
+    """Raise Violation unless it holds."""
     if not holds:
         raise Violation(f"{invariant}: {what}")
 
@@ -61,7 +61,7 @@ class History:
         self.staged: dict[str, Staged] = {}
         self.view = View()
         self.facts: list[VersionFact] = []
-        self.rows: list[Content] = [{}]  # as they lie, those that have expired among them
+        self.rows: list[Content] = [{}]  # in stored form, expired ones among them
         self.contents: list[Content] = [{}]
         self.starts: list[dict[str, int]] = [{}]
         self.undecided: dict[str, str] = {}  # attempt -> the error that proved it
@@ -69,7 +69,7 @@ class History:
         self.claimed = 0
         self.visible = 0
         self.in_flight_max = 1
-        """So many versions at most are decided and not visible."""
+        """The largest number of versions that may be decided and not visible."""
         self.log: WatchedLog
         self.store: WatchedStore
 
@@ -79,10 +79,10 @@ class History:
             raise Violation("I10: there is no Genesis yet")
         return self.view.state
 
-    # -- told by the log -----------------------------------------------------------------------
+    # -- reported by the log ---------------------------------------------------------------------
 
     def appended(self, entry: Entry) -> None:
-        """One more record is durable."""
+        """Take one more durable record."""
         before = self.view.state
         self.view = fold_all(self.view, [entry])
         state = self.view.state
@@ -127,7 +127,7 @@ class History:
         self.starts.append({name: at.start for name, at in state.tables.items()})
 
     def _check_durable(self, fact: VersionFact, staged: Staged) -> None:
-        """I3: whatever the decision names is in the log, and is what the tasks were given."""
+        """Check I3: all that the decision names is in the log, and equals what the tasks were given."""
         manifest = apply.read_manifest(self.log, fact)
         found: dict[str, dict[bytes, bytes]] = {name: {} for name in manifest.tables}
         for work in apply.plan(manifest, fact, 1):
@@ -138,15 +138,15 @@ class History:
         given = {name: dict(rows) for name, rows in staged.rows.items()}
         require("I3", found == given, f"version {fact.version}: the log has {found}, staged was {given}")
 
-    # -- told by the store -----------------------------------------------------------------------
+    # -- reported by the store -------------------------------------------------------------------
 
     def fact(self, version: int, invariant: str) -> VersionFact:
-        """The decided fact of a version; Violation when there is none."""
+        """Return the decided fact of a version; Violation when there is none."""
         require(invariant, 1 <= version <= len(self.facts), f"version {version} is not decided")
         return self.facts[version - 1]
 
     def applying(self, stamp: Stamp, chunk: Chunk) -> None:
-        """I5: only rows of the decided attempt, with the decision's timestamp."""
+        """Check I5: only rows of the decided attempt, with the decision's timestamp."""
         fact = self.fact(stamp.version, "I5")
         same = stamp.decided_at_us == fact.decided_at_us
         require("I5", same, f"version {stamp.version} is applied with another timestamp")
@@ -160,7 +160,7 @@ class History:
         self.claimed = max(self.claimed, after)
 
     def flipped(self, entry: CatalogEntry, epoch: int) -> None:
-        """The flip took effect: I1, I6 and I7 at this very moment."""
+        """Check I1, I6 and I7 at the very moment at which a flip took effect."""
         version = entry.version
         require("I7", version == self.visible + 1, f"visible went from {self.visible} to {version}")
         fact = self.fact(version, "I5")
@@ -172,7 +172,7 @@ class History:
         self.check_reads(version)
 
     def check_reads(self, version: int, store: Store | None = None) -> None:
-        """I1: the store's answer at a visible version is the fold of the decided changes."""
+        """Check I1: the store's answer at a visible version is the fold of the decided changes."""
         at_us = self.facts[version - 1].decided_at_us
         for table, start in self.starts[version].items():
             expected = self.contents[version].get(table, {})
@@ -182,7 +182,7 @@ class History:
             require("I1", found == expected, f"v{version}, {table}: {found} instead of {expected}")
 
     def check_scans(self, version: int, key_groups: int, store: Store | None = None) -> None:
-        """I1 again, by scans, which find keys that were never decided as well."""
+        """Check I1 again, by scans, which also find keys that were never decided."""
         at_us = self.facts[version - 1].decided_at_us
         for table, start in self.starts[version].items():
             found: dict[bytes, bytes] = {}
@@ -192,17 +192,17 @@ class History:
             expected = self.contents[version].get(table, {})
             require("I1", found == expected, f"v{version}, scan of {table}: {found} instead of {expected}")
 
-    # -- told by whoever caught an error, or got an answer ---------------------------------------------
+    # -- reported by the actor that caught an error, or got an answer --------------------------------
 
     def proven_undecided(self, attempts: Iterable[str], error: str) -> None:
-        """An error proved that these attempts are not decided, and never will be."""
+        """Check that these attempts are not decided, and expect it from now on: an error proved it."""
         for attempt in attempts:
             decided = [fact.version for fact in self.facts if fact.attempt == attempt]
             require("proof", not decided, f"{error} said {attempt} is undecided; it is version {decided}")
             self.undecided[attempt] = error
 
     def returned(self, origin: BatchOrigin, fact: VersionFact, *, visible: bool = True) -> None:
-        """I2, I3: a commit returned, so the barrier is decided, once, and visible unless pipelined."""
+        """Check I2, I3 after a commit: the barrier is decided, once, and visible unless pipelined."""
         decided = self.fact(fact.version, "I2")
         require("I2", decided == fact, f"commit returned {fact}, the log has {decided}")
         require("I2", fact.origin == origin, f"commit of {origin} returned the version of {fact.origin}")
@@ -210,7 +210,7 @@ class History:
         require("I3", shown, f"version {fact.version} returned, {self.visible} visible")
 
     def opened(self, last_version: int, epoch: int = 0) -> None:
-        """I4, I6: an open returned, so all that it folded is visible, and its epoch is claimed."""
+        """Check I4, I6 after an open: all that it folded is visible, and its epoch is claimed."""
         claimed = self.store.pointer().epoch
         require("I6", claimed >= epoch, f"open returned at epoch {epoch}, the store has {claimed}")
         require(
@@ -219,21 +219,21 @@ class History:
 
 
 def rows_in(chunk: Chunk) -> Iterable[tuple[str, bytes, bytes]]:
-    """A chunk's changes: table, key, and the row as it lies."""
+    """Yield a chunk's changes: table, key, and the stored row."""
     for run in chunk.runs:
         for key, row in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
             yield run.table, key, row
 
 
 def value_at(row: bytes, at_us: int) -> bytes | None:
-    """What a row that lies like this shows at a time; not asked of the library, which is what is tested."""
+    """Return the value that a stored row shows at a time, without the library, which is under test."""
     if row[:1] != b"e":
         return row[1:] if row[:1] == b"+" else None
     return row[9:] if at_us < int.from_bytes(row[1:9], "big") else None
 
 
 def live(rows: StoredRows, at_us: int) -> Content:
-    """What rows show at a time."""
+    """Return the values that rows show at a time."""
     shown = {table: {key: value_at(row, at_us) for key, row in of.items()} for table, of in rows.items()}
     return {
         table: {key: value for key, value in of.items() if value is not None} for table, of in shown.items()
@@ -241,7 +241,7 @@ def live(rows: StoredRows, at_us: int) -> Content:
 
 
 class WatchedLog(Log):
-    """Tells a history of each record that becomes durable. Mixed into a log that it watches."""
+    """A log that reports each durable record to a history. Mixed into a log that it watches."""
 
     history: History
 
@@ -252,7 +252,7 @@ class WatchedLog(Log):
 
 
 class WatchedStore(Store):
-    """Tells a history of each effect. Mixed into a store that it watches."""
+    """A store that reports each effect to a history. Mixed into a store that it watches."""
 
     history: History
 

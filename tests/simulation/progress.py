@@ -1,4 +1,4 @@
-"""How far a run of the simulation is: a bar on a terminal, else a line now and then."""
+"""The progress of a run of the simulation: a bar on a terminal, otherwise a line every 30 s."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Show = Callable[[Tally], None]
 
 @contextlib.contextmanager
 def shown(before: int, more: int, console: Console | None = None) -> Iterator[Show]:
-    """Call it with what was played in all: ``before`` schedules at the start, ``more`` are to come."""
+    """Yield a callback for the total so far: ``before`` schedules at the start, ``more`` are to come."""
     console = console or Console()
     started, last = time.monotonic(), [0.0]
 

@@ -1,7 +1,7 @@
 """The record of a long run of the simulation: one JSON line for each chunk of schedules that is done.
 
-A run that was interrupted goes on where it ended: chunks that are in the file are not played again, and
-the sum of its lines is the run. Nothing of a schedule that broke an invariant is in it.
+A run that was interrupted continues where it ended: chunks that are in the file are not played again, and the
+sum of its lines is the run. Nothing of a schedule that broke an invariant is in it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tidegate.committers.states import Event, State
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A chunk that is done: schedules ``first`` to ``end`` - 1 of a seed, and what they did.
+    """A chunk that is done: schedules ``first`` to ``end`` - 1 of a seed, and their counts.
 
-    ``release`` is tidegate's; ``seconds`` are of the process's processor time. Transitions are named
-    ``STATE on EVENT``.
+    ``release`` is tidegate's; ``seconds`` are of the process's processor time. Transitions are named ``STATE
+    on EVENT``.
     """
 
     release: str
@@ -46,7 +46,7 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return range(self.first, self.end)
 
     def tally(self) -> Tally:
-        """What they did, to be added up."""
+        """Return the counts as a tally, to be added up."""
         named = ((name.partition(" on "), times) for name, times in self.transitions.items())
         return Tally(
             schedules=len(self.indexes),
@@ -61,7 +61,7 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def line_of(seed: int, indexes: range, tally: Tally, seconds: float) -> Line:
-    """The line for a chunk that is done."""
+    """Make the line for a chunk that is done."""
     transitions = {f"{state.name} on {event.name}": n for (state, event), n in tally.transitions.items()}
     return Line(
         tidegate.__version__,
@@ -89,7 +89,7 @@ class Record:
                 file.truncate(file.read().rfind(b"\n") + 1)
 
     def lines(self) -> Iterator[Line]:
-        """What is done. ValueError: a line is none of this release's."""
+        """Read the lines of chunks that are done. ValueError: a line is of another release, or damaged."""
         content = self.path.read_bytes() if self.path.exists() else b""
         for number, text in enumerate(content.splitlines(), 1):
             try:
@@ -102,7 +102,7 @@ class Record:
             yield line
 
     def add(self, line: Line) -> None:
-        """Durable on return."""
+        """Append a line. Durable on return."""
         with self.path.open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
             file.flush()
@@ -110,7 +110,7 @@ class Record:
 
 
 def left(indexes: range, done: list[range], chunk: int) -> list[range]:
-    """The schedules that are not done, in chunks of at most so many, in order."""
+    """List the schedules that are not done, in order, in chunks of at most ``chunk``."""
     chunks, at = [], indexes.start
     for of_line in sorted(done, key=lambda each: each.start):
         if of_line.stop <= at or of_line.start >= indexes.stop:
@@ -121,5 +121,5 @@ def left(indexes: range, done: list[range], chunk: int) -> list[range]:
 
 
 def cut(indexes: range, chunk: int) -> list[range]:
-    """The same in chunks of at most so many."""
+    """Cut the schedules into chunks of at most ``chunk``."""
     return [indexes[at : at + chunk] for at in range(0, len(indexes), chunk)]

@@ -1,10 +1,10 @@
-"""A schedule written down, and played again from what was written, whole or in part.
+"""A schedule recorded, and played again from its record, whole or in part.
 
-What chance did in a schedule is of two kinds. **Values** (a batch's rows, options, ids) are kept by the
-actor that drew them, so that each gets the same again, whoever else runs or not. **Deeds** are what
-makes a schedule long to read: faults, calls that arrive late, who runs when, which processes there are.
-Without any deed each actor runs to its end, one after the other. Any part of a schedule's deeds can be
-played, so a part can be looked for that still breaks what the whole broke.
+Chance in a schedule is of two kinds. **Values** (a batch's rows, options, ids) are kept by the actor that
+drew them, so that each gets the same again, whether others run or not. **Deeds** are what makes a schedule
+long to read: faults, late arrivals, the order in which actors run, which processes there are. Without any
+deed each actor runs to its end, one after the other. Any part of a schedule's deeds can be played, so a part
+can be searched for that still breaks what the whole broke.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from simulation.plays.world import Actor, CallId, Fault, Status, World
 from tidegate.testing.faulty import Call
 
 WORLD = "world"
-"""Who draws when no actor runs."""
+"""The name under which values are drawn when no actor runs."""
 Drawn = dict[tuple[str, int], list[Any]]
-"""Values by who drew them and their kind: of so many bits, or (0) between 0 and 1."""
+"""Values by the name of the actor that drew them and their kind: N bits, or (0) between 0 and 1."""
 
 
 class Run(NamedTuple):
-    """The actor goes on, over so many switches."""
+    """An actor continues, over ``switches`` switches."""
 
     uid: str
     switches: int
@@ -45,11 +45,11 @@ Move = Run | Arrive
 
 @dataclasses.dataclass(frozen=True)
 class Deeds:
-    """What chance did, but for values.
+    """The chance of a schedule, except for values.
 
     ``faults``: by call; a death outside all calls has the actor's count of such places, negative.
-    ``settled``: what was on its way when faults stopped, and whether it arrived then or at the end; all
-    else never did.
+    ``settled``: calls in flight when faults stopped, and whether each arrived then or at the end; all others
+    never did.
     """
 
     parts: frozenset[str]
@@ -61,7 +61,7 @@ class Deeds:
 
 
 class _Dice(random.Random):
-    """Asks for each value; all other methods come down to these two."""
+    """Dice that ask for each value; all other methods come down to these two."""
 
     def __init__(self, ask: Callable[[int], Any]) -> None:
         self._ask = ask
@@ -76,11 +76,11 @@ class _Dice(random.Random):
         return value
 
     def seed(self, *_: Any, **__: Any) -> None:
-        """It has none."""
+        """Ignore the seed: there is none."""
 
 
 class _KeyedWorld(World):
-    """A world whose values are known by who drew them."""
+    """A world whose values are known by the actor that drew them."""
 
     def __init__(self) -> None:
         self.current = None
@@ -96,7 +96,7 @@ class _KeyedWorld(World):
 
 
 class RecordingWorld(_KeyedWorld):
-    """Plays a schedule as it is, and writes it down."""
+    """A world that plays a schedule as it is, and records it."""
 
     def __init__(self, chance: random.Random) -> None:
         self._plain = chance
@@ -118,7 +118,7 @@ class RecordingWorld(_KeyedWorld):
 
     @contextmanager
     def _deeds(self) -> Iterator[None]:
-        """What is drawn now is a deed, and kept as such."""
+        """Record what is drawn in the block as a deed."""
         before, self._deciding = self._deciding, True
         try:
             yield
@@ -146,11 +146,11 @@ class RecordingWorld(_KeyedWorld):
         return dead
 
     def stand_still(self, actor: Actor, fault: Fault) -> None:
-        """To be held is told by when the actor moves, not as a fault."""
+        """Hold an actor. Its next moves show that it was held, so no fault is recorded."""
         if fault is Fault.HELD_BEFORE:
-            self.moves.pop()  # in this one it has done nothing
+            self.moves.pop()  # in this move it has done nothing
         else:
-            self._idle.add(actor.uid)  # it will do nothing when it goes on, but switch again
+            self._idle.add(actor.uid)  # it will do nothing when it continues, but switch again
         with self._deeds():
             steps = self.chance.randint(10, 500)
         actor.hold(steps)
@@ -187,7 +187,7 @@ class RecordingWorld(_KeyedWorld):
         self.settled += [(late.at, False) for late in self.late]
 
     def deeds(self, parts: frozenset[str], batches: int) -> Deeds:
-        """What was written down."""
+        """Return the recorded deeds."""
         return Deeds(
             parts,
             batches,
@@ -199,7 +199,7 @@ class RecordingWorld(_KeyedWorld):
 
 
 class ReplayedWorld(_KeyedWorld):
-    """Plays these deeds, with the values that were drawn."""
+    """A world that plays these deeds, with the values that were drawn."""
 
     def __init__(self, drawn: Drawn, deeds: Deeds) -> None:
         self._drawn, self._places = drawn, dict[tuple[str, int], int]()
@@ -224,7 +224,7 @@ class ReplayedWorld(_KeyedWorld):
     def draw(self, actor: Actor, call: Call) -> Fault | None:
         fault = self._faults.get((actor.uid, actor.calls))
         if fault not in (None, Fault.REFUSED, Fault.CRASH_BEFORE) and not call.writes:
-            return Fault.REFUSED  # another call than it was
+            return Fault.REFUSED  # another call than the recorded one
         return fault
 
     def dies(self, actor: Actor) -> bool:
@@ -250,7 +250,7 @@ class ReplayedWorld(_KeyedWorld):
         return self.go_on(self._first())
 
     def _first(self) -> Actor:
-        """Whoever runs goes on; else the first that can; else who sleeps the shortest."""
+        """Return the running actor if it is ready; else the first that is; else the one that wakes first."""
         ready = [actor for actor in self.actors if actor.status is Status.READY]
         sleeping = [actor for actor in self.actors if actor.status is Status.SLEEPING]
         if self.current in ready and self.current is not None:
@@ -273,13 +273,13 @@ class ReplayedWorld(_KeyedWorld):
 
 
 def is_process(name: str) -> bool:
-    """Whether an actor of this name is a process of its own, which need not be there; tasks have to be."""
+    """Return whether an actor of this name is a process of its own, which may be left out; tasks may not."""
     kind = name.rpartition("/")[2]
     return kind.startswith(("driver-", "recover-", "reader-", "retirer-", "second"))
 
 
 def joined(moves: list[Move]) -> Iterator[Move]:
-    """The same moves, an actor's that follow each other as one."""
+    """Yield the same moves, consecutive ones of an actor joined."""
     held: Run | None = None
     for move in moves:
         if isinstance(move, Run) and held is not None and held.uid == move.uid:

@@ -5,14 +5,14 @@
     python -m simulation.run --schedules 10000 --coverage
     python -m simulation.run --seed 1 --only 77 --shrink
 
-One schedule is a Spark query of a few batches, its drivers (some of them paused and woken later), their
-tasks (some of them run twice, or on after their driver died) and readers. Every call of log and store may
-be refused, take effect and lose its reply, arrive late or twice, or kill its caller. ``invariants.py``
-checks them at each effect, ``plays/actors.py`` what errors prove, ``schedule.py`` that at the end a fresh
-driver makes everything that was decided visible.
+One schedule is a Spark query of a few batches, its drivers (some of them paused and woken later), its tasks
+(some run twice, or continue after their driver died) and readers. Every call of log and store may be refused,
+take effect and lose its reply, arrive late or twice, or kill its caller. ``invariants.py`` checks the
+invariants at each effect, ``plays/actors.py`` what errors prove, ``schedule.py`` that at the end a fresh
+driver makes every decided version visible.
 
-With ``--record`` what was played is kept, and a run that was interrupted, or ended by ``--minutes``, goes on
-when it is started again: what the file sums up to is one run.
+With ``--record`` the counts of played schedules are kept. A run that was interrupted, or ended by
+``--minutes``, continues when it is started again: the sum of the file is one run.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ CHUNK = 250
 
 
 def run_schedule(seed: int, index: int, tally: Tally, folder: Path | None = None) -> None:
-    """One schedule; errors as ``play``."""
+    """Play one schedule; errors as ``play``."""
     play(seed, index, tally, World(dice(seed, index)), folder=folder)
 
 
 def run_schedules(seed: int, indexes: Sequence[int], folder: Path | None = None) -> Tally:
-    """These schedules, one after the other. Violation: the first that breaks an invariant."""
+    """Play these schedules, one after the other. Violation: the first that breaks an invariant."""
     tally = Tally()
     with counted(tally), remembered():
         for index in indexes:
@@ -58,7 +58,7 @@ def run_schedules(seed: int, indexes: Sequence[int], folder: Path | None = None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run schedules, print progress and the summary; 1 when an invariant broke, 2: a strange record."""
+    """Run schedules, print progress and the summary; 1: an invariant broke, 2: the record does not fit."""
     args = _parser().parse_args(argv)
     numbers = range(args.schedules) if args.only is None else range(args.only, args.only + 1)
     record = None if args.record is None else Record(args.record)
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _played(args: argparse.Namespace, chunks: Sequence[range]) -> Iterator[Line]:
-    """Each chunk as it is done, by the workers; none begins after so many minutes.
+    """Yield each chunk as the workers complete it; none begins after ``--minutes``.
 
     Violation: as ``run_schedules``.
     """
@@ -117,7 +117,7 @@ def _played(args: argparse.Namespace, chunks: Sequence[range]) -> Iterator[Line]
 
 
 def played(seed: int, chunk: range, folder: Path | None) -> Line:
-    """A chunk as it was played. One alone tells what its drivers log, too."""
+    """Play a chunk. A chunk of one schedule also shows what its drivers log."""
     before = time.process_time()
     with contextlib.nullcontext() if len(chunk) == 1 else quiet():
         tally = run_schedules(seed, chunk, folder)
@@ -126,7 +126,7 @@ def played(seed: int, chunk: range, folder: Path | None) -> Line:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without what drivers log, who meet faults in nearly every schedule."""
+    """Silence the logging of drivers, which meet faults in nearly every schedule."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

@@ -1,4 +1,4 @@
-"""One schedule of the simulation: its parts, its actors, and what must hold at its end."""
+"""One schedule of the simulation: its parts, its actors, and the invariants at its end."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tidegate.sinks.memory import store
 from tidegate.wal import memory_log
 
 PARTS = {"second": 0.25, "expiry": 0.25, "state": 0.02, "pipelined": 0.2}
-"""How often a schedule has a second store, rows that expire, caches of state (which are files), drivers that
-commit pipelined.
+"""The share of schedules with a second store, with rows that expire, with caches of state (which are files),
+and with pipelined commits.
 """
 
 
 def dice(seed: int, index: int) -> random.Random:
-    """All chance of one schedule."""
+    """Return the source of all chance in one schedule."""
     return random.Random(f"tidegate {seed} {index}")
 
 
 def parts_of(seed: int, index: int) -> frozenset[str]:
-    """By dice of their own, so that a schedule without a part stays what it was."""
+    """Choose a schedule's parts by dice of their own, so that schedules without a part stay the same."""
     return frozenset(
         part for part, share in PARTS.items() if random.Random(f"{part} {seed} {index}").random() < share
     )
@@ -46,10 +46,10 @@ def play(
     parts: Collection[str] | None = None,
     batches: int | None = None,
 ) -> None:
-    """One schedule. Violation: its message has the invariant, the seed and the trace's end.
+    """Play one schedule. Violation: its message has the invariant, the seed and the trace's end.
 
-    With a folder, log and store are the embedded ones, in files; else the reference ones. Parts, and the most
-    batches, where others are wanted than the schedule's own.
+    With a folder, log and store are the embedded ones, in files; otherwise the reference ones. ``parts`` and
+    ``batches``, the largest number of batches, replace the schedule's own.
     """
     name = f"simulation-{seed}-{index}"
     history = History()
@@ -57,7 +57,7 @@ def play(
     query = Query(world, history)
     own = parts_of(seed, index) if parts is None else parts
     if "second" in own and query.trims:
-        query.batches += 2  # so that the log can be cut behind the first store and before the second
+        query.batches += 2  # so that the log can be cut between the two stores' versions
     query.batches = min(query.batches, batches or query.batches)
     if folder is None and "second" in own:
         query.second = SecondStore(name, history, VirtualClock(world))

@@ -1,7 +1,7 @@
-"""Make a failing schedule short: find a part of its deeds that still breaks the same invariant, and tell it.
+"""Shrinking of a failing schedule: the search for few of its deeds that still break the same invariant.
 
 Delta debugging: of the processes, the faults, the moves, larger pieces are left out, then smaller ones,
-again and again while it helps. What remains is minimal in that no single deed can be left out.
+repeatedly while it helps. The result is minimal in that no single deed can be left out.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from simulation.trace import in_words
 
 T = TypeVar("T")
 REPLAYS_MAX = 4_000
-"""So many tries, some 15 ms each; what is short by then is told."""
+"""The number of tries, some 15 ms each; the shortest schedule found by then is reported."""
 
 
 @dataclasses.dataclass
 class Shrunk:
-    """A schedule as it failed, and what is left of it."""
+    """A schedule as it failed, and the part of it that is left."""
 
     seed: int
     index: int
@@ -33,7 +33,7 @@ class Shrunk:
     replays: int = 0
 
     def fails(self, deeds: Deeds) -> bool:
-        """Whether these deeds break the same invariant; they are kept then."""
+        """Return whether these deeds break the same invariant; keep them if so."""
         if self.replays >= REPLAYS_MAX:
             return False
         self.replays += 1
@@ -45,7 +45,7 @@ class Shrunk:
 
 
 def shrunk(seed: int, index: int) -> str:
-    """The schedule made short, in words. ValueError: it keeps every invariant."""
+    """Describe the shrunk schedule in words. ValueError: it keeps every invariant."""
     found = recorded(seed, index)
     if not found.fails(found.deeds):
         return f"schedule {index} of seed {seed} keeps every invariant when played from its record"
@@ -60,7 +60,7 @@ def shrunk(seed: int, index: int) -> str:
 
 
 def recorded(seed: int, index: int) -> Shrunk:
-    """The schedule as it fails. ValueError: it does not."""
+    """Record the schedule as it fails. ValueError: it does not."""
     world = RecordingWorld(dice(seed, index))
     parts = parts_of(seed, index)
     unlimited = Deeds(parts, 0, (), (), (), ())
@@ -72,7 +72,7 @@ def recorded(seed: int, index: int) -> Shrunk:
 
 
 def played(seed: int, index: int, world: RecordingWorld | ReplayedWorld, deeds: Deeds) -> str | None:
-    """What these deeds break."""
+    """Play these deeds; return the violation, or None."""
     try:
         play(seed, index, Tally(), world, parts=deeds.parts, batches=deeds.batches or None)
     except Violation as violation:
@@ -81,17 +81,17 @@ def played(seed: int, index: int, world: RecordingWorld | ReplayedWorld, deeds: 
 
 
 def invariant(violation: str) -> str:
-    """The invariant that a violation names."""
+    """Return the invariant that a violation names."""
     return violation.partition(":")[0]
 
 
 def size(deeds: Deeds) -> int:
-    """How many deeds there are."""
+    """Count the deeds."""
     return len(deeds.processes) + len(deeds.faults) + len(deeds.moves) + len(deeds.settled)
 
 
 def shrink(found: Shrunk) -> None:
-    """Leave out what can be left out, until nothing more can."""
+    """Leave out deeds until none can be left out."""
     while True:
         before = size(found.deeds)
         _fewer_parts(found)
@@ -122,7 +122,7 @@ def minimised(
 ) -> None:
     """Leave out halves, quarters, and so on, down to single items, while it still ``fails``.
 
-    ``kept`` gives what is left, which may be less than what was asked for.
+    ``kept`` returns the items that are left, which may be fewer than those that were tried.
     """
     length = len(items)
     while length:

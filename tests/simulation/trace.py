@@ -1,4 +1,4 @@
-"""A schedule's trace in words: a line per actor and turn, a line of its own for whatever went wrong."""
+"""A schedule's trace in words: a line per actor and turn, and one for each fault."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from simulation.plays.world import Fault
 
 Traced = tuple[float, str, str, str]
-"""When, who, what, and what became of it."""
+"""Time, actor, call, outcome."""
 
 CALLS = {
     "append_decision genesis": "appends Genesis",
@@ -62,7 +62,7 @@ OUTCOMES = {fault.value: told for fault, told in WENT_WRONG.items()} | {"arrives
 
 
 def in_words(trace: Iterable[Traced]) -> Iterator[str]:
-    """The lines."""
+    """Yield the lines."""
     who_before, said = "", list[str]()
     for _, who, what, outcome in trace:
         if said and (who != who_before or outcome):
@@ -78,7 +78,7 @@ def in_words(trace: Iterable[Traced]) -> Iterator[str]:
 
 
 def call_in_words(what: str) -> str:
-    """What a call does; of an id its start."""
+    """Describe a call; ids are shortened."""
     what = LONG_ID.sub(r"\1", what)
     for start, words in sorted(CALLS.items(), key=lambda entry: -len(entry[0])):
         if what == start or what.startswith(f"{start} "):
@@ -87,7 +87,7 @@ def call_in_words(what: str) -> str:
 
 
 def counted(said: Iterable[str]) -> Iterator[str]:
-    """The same, what comes again and again once."""
+    """Yield the same texts, with repeated ones merged and counted."""
     before, times = "", 0
     for one in said:
         if one == before:

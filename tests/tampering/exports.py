@@ -1,12 +1,12 @@
-"""Exports that are changed at random: refused in tidegate's own words, or whatever reads rows can read them.
+"""Exports that are changed at random: refused in tidegate's own words, or readable by all readers of rows.
 
     python -m tampering.exports --cases 100000 --seed 1
 
-A case changes a right export: its rows (keys, values, flags, order, key groups, rows that are there twice),
-the bytes of its Parquet file, or its manifest, with checksums that fit. What is let through is read in each
-way that there is: by key and value, as Arrow's columns, as Spark's reader does, as retirement looks at it.
-One case in a hundred is imported into memory, read, and retired. The cases run in a process of their own,
-so that one which ends it is named.
+A case changes a right export: its rows (keys, values, flags, order, key groups, duplicates), the bytes of its
+Parquet file, or its manifest, with checksums that fit. An accepted one is read in each way that there is: by
+key and value, as Arrow's columns, as Spark's reader does, as retirement reads it. One case in a hundred is
+imported into memory, read, and retired. The cases run in a process of their own, so that a case that ends it
+is named.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tidegate.committers.transfer.import_rows import import_rows, read_whole
 from tidegate.errors import TidegateError
 from tidegate.keys.groups import encode_key, key_group
 from tidegate.options import Endpoints, Options
-from tidegate.reader import rules
+from tidegate.reader.view import view_of
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.rules.expiry import is_hidden
 from tidegate.sinks.rules.layout import payloads
@@ -75,7 +75,7 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"compression": "zstd", "use_dictionary": False},
     {"data_page_version": "2.0"},
 )
-"""How the files of Parquet are written."""
+"""Options for writing Parquet files."""
 
 
 def _right_rows(chance: random.Random, name: str, count: int) -> list[tuple[Any, ...]]:
@@ -117,14 +117,14 @@ def _right_rows(chance: random.Random, name: str, count: int) -> list[tuple[Any,
 
 
 class Case(NamedTuple):
-    """Which change, and what became of it: refused, read, or a fault."""
+    """The kind of a change, and its result: refused or read."""
 
     kind: str
     refused: bool
 
 
 class Exports:
-    """Makes cases from right exports of a few rows, and runs them."""
+    """Cases made from right exports of a few rows."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -151,7 +151,7 @@ class Exports:
         return file.getvalue()
 
     def run(self, seed: int) -> Case:
-        """One case. Any error but tidegate's own goes on."""
+        """Run one case. Any error but tidegate's own is raised."""
         chance = random.Random(seed)
         kind = chance.choices(list(self.kinds), (60, 24, 15, 1))[0]
         return Case(kind, self.kinds[kind](chance))
@@ -219,7 +219,7 @@ class Exports:
         return False
 
     def _import(self, chance: random.Random) -> bool:
-        """From a folder into memory; then every row is read, and the version is retired by a second one."""
+        """Import from a folder into memory; read every row, and retire the version by a second one."""
         tables, name = self._tables(), chance.choice(list(SCHEMAS))
         tables[name] = tables[name]._replace(files=[self._changed_rows(chance, name)])
         where = f"{chance.random()}"
@@ -242,7 +242,7 @@ class Exports:
     def _scan(store: Any, version: int) -> None:
         identity, (entry,) = store.identity(), store.catalog(version, version)
         for table in SCHEMAS:
-            view = rules.view_of(store.where, identity, entry, table, store.schemas())
+            view = view_of(store.where, identity, entry, table, store.schemas())
             assert view is not None
             for group in range(identity.key_groups):
                 start = entry.tables[table].start
@@ -278,7 +278,7 @@ def _changed_value(chance: random.Random, value: bytes) -> Any:
 
 
 def _read_all(batches: list[Any], schema: TableSchema, key_groups: int) -> None:
-    """Read rows in each way that there is. Any error is a fault: they were let through."""
+    """Read rows in each way that there is. Any error is a fault, because the rows were accepted."""
     values, before = values_of(schema), None
     for batch in batches:
         contents = payloads(batch["value"], AT_US)
@@ -307,7 +307,7 @@ def _read_all(batches: list[Any], schema: TableSchema, key_groups: int) -> None:
 def run(
     folder: Path, first: int, count: int, tell: Callable[[int], None] = lambda _: None
 ) -> tuple[Counter[str], list[str]]:
-    """How many of each kind were refused and read, and the faults."""
+    """Run cases; return the numbers of refused and read ones by kind, and the faults."""
     exports, counts, wrong = Exports(folder), Counter[str](), []
     for seed in range(first, first + count):
         tell(seed)

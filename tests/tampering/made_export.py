@@ -1,4 +1,4 @@
-"""An export as somebody may make it up: any rows, any manifest, and checksums that fit all the same."""
+"""A forged export: any rows, any manifest, and checksums that fit all the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row = tuple[Any, bytes | None, bytes | None]
 
 
 class MadeTable(NamedTuple):
-    """A table of an export, a file for each list of rows."""
+    """A table of an export, with a file for each list of rows."""
 
     schema: Any
     files: Sequence[Sequence[Row]]
@@ -29,7 +29,7 @@ class MadeTable(NamedTuple):
 
 
 def placed(pairs: Iterable[tuple[bytes, bytes]], key_groups: int = KEY_GROUPS) -> list[Row]:
-    """Rows as an export has them: by key group and key."""
+    """Sort rows as an export has them: by key group and key."""
     return sorted((key_group(key, key_groups), key, value) for key, value in pairs)
 
 
@@ -69,7 +69,7 @@ def make_export(folder: Path, tables: Mapping[str, MadeTable], **fields: Any) ->
 
 
 def stamp(folder: Path) -> None:
-    """Put the size and the checksum that each file has by now into the manifest."""
+    """Put the present size and checksum of each file into the manifest."""
     manifest = msgspec.json.decode((folder / MANIFEST).read_bytes())
     for name, table in manifest["tables"].items():
         for number, file in enumerate(table["files"]):

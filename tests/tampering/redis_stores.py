@@ -1,9 +1,10 @@
-"""Hashes of Redis that somebody changed at random; what is asked and judged is that of ``tampering``.
+"""Hashes of Redis that are changed at random, with the requests and the judgement of ``tampering``.
 
     python -m tampering.stores --store redis://127.0.0.1:6379 --cases 100000 --seed 1
 
 A case puts back all keys of a small namespace, and then changes one of them: a field's value or name, a field
-that goes or comes, or a key that goes or is of another type. The server should be one for tests alone.
+that is removed or added, or a key that is removed or is of another type. The server should be one for tests
+alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tidegate.options import Options
 from tidegate.testing.example import BATCHES, Example
 
 TIMEOUT_S = 2.0
-"""How long a call may wait for a state that a change took away."""
+"""The timeout of a call that waits for a state that a change removed."""
 
 
 class Dump(NamedTuple):
@@ -60,7 +61,7 @@ class RedisCases:
         self.client.close()
 
     def run(self, seed: int) -> tuple[str, list[str]]:
-        """What was changed, and what is wrong after that."""
+        """Run a case; return the change, and what is wrong after it."""
         chance = random.Random(seed)
         self._put_back()
         what = self._change(chance)
@@ -110,7 +111,7 @@ class RedisCases:
 
 
 def _text(value: Any) -> bytes:
-    """As a client writes it."""
+    """Encode a value as a client writes it."""
     if isinstance(value, bytes):
         return value
     return str("" if value is None else value).encode(errors="replace")

@@ -1,11 +1,11 @@
-"""Stores that somebody changed at random: a call ends in what was there, or in an error that names the place.
+"""Stores that are changed at random: a call returns what was there, or raises an error that names the place.
 
     python -m tampering.stores --cases 100000 --seed 1
 
-A case copies a small namespace in SQLite files, changes one value or one bit of it, and asks: for versions,
-and in half of the cases each for rows by scan, by key, as differences, and as Spark reads them. Other errors
-than tidegate's own, errors that do not say where, and answers that are wrong while `tidegate verify` finds
-nothing, are failures. With ``--store redis://host:port`` the namespace is there (``tampering_redis``).
+A case copies a small namespace in SQLite files, changes one value or one bit of it, and requests: versions,
+and in half of the cases each rows by scan, by key, as differences, and as Spark reads them. Failures are
+errors other than tidegate's own, errors that do not name the place, and wrong answers while `tidegate verify`
+finds nothing. With ``--store redis://host:port`` the namespace is on that server (``tampering_redis``).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tidegate.committers.operations.verify import verify
 from tidegate.errors import TidegateError
 from tidegate.options import Options
 from tidegate.reader import rules
+from tidegate.reader.view import no_schema, view_of
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity
 from tidegate.spark.source.arrow_rows import columns_of
@@ -40,7 +41,7 @@ from tidegate.wal.record import UNREADABLE
 
 NAMESPACE, KEY_GROUPS = "flights", 2
 CHOSEN = 0.5
-"""Of the calls that a case may make."""
+"""The share of possible calls that a case makes."""
 SHAPES: tuple[Any, ...] = (
     *(None, 0, 1, -1, 2, 3, 4, 2**62, -(2**63), 1.5, "", "x", "3"),
     *(b"", b"x", b"\xff", b"-", b"e\0"),
@@ -65,18 +66,18 @@ OTHERS: tuple[Any, ...] = (
     [1],
     {"a": 1},
 )
-"""What is put into JSON in the place of something else."""
+"""Replacements for parts of JSON."""
 
 
 class Outcome(NamedTuple):
-    """What a call ended in: its answer, or the error's class and text."""
+    """The outcome of a call: its answer, or the error's class and text."""
 
     answer: Any
     error: str = ""
 
 
 def changed(chance: random.Random, value: Any) -> Any:
-    """Another value: of another type, of another length, or with some bytes changed."""
+    """Return another value: of another type, of another length, or with some bytes changed."""
     if value is None or chance.random() < 0.3:
         return chance.choice(SHAPES)
     if isinstance(value, int | float):
@@ -130,13 +131,13 @@ def _places(part: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from _places(child, (*at, name))
 
 
-# -- what is asked ------------------------------------------------------------------------------------
+# -- requests ---------------------------------------------------------------------------------------
 
 
 def everything(
     url: str, chosen: Callable[[], bool] = lambda: True, options: dict[str, Any] | None = None
 ) -> dict[str, Outcome]:
-    """The outcome of the calls of a reader, those that are chosen."""
+    """Return the outcomes of a reader's calls, those that are chosen."""
     found: dict[str, Outcome] = {}
 
     def note(name: str, call: Callable[[], Any]) -> Any:
@@ -181,7 +182,7 @@ def _got(gate: Any, table: str) -> dict[Any, Any]:
 
 
 def _as_spark(url: str, options: dict[str, Any] | None) -> list[Any]:
-    """The newest version's rows as Spark's reader makes them."""
+    """Read the newest version's rows as Spark's reader makes them."""
     with contextlib.closing(open_store(url, NAMESPACE, options)) as store:
         entries = store.catalog(3, 3)
         if not entries:
@@ -189,9 +190,9 @@ def _as_spark(url: str, options: dict[str, Any] | None) -> list[Any]:
         (entry,), schemas, found = entries, store.schemas(), []
         identity = Identity("", NAMESPACE, KEY_GROUPS)
         for table, at in sorted(entry.tables.items()):
-            view = rules.view_of(store.where, identity, entry, table, schemas)
+            view = view_of(store.where, identity, entry, table, schemas)
             if view is None:
-                raise rules.no_schema(store.where, 3, table, at.schema_id)
+                raise no_schema(store.where, 3, table, at.schema_id)
             for group in range(KEY_GROUPS):
                 for batch in store.scan(table, group, 3, at.start, entry.decided_at_us):
                     columns = columns_of(batch, view.values, f"{store.where}, table {table}")
@@ -200,9 +201,9 @@ def _as_spark(url: str, options: dict[str, Any] | None) -> list[Any]:
 
 
 def faults(found: dict[str, Outcome], right: dict[str, Outcome], url: str, wal: str) -> list[str]:
-    """What must not be: errors without a place, and wrong answers that a check does not find.
+    """List errors without a place, and wrong answers that a check does not find.
 
-    That a version is not listed any more is no fault: a horizon that moved looks like a retirement.
+    A version that is no longer listed is no fault: a horizon that moved looks like a retirement.
     """
     place = url.partition("://")[2]
     wrong = [
@@ -219,7 +220,7 @@ def faults(found: dict[str, Outcome], right: dict[str, Outcome], url: str, wal: 
 
 
 def is_found(url: str, wal: str) -> bool:
-    """Whether ``tidegate verify`` finds something, or is refused."""
+    """Return whether ``tidegate verify`` finds something, or is refused."""
     with contextlib.closing(open_store(url, NAMESPACE)) as store:
         try:
             return bool(verify(open_log(wal, NAMESPACE), store).findings)
@@ -259,7 +260,7 @@ class SqliteCases:
                     yield from ((name, table, row, column) for row in range(len(rows)) for column in columns)
 
     def run(self, seed: int) -> tuple[str, list[str]]:
-        """What was changed, and what is wrong after that."""
+        """Run a case; return the change, and what is wrong after it."""
         chance = random.Random(seed)
         copy = self.folder / "copy"
         shutil.rmtree(copy, ignore_errors=True)
@@ -295,7 +296,7 @@ class SqliteCases:
 
 
 def run(cases: Any, count: int, seed: int, show: Callable[[str], None]) -> int:
-    """Run so many cases; the number of those that failed."""
+    """Run ``count`` cases; return the number of those that failed."""
     failed, begun = 0, time.monotonic()
     seen: collections.Counter[str] = collections.Counter()
     for number in range(seed, seed + count):

@@ -200,7 +200,7 @@ def test_the_durations_that_are_shown_as_examples_are_durations():
     told = CliRunner().invoke(app, ["torture", "--help"], env={"COLUMNS": "200"}).stdout
     told += (ROOT / "docs" / "torture.md").read_text()
     shown = re.findall(r"--duration (\d\w*)", told) + re.findall(
-        r"\d+\w+", told.partition("for so long: ")[2][:30]
+        r"\d+\w+", told.partition("for this time: ")[2][:30]
     )
     assert len(shown) >= 5
     for each in shown:

@@ -7,11 +7,10 @@
         changelog/<segment>.seg   one file per segment, written once, never changed
         lock                      empty; its flock is the lock
 
-Three rules carry the guarantees. Only the holder of the lock changes ``decisions.log``: it cuts a
-torn tail before it appends, and a trim replaces the whole file. Nothing is acked before the file
-and its folder are synced (I3). A reader syncs the file after it read a record and before it returns
-it, so nobody acts on a record that a power cut could take back. ``wal/file/format.py`` defines the
-bytes.
+Three rules carry the guarantees. Only the holder of the lock changes ``decisions.log``: it cuts a torn tail
+before it appends, and a trim replaces the whole file. Nothing is acked before the file and its folder are
+synced (I3). A reader syncs the file after it read a record and before it returns it, so nobody acts on a
+record that a power cut could take back. ``wal/file/format.py`` defines the bytes.
 """
 
 from __future__ import annotations
@@ -67,9 +66,7 @@ logger = logging.getLogger("tidegate")
 LOCK_TIMEOUT_S = 10.0
 COPY_BYTES = 1024 * 1024
 MTIME_US = 2_000_000
-"""File times may be this much too old: kernels take them from a coarse clock, some file systems
-store whole seconds.
-"""
+"""File times may be this much too old: kernels use a coarse clock, some file systems whole seconds."""
 POLL_FIRST_S, POLL_MOST_S = 0.001, 0.05
 DAMAGE_LOOKS_MAX = 3
 DROPPED = ".dropped"
@@ -133,8 +130,7 @@ class FileLog(Log):
     def _put_in_place(self, base: int, pieces: Iterable[bytes] = ()) -> None:
         """Replace the decision log by one with this base and content, in one step. Requires the lock.
 
-        The new file is written under another name and renamed: readers never see half a file, and
-        readers of the old file continue with it.
+        The new file is written under another name and renamed. Readers of the old file continue with it.
         """
         fresh = self._decisions.with_suffix(".new")
         fresh.unlink(missing_ok=True)  # left by a process that died here
@@ -154,9 +150,8 @@ class FileLog(Log):
     def _sync_name(self, base: int) -> None:
         """Make durable the name of the file that a trim put in place.
 
-        The process that trimmed may have died between rename and sync. Then a power cut could bring
-        back the old file, without later appends. So each instance syncs the folder before it first
-        acts.
+        The process that trimmed may have died between rename and sync. Then a power cut could bring back
+        the old file, without later appends. So each instance syncs the folder before it first acts.
         """
         if base != self._named_base:
             sync_folder(self.folder)
@@ -455,8 +450,7 @@ class FileLog(Log):
             fd = open_lock(self._lock, make=make)
             try:
                 self._wait_for_lock(fd, deadline)
-                # The log may have been dropped and created again meanwhile: its appends use another
-                # lock file then.
+                # A log that was dropped and created again meanwhile has another lock file.
                 if not os.path.samestat(os.fstat(fd), self._lock.stat()):
                     continue
                 try:

@@ -17,7 +17,8 @@ from tidegate.errors import ConfigError
 from tidegate.observe import events
 from tidegate.reader import rules
 from tidegate.reader.leases import ActiveLease
-from tidegate.reader.rules import OptimisticRead, TableView, hashable, moment, view_of
+from tidegate.reader.rules import OptimisticRead, moment
+from tidegate.reader.view import TableView, hashable, no_schema, view_of
 from tidegate.sinks.async_store import AsyncStore, AsyncSupportsReadWithPointer
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.values.decode import Value
@@ -122,7 +123,7 @@ class Reader:
             view = view_of(where, self.identity, entry, table, self._schemas)
         if view is None:
             rules.check_there(where, entry.version, await self.store.pointer())
-            raise rules.no_schema(where, entry.version, table, entry.tables[table].schema_id)
+            raise no_schema(where, entry.version, table, entry.tables[table].schema_id)
         return TableReader(self.store, view, check, ahead)
 
 

@@ -1,4 +1,4 @@
-"""``tidegate bench``: what atomic versions cost on your own servers, beside writers without any guarantee."""
+"""``tidegate bench``: the cost of atomic versions on your own servers, against writers without guarantees."""
 
 from tidegate.bench.plan import PARTS, Plan
 from tidegate.bench.report import Figure, Report

@@ -1,4 +1,4 @@
-"""The stream that all writers are given, and what runs once for each of its batches."""
+"""The stream of rows that all writers receive, and the loop over its batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VALUE = "concat('{\"n\":', id, ',\"text\":\"', substr(sha1(cast(id as string)), 
 
 @contextlib.contextmanager
 def spark_for(plan: Plan) -> Iterator[SparkSession]:
-    """The session that is active, or one on the plan's master, which ends with it."""
+    """Yield the active session, or one on the plan's master, which is stopped afterwards."""
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
@@ -47,20 +47,20 @@ def spark_for(plan: Plan) -> Iterator[SparkSession]:
 
 
 def rows_of(numbers: DataFrame, keys: int) -> DataFrame:
-    """``key`` and ``value`` for each ``id``, over so many keys."""
+    """Select ``key`` and ``value`` for each ``id``, over ``keys`` different keys."""
     key = f"concat('key-', lpad(cast(pmod(id, {keys}) AS string), 9, '0')) AS key"
     return numbers.selectExpr(key, VALUE)
 
 
 def spark_rows(spark: SparkSession, plan: Plan) -> DataFrame:
-    """One batch of the plan's rows, without a stream."""
+    """Make one batch of the plan's rows, without a stream."""
     return rows_of(
         spark.range(0, plan.rows, numPartitions=spark.sparkContext.defaultParallelism), plan.distinct
     )
 
 
 def sink_for(plan: Plan, part: str, **options: Any) -> VersionedSink:
-    """A sink into a namespace of this part's own; it opens nothing before its first batch."""
+    """Make a sink into a namespace of this part's own; it opens nothing before its first batch."""
     where = plan.endpoints(part)
     return VersionedSink(
         namespace=where.namespace,
@@ -84,7 +84,7 @@ def stream(
     batches: int,
     run: Callable[[DataFrame, int], None],
 ) -> None:
-    """Call ``run`` for so many batches of so many rows each, inside foreachBatch.
+    """Call ``run`` for each of ``batches`` batches of ``rows`` rows, inside foreachBatch.
 
     TidegateError: the query failed, with its error as the cause, or took longer than ``deadline_s``.
     """

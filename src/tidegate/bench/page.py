@@ -1,4 +1,4 @@
-"""A report as one HTML page of its own: tables with bars, light or dark as the reader's screen is."""
+"""A report as one self-contained HTML page: tables with bars, light or dark as the reader's screen is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROMISE = (
 
 
 def page(report: Report) -> str:
-    """The whole page; it loads nothing from anywhere."""
+    """Render the whole page; it loads nothing from elsewhere."""
     of_settings = "".join(
         f"<dt>{_text(name)}</dt><dd>{_text(of)}</dd>" for name, of in report.settings.items()
     )

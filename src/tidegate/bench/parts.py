@@ -1,4 +1,4 @@
-"""What is measured: large batches, small ones, reads, and finishing a version from the log."""
+"""The parts of a comparison: large batches, small ones, reads, and roll-forward of a version from the log."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ from tidegate.reader.open_gate import connect
 
 OURS, COLLECT = "tidegate", "a sink that collects"
 MANY, EACH, WARM_UP = 1_000, 100, 5
-"""Keys of a large read; one of those after so many small ones; small batches that are not counted."""
+"""Keys of a large read; single reads between two large ones; small batches that are not counted."""
 Key = TypeVar("Key")
 Samples = dict[str, list[float]]
 
 
 def throughput(spark: SparkSession, plan: Plan, rivals: Rivals) -> list[Figure]:
-    """Rows per second of each writer, all given the same batches in turns; the first one warms up."""
+    """Measure rows per second of each writer.
+
+    All write each batch, alternately first; the first batch warms up.
+    """
     sink = sink_for(plan, "large")
     names = [*rivals.writers, OURS]
     per_s: Samples = {name: [] for name in names}
@@ -64,7 +67,7 @@ def throughput(spark: SparkSession, plan: Plan, rivals: Rivals) -> list[Figure]:
 
 
 def _whole_stream(spark: SparkSession, plan: Plan, mode: str) -> float:
-    """Rows per second of a query that does nothing else."""
+    """Measure rows per second of a query that does nothing else."""
     began: list[float] = []
     with contextlib.closing(sink_for(plan, mode, commit=mode)) as sink:
 
@@ -80,7 +83,7 @@ def _whole_stream(spark: SparkSession, plan: Plan, mode: str) -> float:
 
 
 def latency(spark: SparkSession, plan: Plan, _: Rivals) -> list[Figure]:
-    """Milliseconds of foreachBatch for small batches: ours, and one that only collects."""
+    """Measure milliseconds of foreachBatch for small batches: in ours, and in one that only collects."""
     took: Samples = {}
     sink = sink_for(plan, "small")
     with contextlib.closing(sink):
@@ -111,7 +114,7 @@ def latency(spark: SparkSession, plan: Plan, _: Rivals) -> list[Figure]:
 
 
 def reads(spark: SparkSession, plan: Plan, rivals: Rivals) -> list[Figure]:
-    """One key, and a thousand, at one version, beside the bare client on its own rows."""
+    """Measure reads of one key and of a thousand, at one version, against the bare client on its own rows."""
     static = spark_rows(spark, plan)
     list(rivals.writers.values())[-1](static)
     with contextlib.closing(sink_for(plan, "reads")) as sink:
@@ -143,7 +146,7 @@ def reads(spark: SparkSession, plan: Plan, rivals: Rivals) -> list[Figure]:
 
 
 def recovery(spark: SparkSession, plan: Plan, _: Rivals) -> list[Figure]:
-    """Seconds from decided to visible: by the query itself, and by whoever finishes it from the log alone."""
+    """Measure seconds from decided to visible: by the query itself, and by a recovery from the log alone."""
     rows, took = spark_rows(spark, plan), defaultdict[str, list[float]](list)
     for number in range(plan.rounds + 1):
         with contextlib.closing(sink_for(plan, "recovery")) as sink:

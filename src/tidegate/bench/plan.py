@@ -1,4 +1,4 @@
-"""What a comparison is made of: where, how many rows, which parts."""
+"""The plan of a comparison: its servers, its numbers of rows, its parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ TABLE = "t"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One comparison, against one log and one store. Its namespaces and the rivals' rows are named ``mark``.
+    """One comparison, against one log and one store.
+
+    Its namespaces and the baselines' rows are named ``mark``.
 
     ``rows`` a batch, over ``keys`` keys (0: all distinct), ``rounds`` times after one to warm up;
     ``small_batches`` of ``small_rows``; ``reads`` of one key each, by every reader. A stream that takes
@@ -53,9 +55,9 @@ class Plan:
 
     @property
     def distinct(self) -> int:
-        """How many keys a batch has."""
+        """The number of keys of a batch."""
         return self.keys or self.rows
 
     def endpoints(self, part: str) -> Endpoints:
-        """The namespace of one part."""
+        """Return the namespace of one part."""
         return Endpoints(f"{self.mark}-{part}", self.wal, self.store, self.wal_options, self.store_options)

@@ -1,4 +1,4 @@
-"""What a comparison came to: figures, each beside what it is compared with in the same run."""
+"""The report of a comparison: figures, each with the one that it is compared with in the same run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """One figure: ``value`` of ``who``, in ``unit``, and its ratio to the same figure of ``beside``.
 
-    ``samples`` are what it is the median or percentile of, in order, where there are few.
+    ``samples``, in order, are those whose median or percentile it is, where there are few.
     """
 
     part: str
@@ -26,7 +26,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """All figures of a run, where and with what they were measured, and what was left out, with reasons."""
+    """All figures of a run, its settings and versions, and what was left out, with reasons."""
 
     made_at: str
     settings: dict[str, str]
@@ -35,7 +35,7 @@ class Report(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Part, figure, who, value and ratio, as a person reads them."""
+        """Return part, figure, who, value and ratio, formatted for people."""
         return [(f.part, f.what, f.who, shown(f.value, f.unit), shown_ratio(f)) for f in self.figures]
 
 
@@ -50,8 +50,9 @@ def compared(
     more_is_better: bool = False,
     kept: int = 20,
 ) -> list[Figure]:
-    """The same figure of several: the ``at`` percentile of each one's samples; ours with their ratio to the
-    best of the others.
+    """Compute the same figure of several: the ``at`` percentile of each one's samples.
+
+    Ours have their ratio to the best of the others.
     """
     values = {who: percentile(of, at) for who, of in samples.items() if of}
     own = set(ours)
@@ -78,7 +79,7 @@ def compared(
 
 
 def percentile(samples: Sequence[float], at: float) -> float:
-    """The sample at or below which the share ``at`` of them lies (nearest rank).
+    """Return the sample at or below which the share ``at`` of them is (nearest rank).
 
     >>> percentile([3.0, 1.0, 2.0], 0.5), percentile([1.0, 2.0], 0.99)
     (2.0, 2.0)
@@ -88,7 +89,7 @@ def percentile(samples: Sequence[float], at: float) -> float:
 
 
 def shown(value: float, unit: str) -> str:
-    """A value for people, three digits of it.
+    """Format a value for people, with three digits.
 
     >>> shown(1234567.0, "rows/s"), shown(0.01234, "s"), shown(12.345, "ms")
     ('1,230,000 rows/s', '0.0123 s', '12.3 ms')
@@ -100,5 +101,5 @@ def shown(value: float, unit: str) -> str:
 
 
 def shown_ratio(figure: Figure) -> str:
-    """Its ratio for people: ``0.45x of Arrow + MSET``; nothing where there is none."""
+    """Format the ratio for people: ``0.45x of Arrow + MSET``; '' where there is none."""
     return "" if figure.ratio is None else f"{figure.ratio:.2f}x of {figure.beside}"

@@ -1,4 +1,7 @@
-"""One comparison from beginning to end: what it made on the servers goes again, however it ends."""
+"""One comparison from beginning to end.
+
+Everything that it made on the servers is removed, even after an error.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +35,17 @@ NAMESPACES = {
 
 
 def run(plan: Plan, progress: Progress | None = None) -> Report:
-    """All parts of the plan. Needs Spark. What was written goes in the end, also when it is cut short.
+    """Run all parts of the plan. Needs Spark. Everything written is removed at the end, even after an error.
 
-    ``report.left_out`` names what could not be removed, too. ConfigError: the plan does not fit the
-    servers. TidegateError: a part failed.
+    ``report.left_out`` also names what could not be removed. ConfigError: the plan does not fit the servers.
+    TidegateError: a part failed.
     """
     tell = progress or (lambda _: None)
     started = time.monotonic()
     report = Report(made_at=_now(), settings=_settings(plan))
     with coordinator_for(
         plan.endpoints("large")
-    ) as coordinator:  # what does not answer is told here, in plain words
+    ) as coordinator:  # raises here, in plain words, if a server does not answer
         coordinator.catch_up_log()
         coordinator.store.prepare()
         coordinator.store.identity()

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidegate.errors import ConfigError
-from tidegate.reader.rules import TableView
 from tidegate.reader.snapshot import Reader, Side
+from tidegate.reader.view import TableView
 from tidegate.sinks.diff import stored_differences, untouched
 from tidegate.values.decode import Value
 from tidegate.wal.record import TableSchema

@@ -18,7 +18,8 @@ from tidegate.base.deadline import one_call
 from tidegate.observe import events
 from tidegate.reader import rules
 from tidegate.reader.leases import ActiveLease, LeaseKeeper
-from tidegate.reader.rules import OptimisticRead, TableView, moment, view_of
+from tidegate.reader.rules import OptimisticRead, moment
+from tidegate.reader.view import TableView, no_schema, view_of
 from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.store import Store
@@ -131,7 +132,7 @@ class Reader:
             view = view_of(where, self.identity, entry, table, self._schemas)
         if view is None:
             rules.check_there(where, entry.version, self.store.pointer())
-            raise rules.no_schema(where, entry.version, table, entry.tables[table].schema_id)
+            raise no_schema(where, entry.version, table, entry.tables[table].schema_id)
         return TableReader(self.store, view, check, ahead)
 
 

@@ -1,6 +1,6 @@
 """A barrier made of plain rows, staged without Spark by the same code that runs in Spark tasks.
 
-For tests, simulations and crash tests: a driver process that starts in tenths of a second.
+It is for tests, simulations and crash tests: a driver process starts in tenths of a second.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ BYTES_SCHEMA = TableSchema((Column("key", "binary"),), (Column("value", "binary"
 KINDS = tuple(CHANGES.types)
 
 Rows = Mapping[str, Mapping[bytes, bytes | None]]
-"""Per table, values by key; None deletes."""
+"""By table, values by key; None deletes."""
 
 
 @dataclasses.dataclass
 class ArrowBarrier:
-    """One batch of plain rows: ``rows`` per table, None for a delete.
+    """One batch of plain rows: ``rows`` by table, None for a delete.
 
     ``parallelism`` tasks stage it one after the other, in this process, into ``log``.
     """
@@ -71,7 +71,7 @@ class ArrowBarrier:
         ]
 
     def batches(self, task: int) -> list[Any]:
-        """One task's changes, sorted, as Spark would hand them to it: record batches."""
+        """Return one task's sorted changes, as Spark would hand them to it: record batches."""
         mine = self.changes(task)
         if not mine:
             return []
@@ -82,7 +82,7 @@ class ArrowBarrier:
         return [rows.slice(at, self.batch_rows) for at in range(0, len(mine), self.batch_rows)]
 
     def changes(self, task: int) -> list[tuple[int, int, bytes, bytes]]:
-        """The same as plain rows: key group, number of the table, key, stored value."""
+        """Return the same as plain rows: key group, number of the table, key, stored value."""
         groups = groups_of(task, self.parallelism, self.key_groups)
         return [change for change in self._sorted_changes if change[0] in groups]
 
@@ -96,5 +96,5 @@ class ArrowBarrier:
 
 
 def batch(lineage: str, batch_id: int, fingerprint: str = "", generation: int = 0) -> BatchOrigin:
-    """The origin of a micro-batch; its fingerprint is its id unless given."""
+    """Return the origin of a micro-batch; its fingerprint is derived from its id unless given."""
     return BatchOrigin(lineage, generation, batch_id, fingerprint or f"offsets-{batch_id}")

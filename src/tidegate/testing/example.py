@@ -1,7 +1,7 @@
 """A small namespace with typed tables, written without Spark: for documentation, demonstrations and tests.
 
-``write_flights`` makes three versions of four tables; ``Example`` writes any others. The values
-are what a Spark job would have written, and so is the way they take.
+``write_flights`` makes three versions of four tables; ``Example`` writes any others. The values are those
+that a Spark job would have written, by the same code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Column, TableSchema
 
 LINEAGE = "8a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11"
-"""The query id that the example's batches come from."""
+"""The query id that the example's batches are of."""
 
 SCHEMAS = {
     "aircraft": TableSchema(
@@ -40,7 +40,7 @@ SCHEMAS = {
 """The example's tables."""
 
 Rows = Mapping[str, Mapping[Any, Any]]
-"""Per table, values by key as a reader sees them; None deletes."""
+"""By table, values by key as a reader sees them; None deletes."""
 
 
 @dataclasses.dataclass
@@ -87,8 +87,9 @@ class Example:
         *,
         batch_id: int | None = None,
     ) -> int:
-        """Commit one batch, the next one unless given; the version that it made. ``starts``: tables that it
-        empties first.
+        """Commit one batch, by default the next one; return the version that it made.
+
+        ``starts``: tables that it empties first.
         """
         last = self.driver.folded.last_batch
         number = last[1] + 1 if last else 0
@@ -146,11 +147,11 @@ BATCHES: tuple[Rows, ...] = (
         "airports": {"JFK": {"departures": 1, "delay": -1.0}},
     },
 )
-"""What ``write_flights`` writes."""
+"""The batches of ``write_flights``."""
 
 
 def write_flights(wal: str, store: str, namespace: str = "flights", *, alias: str = "") -> None:
-    """Make the example namespace: versions 1 to 3; and set an alias for it."""
+    """Make the example namespace, versions 1 to 3, and set an alias for it."""
     example = Example(wal, store, namespace)
     for rows in BATCHES:
         example.write(rows)

@@ -1,8 +1,8 @@
-"""A log and a store that ask a port before and after every call: where faults are let in.
+"""A log and a store that route every call through a port, which may inject faults.
 
-The wrappers know nothing of faults. A ``Port`` gets each call as a thunk and may run it, not
-run it, run it later, run it twice, or never come back. With ``Direct`` they are transparent,
-so that the conformance suites run on them as on any other log and store.
+The wrappers know nothing of faults. A ``Port`` receives each call as a thunk and may run it, not run it, run
+it later, run it twice, or never return. With ``Direct`` they are transparent, so that the conformance suites
+run on them as on any other log and store.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ T = TypeVar("T")
 
 
 class Call(NamedTuple):
-    """One call of an interface: its name, and what its errors are.
+    """One call of an interface: its name, and the meaning of its errors.
 
-    ``refused`` is raised when the call provably did nothing, ``unknown`` when nothing is
-    proven. ``writes``: it has an effect, which may come late or twice.
+    ``refused`` is raised when the call provably did nothing, ``unknown`` when nothing is proven. ``writes``:
+    it has an effect, which may happen late or twice.
     """
 
     name: str
@@ -60,10 +60,10 @@ class Call(NamedTuple):
 
 
 class Port(Protocol):
-    """Who lets a call through."""
+    """The interface of a fault injector."""
 
     def call(self, call: Call, effect: Callable[[], T]) -> T:
-        """The effect's result, or one of the errors that ``call`` allows."""
+        """Return the effect's result, or raise one of the errors that ``call`` allows."""
         ...
 
 
@@ -75,7 +75,7 @@ class Direct:
 
 
 KINDS_MAX = 1_000
-"""So many different calls are made once and kept."""
+"""The number of different calls that are cached."""
 
 
 @functools.lru_cache(KINDS_MAX)
@@ -104,7 +104,7 @@ def _writes_store(name: str, shown: str = "") -> Call:
 
 
 class FaultyLog(Log):
-    """A log behind a port."""
+    """A log whose calls pass a port."""
 
     def __init__(self, inner: Log, port: Port) -> None:
         self.where = inner.where
@@ -124,7 +124,7 @@ class FaultyLog(Log):
         return iter(self._port.call(_reads_log("decisions"), effect))
 
     def stage(self, segment: str, blobs: Iterable[bytes]) -> list[str]:
-        consumed = list(blobs)  # what the caller does while they are consumed happens in its own time
+        consumed = list(blobs)  # side effects of consuming them belong to the caller's time
         call = _writes_log("log.stage", segment)
         return self._port.call(call, lambda: self._inner.stage(segment, consumed))
 
@@ -162,7 +162,7 @@ class FaultyLog(Log):
 
 
 class FaultyStore(Store):
-    """A store behind a port."""
+    """A store whose calls pass a port."""
 
     def __init__(self, inner: Store, port: Port) -> None:
         self.where = inner.where
@@ -176,7 +176,7 @@ class FaultyStore(Store):
         return self._port.call(_writes_store("store.create"), lambda: self._inner.create(identity))
 
     def aliases(self) -> Aliases:
-        """Not behind the port: they are no part of the protocol."""
+        """Return the aliases without the port: they are no part of the protocol."""
         return self._inner.aliases()
 
     def pointer(self) -> Pointer:
@@ -316,6 +316,6 @@ class FaultyStore(Store):
 
 
 def _shown(content: bytes) -> str:
-    """A record's kind, for traces, without decoding it."""
+    """Return a record's kind, for traces, without decoding it."""
     _, _, rest = content.partition(b'"kind":"')
     return rest.partition(b'"')[0].decode(errors="replace")

@@ -1,1 +1,1 @@
-"""Evidence: histories of what writers offered and readers saw, recorded and judged."""
+"""Torture: recorded histories of what writers offered and readers saw, and the checker that judges them."""

@@ -1,4 +1,4 @@
-"""What became of a cell, and of a run: plain data, as it stands in the report."""
+"""Outcomes of cells and their totals: plain data, in the form that the report has."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ RESULTS = {
     UNPROVEN: "it could not be finished or judged",
     MISSED: "the fault did not happen",
 }
-"""What can become of a cell."""
+"""Results of a cell, by name."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong, and where the history says so."""
+    """One defect, with the lines of the history that show it."""
 
     rule: str
     invariant: str
@@ -31,7 +31,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one cell. ``history`` is its folder below the report's, '' when it was not kept."""
+    """The outcome of one cell.
+
+    ``history`` is its folder below the report's; '' when the history was not kept.
+    """
 
     failpoint: str
     fault: str
@@ -52,7 +55,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals:
-    """Outcomes, counted."""
+    """Counts over outcomes."""
 
     def __init__(self, outcomes: Iterable[Outcome] = ()) -> None:
         self.results: Counter[str] = Counter()
@@ -70,12 +73,12 @@ class Totals:
 
     @property
     def all_proven(self) -> bool:
-        """Something was run, and every cell of it is proven."""
+        """Whether at least one cell was run, and every cell that was run is proven."""
         return bool(self.outcomes) and self.results[PROVEN] == len(self.outcomes)
 
     @property
     def wrong(self) -> list[Outcome]:
-        """Every cell that is not proven, those with a broken promise first."""
+        """Return every cell that is not proven, those with a broken promise first."""
         order = [VIOLATED, UNPROVEN, MISSED]
         return sorted(
             (each for each in self.outcomes if each.result != PROVEN), key=lambda o: order.index(o.result)

@@ -1,4 +1,4 @@
-"""A whole run: cells by a seeded schedule, some at a time, within a time; what was done can be resumed.
+"""A whole run: cells of a seeded schedule, ``jobs`` at a time, within a limit. A run can be resumed.
 
 >>> from tidegate.torture.run import torture
 >>> report = torture("file:///tmp/w", "sqlite:///tmp/s", cells=3)  # doctest: +SKIP
@@ -44,15 +44,15 @@ from tidegate.wal.open_log import open_log
 CELL_S, DURATION_S = 60.0, 60.0
 JOBS_MAX = 16
 HISTORIES_BYTES = 4 * 2**30
-"""So much the histories of a run may take up: beyond it those of proven cells are not kept."""
+"""Size limit of a run's histories. Above it, histories of proven cells are not kept."""
 RUN_FILE, OUTCOMES_FILE, NAMESPACES_FILE = "run.json", "outcomes.jsonl", "namespaces.txt"
 
 Progress = Callable[[Outcome], object]
-"""Told of every cell, as it is done."""
+"""Callback with the outcome of each cell that has ended."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run was asked for, as the report's folder keeps it. URLs are without their passwords."""
+    """The parameters of a run, as the report's folder keeps them. URLs are without their passwords."""
 
     id: str
     wal: str
@@ -67,7 +67,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What came of a run. ``totals`` counts the cells of earlier runs that were resumed too."""
+    """The results of a run. ``totals`` also counts cells of the earlier runs that it resumes."""
 
     folder: Path
     asked: Asked
@@ -80,7 +80,7 @@ class Report:
 
     @property
     def all_proven(self) -> bool:
-        """Every cell that was run is proven, and none was broken off."""
+        """Whether every cell that was run is proven, and none was interrupted."""
         return self.totals.all_proven and not self.stopped
 
 
@@ -108,17 +108,17 @@ def torture(  # noqa: PLR0913 - its options
     progress: Progress = lambda _: None,
     begun: Callable[[Asked, Path], object] = lambda *_: None,
 ) -> Report:
-    """Torture log and store: faults at named places of the protocol, readers beside, every history judged.
+    """Torture log and store: faults at failpoints of the protocol, concurrent readers, every history judged.
 
-    Works only in namespaces of its own, whose names begin with ``torture-`` and a random part, and drops
-    them at the end, however it ends. It runs for ``duration_s`` (60 s unless another limit is given), for
-    so many ``cells``, for the ``whole`` table of cells once, or for ``only`` these. ``folder`` takes
-    the histories and outcomes; ``resume`` is such a folder, whose cells are not run again. The same ``seed``
-    gives the same schedule. ``topology``: slots may be moved, and replicas promoted.
-    ``begun`` is told what is run and where, before the first cell.
+    The run uses only namespaces of its own, whose names begin with ``torture-`` and a random part. It drops
+    them at the end, even after an error. It ends after ``duration_s`` (60 s unless another limit is given),
+    after N ``cells``, after the ``whole`` table of cells once, or after the cells that ``only`` names.
+    ``folder`` receives the histories and outcomes. ``resume`` is such a folder, whose cells are not run
+    again. The same ``seed`` gives the same schedule. ``topology``: slots may be moved, and replicas promoted.
+    ``begun`` is called with the parameters and the folder, before the first cell.
 
-    Processes are forked from a server that imports the main module: a script that calls this has to do so
-    under ``if __name__ == "__main__"``.
+    Processes are forked from a server that imports the main module: a script that calls this function has to
+    do so under ``if __name__ == "__main__"``.
 
     ConfigError: an argument does not fit, or log and store cannot be opened; nothing was run.
     """
@@ -179,7 +179,7 @@ def _asked_anew(
 
 
 def _refuse_anew(*, anew: bool, folder: Path | None) -> None:
-    """ConfigError: a run that is resumed was told what else to run, or where else to report it."""
+    """Refuse other parameters, or another folder, for a resumed run. ConfigError: there are some."""
     if anew:
         raise ConfigError("a run that is resumed keeps its seed, cells, faults and workloads: leave them out")
     if folder is not None:
@@ -202,7 +202,10 @@ def _logs_in(store_options: Mapping[str, object]) -> bool:
 
 
 def _here(where: Where, asked: Asked, server_kill: str, *, topology: bool) -> Here:
-    """What can be had here; of its topology only what was asked for is tried."""
+    """Collect the facts that decide which faults are possible.
+
+    Only requested faults of the topology are tried.
+    """
     lacking: Mapping[str, str] = {}
     faults = {*asked.faults, *(schedule.cell_of(text).fault for text in asked.only)}
     if faults & {*TOPOLOGY} and "redis" in where.store.partition("+")[0].partition(":")[0]:
@@ -213,7 +216,7 @@ def _here(where: Where, asked: Asked, server_kill: str, *, topology: bool) -> He
 
 
 def _check_possible(only: Iterable[str], here: Here) -> None:
-    """ConfigError: a cell was asked for by name that cannot be had here."""
+    """Check that each cell requested by name is possible. ConfigError: one is not."""
     for text in only:
         cell = schedule.cell_of(text)
         why = schedule.unreached(cell.failpoint, cell.fault) or schedule.impossible(cell.fault, here)
@@ -222,9 +225,9 @@ def _check_possible(only: Iterable[str], here: Here) -> None:
 
 
 def _check_reachable(where: Where, asked: Asked) -> None:
-    """Log and store answer, before anything is written: a namespace that is not there is looked for.
+    """Check, before anything is written, that log and store answer: look for a namespace that does not exist.
 
-    ConfigError: they do not, or they are in this process's memory, which other processes cannot see.
+    ConfigError: they do not answer, or they are in this process's memory, which other processes cannot see.
     """
     for url in (where.wal, where.store):
         if url.startswith("memory:"):
@@ -251,7 +254,7 @@ def _folder(given: Path | None) -> Path:
 
 
 def _asked_before(folder: Path, wal: str, store: str) -> Asked:
-    """What the run in this folder was asked for. ConfigError: there is none, or it was elsewhere."""
+    """Read the parameters of the run in this folder. ConfigError: there is no run, or it was elsewhere."""
     try:
         asked = json_decoder(Asked).decode((folder / RUN_FILE).read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
@@ -265,7 +268,10 @@ def _asked_before(folder: Path, wal: str, store: str) -> Asked:
 
 @contextlib.contextmanager
 def _the_only_one(folder: Path) -> Iterator[None]:
-    """ConfigError: another process runs in this folder. This one would drop what its cells work in."""
+    """Lock the folder, because a second run in it would drop the namespaces of this one's cells.
+
+    ConfigError: another process runs in this folder.
+    """
     with (folder / RUN_FILE).open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -277,7 +283,7 @@ def _the_only_one(folder: Path) -> Iterator[None]:
 
 
 def _outcomes(folder: Path) -> list[Outcome]:
-    """What is done already. ConfigError: a line of it is none."""
+    """Read the outcomes of the cells that are done. ConfigError: a line is not an outcome."""
     path, found = folder / OUTCOMES_FILE, []
     for number, line in enumerate(_whole_lines(path), 1):
         try:
@@ -289,8 +295,9 @@ def _outcomes(folder: Path) -> list[Outcome]:
 
 
 def _whole_lines(path: Path) -> list[bytes]:
-    """The lines of a file that grows by lines. One that was torn, by a full disk or a power cut, is cut
-    off: the next one would be written behind it.
+    """Read the lines of a file that grows by lines, and truncate the file after its last whole line.
+
+    A line that was torn by a full disk or a power cut would otherwise become the start of the next one.
     """
     if not path.exists():
         return []
@@ -309,14 +316,14 @@ class _Limits:
 
     @property
     def seconds(self) -> float | None:
-        """How long cells are begun; None: as long as there are any."""
+        """For how long new cells are started; None: as long as there are any."""
         if self.duration_s is None and self.cells is None and not self.whole:
             return DURATION_S
         return self.duration_s
 
 
 class _Run:
-    """Cells, ``jobs`` at a time, until a limit is reached or somebody ends it."""
+    """The cells of a run, ``jobs`` at a time, until a limit is reached or the run is interrupted."""
 
     def __init__(
         self,
@@ -343,7 +350,7 @@ class _Run:
         self._skipped = schedule.skipped(asked.faults, here)
 
     def run(self) -> Report:
-        """Run; Ctrl-C ends the cells that are under way, and cleans up behind them."""
+        """Run the cells. Ctrl-C ends the running ones, and their namespaces are dropped."""
         setting = self._setting
         began, stopped = time.monotonic(), False
         forked.preload(*works.preloaded(setting.wal, setting.store))
@@ -387,7 +394,7 @@ class _Run:
                 future.result()
 
     def _chosen(self) -> Iterator[Cell]:
-        """The cells to run, those that are done left out."""
+        """Return the cells to run, without those that are done."""
         asked = self._asked
         if asked.only:
             every: Iterator[Cell] = map(schedule.cell_of, asked.only)
@@ -412,7 +419,7 @@ class _Run:
             self._progress(outcome)
 
     def _kept(self, outcome: Outcome) -> Outcome:
-        """The outcome with its history, or without: a long run may not fill a disk with proofs."""
+        """Keep the history in the outcome, or delete it: proofs of a long run must not fill the disk."""
         folder = self._folder / outcome.history
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         if outcome.result != PROVEN or self._bytes + size <= HISTORIES_BYTES:
@@ -421,14 +428,14 @@ class _Run:
         shutil.rmtree(folder)
         return msgspec.structs.replace(outcome, history="")
 
-    # -- what a run that was killed left behind ---------------------------------------------------------
+    # -- remains of a run that was killed -----------------------------------------------------------------
 
     def _note_namespace(self, cell: Cell) -> None:
         with self._lock, (self._folder / NAMESPACES_FILE).open("a") as file:
             file.write(f"{namespace_of(self._setting, cell)}\n")
 
     def _drop_what_was_left(self) -> None:
-        """Namespaces of cells that a run began and could not drop any more."""
+        """Drop the namespaces of cells that an earlier run began and did not drop."""
         path = self._folder / NAMESPACES_FILE
         if self._setting.keep or not path.exists():
             return

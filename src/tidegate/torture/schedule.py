@@ -1,4 +1,4 @@
-"""The schedule: which fault at which failpoint, finished in which way. The same seed gives the same one.
+"""The schedule of a run: its cells and their order, a function of the seed.
 
 A **cell** is one fault at one failpoint, finished in one way, in a namespace of its own.
 """
@@ -30,13 +30,13 @@ FINISHES = {
 
 
 LOGINS = ("username", "password", "credential_provider")
-"""Options of a store by which its client logs in. What its URL says of that is seen there."""
+"""Options of a store by which its client logs in. A login in the store's URL is read from the URL."""
 ONCE = ("fill.after_begin", "follow.after_claim")
-"""Failpoints that a driver comes by once."""
+"""Failpoints that a driver reaches once."""
 
 
 class Cell(NamedTuple):
-    """One cell of the crash table, in one round of it."""
+    """A cell of the crash table, in one round of it."""
 
     failpoint: str
     fault: str
@@ -48,17 +48,17 @@ class Cell(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether it disturbs all that runs on the same servers."""
+        """Whether it disturbs everything that uses the same servers."""
         return self.fault in TOPOLOGY
 
     @property
     def beside(self) -> str:
-        """What its drivers do besides committing, as ``besides`` names it."""
+        """The driver's background work, by its name in ``upkeep``."""
         return beside_at(self.failpoint)
 
 
 class Skipped(NamedTuple):
-    """Cells that cannot be run: of a failpoint, of a fault, and why."""
+    """A group of cells that cannot be run, by failpoint and fault, with the reason."""
 
     failpoint: str
     fault: str
@@ -67,8 +67,10 @@ class Skipped(NamedTuple):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What the seed chooses for a cell: when it strikes, and how its batches are cut. ``old``: the namespace
-    has versions before the fault, whose rows the log no longer has.
+    """The details of a cell that the seed chooses: when its fault strikes, and the size of its batches.
+
+    ``nth``: the hit of the failpoint at which the fault strikes. ``old``: the namespace has versions from
+    before the fault, whose rows the log no longer has.
     """
 
     nth: int
@@ -81,7 +83,10 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def cell_of(text: str) -> Cell:
-    """The cell that ``publish.before:kill:second`` names, with ``:ROUND`` or without. ConfigError."""
+    """Parse the name of a cell, such as ``publish.before:kill:second``, with or without ``:ROUND``.
+
+    ConfigError: no cell has that name.
+    """
     parts = text.split(":")
     failpoint, fault, finish = (*parts[:3], "", "", "")[:3]
     number = parts[3] if len(parts) > 3 else "1"
@@ -95,7 +100,10 @@ def cell_of(text: str) -> Cell:
 
 
 def check_faults(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, each once, in the list's order. ConfigError: one is not known, or there is none."""
+    """Return the names without duplicates, in the order of ``FAULTS``.
+
+    ConfigError: a name is unknown, or there is none.
+    """
     given = set(names)
     unknown = sorted(given - FAULTS.keys())
     if unknown or not given:
@@ -105,8 +113,10 @@ def check_faults(names: Iterable[str]) -> tuple[str, ...]:
 
 
 class Here(NamedTuple):
-    """What decides which faults can be had: the store's URL, the command that kills a server, whether the
-    store's options log in, and which faults of its topology cannot be had, and why.
+    """The facts that decide which faults are possible.
+
+    They are the store's URL, the command that kills a server, whether the store's options log in, and the
+    faults of the store's topology that are not possible, each with its reason.
     """
 
     store: str
@@ -116,7 +126,7 @@ class Here(NamedTuple):
 
 
 def impossible(fault: str, here: Here) -> str:
-    """Why a kind of fault cannot be had here; '' when it can."""
+    """Return the reason why a fault is not possible here; '' when it is possible."""
     store, server_kill, logs_in, lacking = here
     if fault.startswith("net-") and logs_in:
         return "the connection that brings a disturbed request does not log in, and the store asks for it"
@@ -137,7 +147,7 @@ def impossible(fault: str, here: Here) -> str:
 
 
 def unreached(failpoint: str, fault: str) -> str:
-    """Why no driver comes by a failpoint when this fault is to be done there; '' when one does."""
+    """Return the reason why no driver reaches a failpoint in cells of this fault; '' when one does."""
     if failpoint.startswith("trim.") and fault in CLOCK_STEPS_S:
         return (
             "where clocks step the log is kept for longer than they may be off, so nothing is cut in a cell"
@@ -146,7 +156,7 @@ def unreached(failpoint: str, fault: str) -> str:
 
 
 def skipped(faults: Iterable[str], here: Here) -> list[Skipped]:
-    """What of the whole table is not run, and why: nothing is left out silently."""
+    """List the cells of the whole table that are not run, with the reasons. No cell is left out silently."""
     found = []
     for fault in faults:
         reason = impossible(fault, here)
@@ -161,16 +171,16 @@ def skipped(faults: Iterable[str], here: Here) -> list[Skipped]:
 
 
 def _pairs(faults: Iterable[str], here: Here) -> list[tuple[str, str]]:
-    """Every failpoint with every fault that can be had at it."""
+    """Pair every failpoint with every fault that is possible at it."""
     possible = [fault for fault in faults if not impossible(fault, here)]
     every = itertools.product(failpoints.NAMES, possible)
     return [(name, fault) for name, fault in every if not unreached(name, fault)]
 
 
 def cells(seed: int, faults: Iterable[str], here: Here) -> Iterator[Cell]:
-    """Round after round, without end, every cell once in each, in an order that the seed gives.
+    """Yield the cells of round after round, without end.
 
-    The first round begins with the faults of the crash table.
+    A round has every cell once, in an order set by the seed.
     """
     pairs = _pairs(faults, here)
     table = [pair for pair in pairs if pair[1] in TABLE]
@@ -186,20 +196,20 @@ def cells(seed: int, faults: Iterable[str], here: Here) -> Iterator[Cell]:
 
 
 def round_size(faults: Iterable[str], here: Here) -> int:
-    """How many cells a round has."""
+    """Return the number of cells of a round."""
     return len(_pairs(faults, here)) * len(FINISHES)
 
 
 def shape_of(cell: Cell, seed: int) -> Shape:
-    """The details of a cell, from the seed alone."""
+    """Choose the details of a cell from the seed alone."""
     chance = random.Random(f"{seed}-shape-{cell}")
     opens, tidies = cell.failpoint.startswith("open."), cell.beside == TIDIES
-    # The second open is of a driver that opens anew, after two batches; a store is added once.
+    # The second open is by a driver that opens again, after two batches. A store is added once.
     most = 1 if cell.failpoint in ONCE else 2 if opens or tidies else 3
     nth = chance.randrange(1, most + 1)
     return Shape(
         nth=nth,
-        # One in four cells of an open disturbs how a namespace is made: it has nothing that could be lost.
+        # In one of four cells of an open, the namespace is new at the fault: it has nothing to lose.
         old=not (opens and nth == 1 and chance.random() < 0.5) or cell.fault in OUTSIDE,
         batches=6 if tidies else 4,  # readers may hold the oldest versions for a while
         reopen_at=2 if opens else 0,

@@ -1,1 +1,1 @@
-"""A page that shows how a namespace stands: ``tidegate ui``. It reads, and writes nothing."""
+"""The page of ``tidegate ui``, which shows the state of a namespace. It reads, and writes nothing."""

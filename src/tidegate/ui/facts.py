@@ -1,7 +1,9 @@
-"""What the page shows, read from the log, the stores and, if given, the driver's metrics. Writes nothing.
+"""The facts that the page shows, from the log, the stores and, if given, the driver's metrics.
 
-Handles stay open between looks, and the log is folded on from where it was, so a look costs what is new.
-However many pages are open, there is one look in ``LOOK_EVERY_S``.
+Writes nothing.
+
+Handles stay open between polls, and the fold continues from where it was, so a poll costs only what is new.
+The number of open pages does not matter: there is one poll in ``LOOK_EVERY_S``.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from tidegate.base.text import json_of
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.options import StoreRef
-from tidegate.reader.rules import info_of, no_schema, view_of
+from tidegate.reader.rules import info_of
 from tidegate.reader.snapshot import TableReader
+from tidegate.reader.view import no_schema, view_of
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.store import Store
@@ -41,18 +44,18 @@ from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Adopted, Open, Rewound, StoreAdded, StoreRemoved, decode_record
 
 LOOK_EVERY_S, LOOK_S = 1.0, 2.0
-"""There is a look so often at most, and it waits so long for answers."""
+"""The shortest interval between two polls, and the time for which a poll waits for answers."""
 STORES_EVERY_S, SLOW_EVERY_S = 5.0, 10.0
-"""The other stores are asked, and the log's size and its retention, so often."""
+"""The intervals at which the other stores, and the log's size and retention, are polled."""
 VERSIONS_MAX = 1_000
 KEY_VERSIONS_MAX, KEY_S, KEY_WAIT_S = 100, 5.0, 8.0
-"""A key is looked for at so many versions, and for so long, at most; then for so long waited."""
+"""Limits of a key's history: the number of versions, the time of the search, the time of the wait for it."""
 EVENTS_MAX = 50
 METRICS_BYTES_MAX, METRICS_S = 4 * 1024 * 1024, 2.0
 
 
 class InStore(NamedTuple):
-    """What a store says of itself; ``facts`` is for the page."""
+    """A store's answer; ``facts`` is for the page."""
 
     identity: Identity | None
     pointer: Pointer
@@ -60,7 +63,7 @@ class InStore(NamedTuple):
 
 
 class InLog(NamedTuple):
-    """What the log says; ``events`` are the newest first."""
+    """The log's answer; ``events`` are the newest first."""
 
     view: View
     events: list[dict[str, Any]]
@@ -68,12 +71,11 @@ class InLog(NamedTuple):
 
 
 class Facts:
-    """How one namespace stands. For any thread; nothing raises but ``key``, for what a user typed wrong and
-    for a store that does not answer.
+    """The facts of one namespace. Thread-safe. Only ``key`` raises, for invalid input or a silent store.
 
-    Each place is asked in a thread of its own, so that no page waits longer than ``LOOK_S`` for a server
-    that says nothing. ``metrics_url`` is a driver's ``/metrics``: phases by version come from ``/commits``
-    beside it.
+    Each source is polled in a thread of its own, so that no page waits longer than ``LOOK_S`` for a server
+    that does not answer. ``metrics_url`` is a driver's ``/metrics``; phases by version are read from
+    ``/commits`` next to it.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class Facts:
         self._looking_up = threading.Lock()
 
     def close(self) -> None:
-        """Release log and stores; what still waits for an answer is released when it comes."""
+        """Release log and stores; those that still wait for an answer are released when it arrives."""
         end = time.monotonic() + LOOK_S
         places: list[Poller[Any]] = [self._in_store, self._in_log, self._metrics, *self._others]
         for asked in places:
@@ -113,8 +115,9 @@ class Facts:
             self._looking_up.release()
 
     def look(self) -> dict[str, Any]:
-        """Everything but keys, within ``LOOK_S``; not older than ``LOOK_EVERY_S``, but for what does not
-        answer, which is told in it.
+        """Return everything but keys, within ``LOOK_S``.
+
+        It is not older than ``LOOK_EVERY_S``, except for sources that do not answer, which it names.
         """
         with self._lock:
             now = time.monotonic()
@@ -131,7 +134,7 @@ class Facts:
         if self._metrics_url is not None:
             asked["metrics"] = self._metrics
             self._metrics.begin()
-        self._in_store.wait(end)  # before the log: what is visible was decided before
+        self._in_store.wait(end)  # before the log: every visible version was decided before
         if self._wal is not None:
             asked["log"] = self._in_log
             self._in_log.begin()
@@ -148,7 +151,7 @@ class Facts:
         wrong = self._misfit(in_log, in_store)
         problems += [wrong] if wrong and wrong not in problems else []
         facts["stores"] = [row.as_json() | {"stands": row.cells()[4]} for row in rows]
-        if in_store is not None:  # not known is not none
+        if in_store is not None:  # unknown is not the same as none
             facts["versions"] = [one | self._phases(one["version"]) for one in in_store.facts["versions"]]
         return facts | {"problems": problems, "has_phases": self._metrics_url is not None}
 
@@ -156,7 +159,7 @@ class Facts:
         return {"phases": self._commits.get(version, {}).get("phases")}
 
     def _rows(self) -> Iterator[StoreRow]:
-        """A row for each store that has answered, or is late."""
+        """Yield a row for each store that has answered, or is late."""
         for at, asked in zip(self._stores, (self._in_store, *self._others), strict=True):
             row, found, problem = StoreRow(at.name, redact(at.url)), asked.answer(), asked.problem()
             if problem is not None:
@@ -165,7 +168,7 @@ class Facts:
                 yield msgspec.structs.replace(row, identity=found.identity, pointer=found.pointer)
 
     def _misfit(self, in_log: InLog | None, in_store: InStore | None) -> str | None:
-        """What does not fit: of a log that was read behind the store only."""
+        """Describe a mismatch of log and store, if the log was read after the store."""
         if in_log is None or in_store is None or not self._in_log.was_asked_behind(self._in_store):
             return None
         return misfit(in_log.view.state, in_store.identity, in_store.pointer)
@@ -230,11 +233,11 @@ class Facts:
     # -- one key ------------------------------------------------------------------------------------
 
     def key(self, table: str, texts: list[str]) -> dict[str, Any]:
-        """A key's values at the versions that can be read, newest first: those at which it changed.
+        """Return a key's values at the readable versions at which it changed, newest first.
 
         ``texts`` are the key's columns as ``tidegate get`` takes them. No lease is taken: a version that is
-        retired meanwhile is left out. StoreUnavailableError: not answered within ``KEY_WAIT_S``. Other
-        errors pass through.
+        retired meanwhile is left out. StoreUnavailableError: not answered within ``KEY_WAIT_S``. Other errors
+        pass through.
         """
         end = time.monotonic() + KEY_WAIT_S
         if not self._looking_up.acquire(timeout=KEY_WAIT_S):
@@ -245,7 +248,7 @@ class Facts:
             raise self._silent() from None
 
     def _look_up(self, table: str, texts: list[str]) -> dict[str, Any]:
-        """One at a time: whoever calls it holds ``_looking_up``, which it gives back."""
+        """Look a key up, one at a time: the caller holds ``_looking_up``, which is released here."""
         try:
             store = self._looked_up.store()
             identity = store.identity()
@@ -351,7 +354,7 @@ def _tables(store: Store, entry: CatalogEntry) -> list[dict[str, Any]]:
 
 
 def _event(record: Any, reason: str | None) -> str | None:
-    """What a record says of faults, repairs and people's words; None for what is ordinary."""
+    """Describe a record of a fault, a repair or a person's command; None for an ordinary record."""
     if reason is not None:
         return f"void {type(record).__name__}: {reason}"
     match record:
@@ -369,8 +372,9 @@ def _event(record: Any, reason: str | None) -> str | None:
 
 
 def _may_change(entry: CatalogEntry, table: str, *, newest: bool) -> bool:
-    """Whether a key may be another one from this version on: it wrote rows of the table, or emptied it. What
-    has expired since is seen at the newest one.
+    """Return whether a key may have changed at this version: it wrote rows of the table, or emptied it.
+
+    A row that has expired since is noticed at the newest version.
     """
     at = entry.tables.get(table)
     emptied = at is not None and at.start == entry.version
@@ -405,9 +409,9 @@ def _key_history(
         with contextlib.suppress(TidegateError) if found else contextlib.nullcontext():
             value = TableReader(store, view, lambda: None).get(key)
             shown = None if value is None else msgspec.json.format(json_of(value), indent=0).decode()
-            if found and found[-1]["shown"] == shown:  # as text: NaN is itself there, and 0.0 is not -0.0
-                found.pop()  # it was so before, too
+            if found and found[-1]["shown"] == shown:  # as text: there NaN equals itself, and 0.0 is not -0.0
+                found.pop()  # the same value as before
             at = entry.decided_at_us / 1e6
-            # A browser's numbers have 53 bits: the page puts in the text.
+            # A browser's numbers have 53 bits: the page shows the text.
             found.append({"version": entry.version, "value": value, "shown": shown, "decided_at": at})
     return {"table": table, "values": found, "cut": cut, "oldest": looked[0].version if looked else 0}

@@ -1,7 +1,7 @@
-"""A place that the page asks, in a thread of its own: whoever wants the answer waits so long and no longer.
+"""A poller of one log or store, in a thread of its own. Callers wait for an answer only up to a timeout.
 
-A server that is down takes its time to say so, and one that is stalled says nothing. The page answers
-meanwhile, and tells since when this place has not.
+A server that is down may take long to fail, and one that is stalled does not answer. The page answers
+meanwhile, and shows since when this source has not.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from tidegate.errors import TidegateError
 
 T = TypeVar("T")
 LATE_S = 1.5
-"""What has not answered within this is told, and waited for by no request until it answers again."""
+"""The time after which an answer is late. Then no request waits for the source until it answers again."""
 KEPT_S = 10.0
-"""So long is the last answer shown while the next one is late."""
+"""Time for which the last answer is shown while the next one is late."""
 
 
 class Poller(Generic[T]):
-    """One place: ``read`` is called by one thread at a time, ``close`` never beside it. For any thread.
+    """The poller of one source. Thread-safe.
 
-    ``close`` releases what ``read`` has open; it is called after each failure, so that what failed is opened
-    anew, and in the end. What ``read`` raises, whatever it is, ``problem`` tells.
+    One thread at a time calls ``read``; ``close`` is never called meanwhile. ``close`` releases what ``read``
+    has open. It is called after each failure, so that the source is opened again, and at the end. ``problem``
+    describes any exception of ``read``.
     """
 
     def __init__(self, read: Callable[[], T], close: Callable[[], None], every_s: float = 0.0) -> None:
@@ -40,10 +41,10 @@ class Poller(Generic[T]):
         self._began = self._ended = float("-inf")
         self._since: datetime.datetime | None = None
         self.asked_at = self.answered_at = float("-inf")
-        """When the last answer was asked for, and when it came, by ``time.monotonic``."""
+        """The times of the last answer's request and arrival, by ``time.monotonic``."""
 
     def begin(self) -> None:
-        """Ask, unless it is asked already, or was less than ``every_s`` ago."""
+        """Start a poll, unless one is running, or ended less than ``every_s`` ago."""
         with self._state:
             if self._running or self._closed or time.monotonic() < self._ended + self._every_s:
                 return
@@ -52,23 +53,23 @@ class Poller(Generic[T]):
         threading.Thread(target=self._ask, name="tidegate-ui", daemon=True).start()
 
     def wait(self, end: float) -> None:
-        """Until it has answered, or until ``end`` by ``time.monotonic``; not if it failed before."""
+        """Wait for the answer, until ``end`` by ``time.monotonic``; not if the last poll failed."""
         with self._state:
             end = float("-inf") if self._error else min(end, self._began + LATE_S)
             self._state.wait_for(lambda: not self._running, max(0.0, end - time.monotonic()))
 
     def answer(self) -> T | None:
-        """The last answer; None: it failed since, or the next one is late for ``KEPT_S``."""
+        """Return the last answer; None: it failed since, or the next one is late for ``KEPT_S``."""
         with self._state:
             silent = self._running and time.monotonic() > self._began + KEPT_S
             return None if silent or self._error else self._answer
 
     def was_asked_behind(self, other: Poller[Any]) -> bool:
-        """Whether the last answer was asked for when the other's had come."""
+        """Return whether the last answer was requested after the other's had arrived."""
         return self.asked_at >= other.answered_at
 
     def problem(self) -> str | None:
-        """Why there is no fresh answer, and since when; None: there is one, or will be soon."""
+        """Return why there is no fresh answer, and since when; None: there is one, or will be soon."""
         with self._state:
             late = self._running and time.monotonic() > self._began + LATE_S
             if self._since is None or not (late or self._error):
@@ -78,7 +79,7 @@ class Poller(Generic[T]):
             return f"{self._error}; {silence}" if self._error else f"{silence}; it is still waited for"
 
     def close(self, end: float) -> None:
-        """Ask no more. What is open is released: until ``end``, or later by the thread that waits."""
+        """Stop polling. Open handles are released by ``end``, or later by the thread that waits."""
         with self._state:
             self._closed = True
             idle = self._state.wait_for(lambda: not self._running, max(0.0, end - time.monotonic()))
@@ -105,7 +106,7 @@ class Poller(Generic[T]):
 
 
 def within(wait_s: float, run: Callable[[], T]) -> T:
-    """What ``run`` gives or raises, in a thread of its own. concurrent.futures.TimeoutError: it runs on."""
+    """Return or raise what ``run`` does, in a thread. TimeoutError of concurrent.futures: it still runs."""
     future: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def go() -> None:

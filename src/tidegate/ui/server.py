@@ -1,6 +1,8 @@
-"""Serves the page and its data to browsers of this machine. Reads only; a thread for each request.
+"""The HTTP server of the page and its data, for browsers of this machine.
 
-Nothing is taken from a request but a table's name and a key. A page of another site cannot read the answers:
+It reads only; one thread a request.
+
+Only a table's name and a key are taken from a request. A page of another site cannot read the answers:
 requests for a name that is not the server's own are refused (DNS rebinding), and no other origin is allowed.
 """
 
@@ -34,7 +36,7 @@ QUERY_MAX = 100_000
 class Server(ThreadingHTTPServer):
     """The page's server. ``names`` are the hosts that a request may ask for.
 
-    ConfigError: the port is taken, or the address is none.
+    ConfigError: the port is taken, or the address is invalid.
     """
 
     daemon_threads = True
@@ -54,16 +56,16 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where a browser finds it."""
+        """The URL for a browser."""
         return f"http://{self.server_address[0]!s}:{self.server_port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that has left, as by a reload, is no news either."""
+        """Ignore a browser that has disconnected, as by a reload."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
     def server_bind(self) -> None:
-        """Without the reverse look-up of the host's name, which may wait for a name server."""
+        """Bind without the reverse look-up of the host's name, which may wait for a name server."""
         self.socket.bind(self.server_address)
         address = self.socket.getsockname()
         self.server_address = address
@@ -119,11 +121,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Requests are no news."""
+        """Log no requests."""
 
 
 def _is_address(host: str) -> bool:
-    """Whether it is a number: no name that another site could let point here."""
+    """Return whether it is a number, which no other site can redirect here as it can a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -132,7 +134,7 @@ def _is_address(host: str) -> bool:
 
 
 def _split(url: str) -> urllib.parse.SplitResult:
-    """Its parts; of what is no URL, as ``http://[``, none."""
+    """Split a URL; an invalid one, such as ``http://[``, has no parts."""
     try:
         return urllib.parse.urlsplit(url)
     except ValueError:

@@ -1,10 +1,10 @@
-"""What a power cut leaves of files: a disk that knows what was synced and what was not yet.
+"""A model of a disk at a power cut: it knows what was synced and what was not yet.
 
-The model is that of "All File Systems Are Not Created Equal" (Pillai and others, OSDI 2014), with no
-more promised than POSIX does: a sync of a file makes its content last, not its name; a sync of a
-folder makes the names in it last, not what they lead to. All else may be lost or kept, one file apart
-from the other; of the writes to one file any part, in any order, by sectors; of the changes of one
-folder the first so many, because file systems journal them. A rename is one step.
+The model is that of "All File Systems Are Not Created Equal" (Pillai and others, OSDI 2014), with no more
+promised than POSIX does. A sync of a file makes its content durable, not its name; a sync of a folder makes
+the names in it durable, not the content of the files. All else may be lost or kept, for each file
+independently. Of the writes to one file any part may be kept, in any order, by sectors. Of the changes of one
+folder the first N are kept, because file systems journal them. A rename is one step.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 SECTOR_BYTES = 512
-"""What a disk writes whole or not at all."""
+"""The unit that a disk writes whole or not at all."""
 
 LOSSES = ("lost", "kept", "names", "content", "zeros", "some", "other")
-"""What becomes of what was not synced:
+"""The fates of unsynced data:
 
-``lost``     all of it is gone
-``kept``     all of it is there, as after a SIGKILL
-``names``    names are there, content is not: files that are empty or as they were before
-``content``  content is there, names are not: new files are gone, renamed ones are back
-``zeros``    names and sizes are there, content is zeros
-``some``     of each file and folder a part that a seed chooses; ``other``: by another seed
+    ``lost``     all of it is gone
+    ``kept``     all of it is there, as after a SIGKILL
+    ``names``    names are there, content is not: files that are empty or as they were before
+    ``content``  content is there, names are not: new files are gone, renamed ones are back
+    ``zeros``    names and sizes are there, content is zeros
+    ``some``     of each file and folder a part that a seed chooses; ``other``: by another seed
 """
 
 
 class Op(NamedTuple):
     """One change of a file or folder. ``path`` and ``target`` are relative to the disk's root.
 
-    ``make`` (an empty file), ``folder``, ``write`` (``content`` at ``offset``), ``size`` (cut or grown
-    to ``offset`` bytes), ``sync``, ``rename`` (to ``target``), ``unlink`` (a folder too), ``said``
-    (``content`` left the process: whoever read it may rely on it).
+    ``make`` (an empty file), ``folder``, ``write`` (``content`` at ``offset``), ``size`` (cut or grown to
+    ``offset`` bytes), ``sync``, ``rename`` (to ``target``), ``unlink`` (a folder too), ``said`` (``content``
+    left the process: its readers may rely on it).
     """
 
     kind: str
@@ -68,7 +68,7 @@ class _Write(NamedTuple):
 class _Size(NamedTuple):
     size: int
     grow: bool = False
-    """Only ever grow to it."""
+    """Grow to this size, never shrink."""
 
     def on(self, content: bytearray) -> None:
         if len(content) < self.size:
@@ -150,13 +150,13 @@ class _Folder:
 
 
 class Disk:
-    """A folder and all in it, as the kernel shows it and as it lasts."""
+    """A folder and all in it, as the kernel shows it and as it is durable."""
 
     def __init__(self) -> None:
         self._root = _Folder()
 
     def do(self, op: Op) -> None:
-        """One change. KeyError: it changes what is not there, so an earlier one was missed."""
+        """Apply one change. KeyError: its file does not exist, so an earlier change was missed."""
         match op.kind:
             case "make" | "folder":
                 folder, name = self._place(op.path)
@@ -208,7 +208,7 @@ class Disk:
         return node, where.name
 
     def has(self, path: str) -> bool:
-        """Whether the kernel shows it."""
+        """Return whether the kernel shows it."""
         try:
             self._node(path)
         except KeyError:
@@ -216,7 +216,7 @@ class Disk:
         return True
 
     def left(self, loss: str, seed: object = "") -> dict[str, bytes | None]:
-        """What a power cut leaves now: content by path, None for a folder, parents first."""
+        """Return what a power cut leaves now: content by path, None for a folder, parents first."""
         tree: dict[str, bytes | None] = {}
         self._left(self._root, "", loss, str(seed), tree)
         return tree
@@ -233,7 +233,7 @@ class Disk:
 
 
 def put(tree: dict[str, bytes | None], folder: Path) -> None:
-    """Make what a power cut left, in a folder that is there."""
+    """Create the remains of a power cut, in an existing folder."""
     for path, content in tree.items():
         if content is None:
             (folder / path).mkdir()

@@ -1,16 +1,17 @@
-"""The sweep of power cuts: what a disk may hold after one, at every moment of a driver, finished and checked.
+"""The sweep of power cuts: the disk after a cut at every moment of a driver, finished and checked.
 
     python -m crash.power.run                     everything
     python -m crash.power.run --every 40          every 40th case
     python -m crash.power.run --only zeros@137 --way recover --keep /tmp/case
 
-A driver runs once, under strace, and all that it changes on files is noted in order: those of the log,
-of SQLite, and of what stands for Spark's checkpoint. Then, behind each change, the folder is made as a
-power cut there could leave it (``power_disk.LOSSES``), and what is new among that is checked, finished
-in the ways of ``crash_sweep`` by turns, and checked again. What the driver had told before must hold.
+A driver runs once, under strace, and all its changes of files are noted in order: those of the log, of
+SQLite, and of the stand-in for Spark's checkpoint. Then, after each change, the folder is made as a power cut
+there could leave it (``power_disk.LOSSES``). Each new state among these is checked, finished in one of the
+ways of ``sweep.run``, which rotate, and checked again. Every acknowledgement that the driver gave before
+the cut must still be true.
 
-Spark does not sync its checkpoint's files. It comes back whole or not at all, by turns: less than whole
-is Spark's own matter.
+Spark does not sync its checkpoint's files. The checkpoint survives whole or not at all, alternately: less
+than whole is Spark's own matter.
 """
 
 from __future__ import annotations
@@ -45,34 +46,34 @@ ONLY = "python -m crash.power.run --only {case} --way {way}"
 
 
 class Cut(NamedTuple):
-    """A power cut behind the n-th change, with what it loses."""
+    """A power cut after the n-th change, and the kind of its losses."""
 
     loss: str
     nth: int
     seed: int = 0
-    """Of what chance loses."""
+    """The seed of random losses."""
 
     def __str__(self) -> str:
         return f"{self.loss}@{self.nth}"
 
     @property
     def way(self) -> str:
-        """The way to finish it, by turns."""
+        """The way to finish it, which rotates."""
         return WAYS[(self.nth + LOSSES.index(self.loss)) % len(WAYS)]
 
     @property
     def label(self) -> str:
-        """What is counted together."""
+        """The label under which cuts are counted together."""
         return self.loss
 
     @property
     def forgets(self) -> bool:
-        """Whether Spark's checkpoint is gone, too."""
+        """Whether Spark's checkpoint is lost, too."""
         return (self.nth // len(WAYS)) % 2 == 1
 
 
 def trace(folder: Path, in_flight: int = 0) -> list[Op]:
-    """A driver's whole life in ``folder``; afterwards the disk's model and the folder agree."""
+    """Trace a driver's whole life in ``folder``; check that the disk's model agrees with the folder."""
     place = Place(folder, in_flight)
     folder.mkdir()
     ops = record([*place.arguments, "--batches", str(BATCHES)], folder)
@@ -94,7 +95,7 @@ def trace(folder: Path, in_flight: int = 0) -> list[Op]:
 
 
 def cuts(ops: Sequence[Op], seed: int = 0) -> Iterator[Cut]:
-    """Every cut that leaves something that no earlier one left."""
+    """Yield every cut that leaves a state that no earlier one left."""
     disk, told = Disk(), 0
     seen: set[bytes] = set()
     for nth, op in enumerate(ops, 1):
@@ -111,7 +112,7 @@ def cuts(ops: Sequence[Op], seed: int = 0) -> Iterator[Cut]:
 
 
 class Told(NamedTuple):
-    """What the driver had said before the cut."""
+    """The acknowledgements of the driver before the cut."""
 
     opened: bool
     attempts: dict[int, str]
@@ -124,7 +125,7 @@ class Told(NamedTuple):
         return cls(any(one["event"] == "opened" for one in events), committed)
 
     def check(self, left: Left, in_flight: int) -> None:
-        """What was said is there: I4, and I5 for what was visible."""
+        """Check that every acknowledged version is there: I4, and I5 for the visible ones."""
         require("a power cut took the namespace", left.made or not self.opened, left)
         newest = max(self.attempts, default=0)
         require("I4: a power cut took a decision", left.decided >= newest, (left, self))
@@ -134,7 +135,7 @@ class Told(NamedTuple):
 
 
 def run(cut: Cut, way: str, ops: Sequence[Op], folder: Path, in_flight: int = 0) -> None:
-    """Make what the cut leaves, check it, finish it in this way, check it again."""
+    """Make the state that the cut leaves, check it, finish it in this way, check it again."""
     disk = Disk()
     for op in ops[: cut.nth]:
         disk.do(op)
@@ -165,7 +166,7 @@ def sweep(
     keep: bool = False,
     in_flight: int = 0,
 ) -> Iterator[Result]:
-    """Run cuts, ``jobs`` at a time, as ``crash_sweep.each`` does."""
+    """Run cuts, ``jobs`` at a time, as ``sweep.run.each`` does."""
 
     def one(cut: Cut, own: Path) -> list[Result]:
         by = way or cut.way
@@ -179,7 +180,7 @@ def sweep(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Sweep; 0 when nothing was wrong. Progress and the table go to standard output."""
+    """Sweep; 0 when nothing was wrong. Progress and the table are written to standard output."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--every", type=int, default=1, metavar="K", help="only every K-th case")
     parser.add_argument("--only", metavar="LOSS@N", help="one case")

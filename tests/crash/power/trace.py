@@ -1,6 +1,6 @@
-"""Everything that a driver process changes in a folder, in order: strace's record of its system calls.
+"""The changes of a driver process in a folder, in order: strace's record of its system calls.
 
-Python's own hooks would not do: SQLite writes and syncs by itself. Linux, with strace installed.
+Python's own hooks would not suffice: SQLite writes and syncs by itself. Linux, with strace installed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ NO_STRACE = "strace is not installed, and nothing else tells what SQLite writes 
 
 OPENS = ("open", "openat", "creat")
 MOVES = ("read", "lseek", "write")
-"""They move a descriptor's place."""
+"""Calls that move a descriptor's position."""
 CHANGES = ("pwrite64", "ftruncate", "fsync", "fdatasync", "mkdir", "mkdirat", "rename", "renameat")
 MORE_CHANGES = ("renameat2", "unlink", "unlinkat", "rmdir")
 NOT_MODELLED = (
     *("writev", "pwritev", "pwritev2", "truncate", "fallocate", "link", "linkat", "symlink", "symlinkat"),
     *("copy_file_range", "sendfile", "splice", "dup", "dup2", "dup3", "sync_file_range", "msync"),
 )
-"""A trace with one of them, of a file in the folder, is refused."""
+"""Calls that are refused in a trace, for a file in the folder."""
 CALLS = (*OPENS, *MOVES, *CHANGES, *MORE_CHANGES, *NOT_MODELLED)
 
 LINE = re.compile(r"(?P<pid>\d+) +(?P<call>\w+)\((?P<arguments>.*)\) += (?P<result>-?\d+)(?P<more>.*)")
@@ -41,15 +41,15 @@ ARGUMENT = re.compile(
 
 
 def record(argv: Sequence[str], folder: Path) -> list[Op]:
-    """Run a driver process under strace; what it changed below ``folder``, and what it said.
+    """Run a driver process under strace; return its changes below ``folder``, and its output.
 
-    The file log's segments look old to it (``io_crash``), so that it trims on the way.
+    The file log's segments look old to it (``io_crash``), so that it trims during the run.
     """
     strace = shutil.which("strace")
     if strace is None:
         raise SweepError(NO_STRACE)
     trace = folder.with_name(f"{folder.name}.trace")
-    # `?`: not every architecture has every call. Strings in hex and whole; paths beside descriptors.
+    # `?`: not every architecture has every call. Strings are whole and in hex; paths follow descriptors.
     asked = ["-f", "-y", "-xx", "-s", "100000000", "-e", "trace=" + ",".join(f"?{call}" for call in CALLS)]
     command = [strace, *asked, "-o", str(trace), sys.executable, "-m", "crash.sweep.io_crash", *argv]
     environment = {**os.environ, ENVIRONMENT_VARIABLE: "old"}
@@ -63,16 +63,16 @@ def record(argv: Sequence[str], folder: Path) -> list[Op]:
 
 
 class Trace:
-    """Turns the lines of a trace into changes below a folder."""
+    """A parser that turns the lines of a trace into changes below a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._root = f"{folder}/"
         self._disk = Disk()
         self._at: dict[str, int] = {}
-        """Where each descriptor's next read or write goes."""
+        """The position of each descriptor's next read or write."""
 
     def ops(self, lines: Iterable[str]) -> Iterator[Op]:
-        """The changes, in the order in which their calls returned."""
+        """Yield the changes, in the order in which their calls returned."""
         for pid, call, arguments, result in _calls(lines):
             del pid  # threads share descriptors, and only one process writes here
             for op in self._op(call, arguments, result):
@@ -132,7 +132,10 @@ class Trace:
             yield Op("write", path, at, content)
 
     def _inside(self, path: str) -> str:
-        """Its place in the folder, or ''. What SQLite shares between processes never counts after a cut."""
+        """Return the path's place in the folder, or ''.
+
+        Files that SQLite shares between processes do not matter after a cut.
+        """
         if f"{path}/" == self._root:
             return "."
         if not path.startswith(self._root) or path.endswith("-shm"):
@@ -141,13 +144,13 @@ class Trace:
 
 
 def _path_of(arguments: list[str]) -> str:
-    """The path that a call names, or that of its descriptor."""
+    """Return the path that a call names, or that of its descriptor."""
     named = next((argument for argument in arguments[:2] if argument.startswith("/")), None)
     return named if named is not None else arguments[0].partition(" ")[2]
 
 
 def _calls(lines: Iterable[str]) -> Iterator[tuple[str, str, list[str], int]]:
-    """Process, call, arguments, result, of every call that did something."""
+    """Yield process, call, arguments and result of every call that did something."""
     begun: dict[str, str] = {}
     for line in lines:
         if part := UNFINISHED.match(line):
@@ -162,7 +165,7 @@ def _calls(lines: Iterable[str]) -> Iterator[tuple[str, str, list[str], int]]:
 
 
 def _arguments(call: str, text: str) -> Iterator[str]:
-    """Strings as hex where they are content and decoded where they are paths; descriptors as "3 /path"."""
+    """Yield arguments: content as hex, paths decoded, descriptors as "3 /path"."""
     for found in ARGUMENT.finditer(text):
         if found["text"] is not None:
             content = found["text"].replace("\\x", "")

@@ -1,1 +1,1 @@
-"""The crash sweep: a driver killed at every I/O, and what is left finished in every way."""
+"""The crash sweep: a driver killed at every I/O, and its remains finished in every way."""

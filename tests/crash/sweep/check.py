@@ -1,6 +1,6 @@
-"""What must be true of a log and a store after a crash, read by somebody who wrote neither.
+"""The checks of a log and a store after a crash, by a reader that wrote neither.
 
-For the workload of ``driver_process``. Rows are read with plain SQL as well as through the store.
+They are for the workload of ``process.driver``. Rows are read with plain SQL as well as through the store.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SweepError(AssertionError):
 
 
 class Left(NamedTuple):
-    """What a dead driver left: whether there is a namespace, its versions, its attempts, its segments."""
+    """The remains of a dead driver: whether there is a namespace, its versions, attempts and segments."""
 
     made: bool
     visible: int
@@ -47,7 +47,7 @@ def require(name: str, true: bool, found: object) -> None:
 
 
 class Elsewhere(NamedTuple):
-    """For a log that is not in files: its options, and who lists the segments of its change-log."""
+    """A log that is not in files: its options, and a function that lists the segments of its change-log."""
 
     options: Mapping[str, Any]
     segments: Callable[[], frozenset[str]]
@@ -64,9 +64,9 @@ def _opened(wal: str, store: str, elsewhere: Elsewhere | None) -> Iterator[tuple
 
 
 def check(wal: str, store: str, elsewhere: Elsewhere | None = None, in_flight: int = 1) -> Left:
-    """I1, I2, I7 and I8 for every reader, and that the log has what is still needed of it (I4).
+    """Check I1, I2, I7 and I8 for every reader, and that the log has what is still needed of it (I4).
 
-    ``in_flight`` is how many versions at most may be decided and not visible.
+    ``in_flight``: the largest number of versions that may be decided and not visible.
     """
     with _opened(wal, store, elsewhere) as (log, kept):
         state = fold_all(View(), log.decisions()).state
@@ -95,7 +95,7 @@ def check(wal: str, store: str, elsewhere: Elsewhere | None = None, in_flight: i
 def check_end(
     wal: str, store: str, versions: int, left: Left | None, elsewhere: Elsewhere | None = None
 ) -> None:
-    """After the last batch: nothing that was decided is lost, nothing doubled, nothing left over."""
+    """Check after the last batch that nothing decided is lost, nothing doubled, nothing left over."""
     now = check(wal, store, elsewhere)
     require("I4", (now.visible, now.decided) == (versions, versions), now)
     for version, attempt in (left.attempts if left else {}).items():
@@ -115,7 +115,7 @@ def check_end(
 
 
 def _check_log(log: Log, state: Folded, horizon: int) -> None:
-    """Every manifest and frame that readers' versions and unpublished ones need can be read."""
+    """Check that every manifest and frame is readable that readers' versions and unpublished ones need."""
     for fact in state.recent:
         if fact.version >= horizon:
             manifest = read_manifest(log, fact)
@@ -158,7 +158,7 @@ def _segments(wal: str) -> frozenset[str]:
 
 
 def _retired_rows(store: str, horizon: int) -> list[Any]:
-    """Rows under the horizon that a newer row under the horizon replaced, and delete markers there."""
+    """List rows under the horizon that a newer row under the horizon replaced, and delete markers there."""
     garbage: list[Any] = []
     for path in sorted((Path(urlsplit(store).path) / NAMESPACE).glob("shard-*.sqlite")):
         with contextlib.closing(sqlite3.connect(path)) as connection:

@@ -3,15 +3,15 @@
     TIDEGATE_IO_CRASH=count      python -m crash.sweep.io_crash <arguments of driver_process>
     TIDEGATE_IO_CRASH=before@137 python -m crash.sweep.io_crash <the same arguments>
 
-``count`` ends with one JSON line that lists every point: its kind, the step of the protocol that
-did it, the file, and whether it can be torn. ``before@n`` dies instead of doing the n-th,
-``after@n`` right after it, ``torn@n`` after half of it: half of the bytes of a write, half of the
-``-wal`` frames of a COMMIT. ``,old`` behind any of them, or alone, lets whatever was staged look as
-if it had been staged long ago, so that it is dropped as soon as nothing needs it.
+``count`` ends with one JSON line that lists every point: its kind, the step of the protocol that did it, the
+file, and whether it can be torn. ``before@n`` dies instead of doing the n-th, ``after@n`` right after it,
+``torn@n`` after half of it: half of the bytes of a write, half of the ``-wal`` frames of a COMMIT. ``,old``
+after any of them, or alone, makes everything staged look as if it had been staged long ago, so that it is
+dropped as soon as nothing needs it.
 
-What counts: writes, syncs, renames, unlinks, truncations, files and folders that are made, and of
-SQLite every statement that writes, every COMMIT of those, every close. Nothing but this process is
-touched, and nothing in the library imports this.
+Points are writes, syncs, renames, unlinks, truncations, the making of files and folders, and of SQLite every
+statement that writes, every COMMIT of those, every close. Nothing but this process is touched, and nothing in
+the library imports this.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STEPS = {
     "tidegate.testing.arrow_barrier": "stage",
     "tidegate.testing.process.driver": "end",
 }
-"""By the innermost of these modules on the stack, unless the function says more:"""
+"""Steps by the innermost of these modules on the stack, unless the function is listed here:"""
 FUNCTIONS = {"summarise_if_due": "summary", "seal": "seal", "_write": "checkpoint"}
 FUNCTIONS_IN = ("tidegate.committers.", "tidegate.sinks.", "tidegate.testing.process.driver")
 
@@ -56,7 +56,7 @@ Result = TypeVar("Result")
 
 
 class Point(NamedTuple):
-    """One I/O: what it does, for which step of the protocol, to which file; ``torn``: half can be done."""
+    """One I/O: its kind, the step of the protocol, the file; ``torn``: half of it can be done."""
 
     kind: str
     step: str
@@ -65,7 +65,7 @@ class Point(NamedTuple):
 
 
 def step() -> str:
-    """The step of the protocol that the caller is in."""
+    """Return the step of the protocol that the caller is in."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
@@ -78,7 +78,7 @@ def step() -> str:
 
 
 class Meter:
-    """Counts the I/O of this process, and ends it at the point asked for."""
+    """A counter of this process's I/O, which ends the process at the requested point."""
 
     def __init__(self, specification: str) -> None:
         action, *more = specification.split(",")
@@ -91,7 +91,7 @@ class Meter:
         self.mode, self.at, self.old = mode, int(nth or 0), bool(more)
         self.points: list[Point] = []
         self.above: frozenset[str] = frozenset()
-        """Folders above the place, which are synced as well: how many there are is not the driver's."""
+        """Folders above the place, which are synced as well: their number does not depend on the driver."""
         self._inside = False
 
     def io(
@@ -101,7 +101,7 @@ class Meter:
         do: Callable[[], Result],
         half: Callable[[], object] | None = None,
     ) -> Result:
-        """Do it, as one point; what it does itself is part of it. ``half`` does half of it."""
+        """Do it, as one point that includes the I/O of ``do`` itself. ``half`` does half of it."""
         if self._inside:
             return do()
         name = os.path.basename(os.fsdecode(file)) if isinstance(file, str | bytes | os.PathLike) else ""  # noqa: PTH119
@@ -123,7 +123,7 @@ class Meter:
 
 
 def die() -> None:
-    """SIGKILL to this process: nothing is flushed, nothing is cleaned up."""
+    """Send SIGKILL to this process: nothing is flushed, nothing is cleaned up."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -137,7 +137,7 @@ def _file_of(fd: int) -> str:
 
 
 def patch_files(meter: Meter) -> None:
-    """Every change to files through ``os``, ``open`` and ``pathlib`` becomes a point."""
+    """Make a point of every change to files through ``os``, ``open`` and ``pathlib``."""
     write, fsync = os.write, os.fsync
 
     def counted_write(fd: int, content: Any) -> int:
@@ -206,7 +206,7 @@ READS = ("SELECT", "PRAGMA", "EXPLAIN", "ROLLBACK")
 
 
 def _connection(meter: Meter) -> type[sqlite3.Connection]:
-    """A connection whose writing statements, COMMITs and close are points."""
+    """Make a class of connections whose writing statements, COMMITs and close are points."""
 
     class Counted(sqlite3.Connection):
         def __init__(self, database: str, *args: Any, **options: Any) -> None:
@@ -244,12 +244,12 @@ def _connection(meter: Meter) -> type[sqlite3.Connection]:
             meter.io("sql close", self._file, super().close)
 
         def _commit_half(self, commit: Callable[[], object]) -> None:
-            """As when the process dies among the writes of a COMMIT: its frames are there in part."""
+            """Commit as when the process dies during the writes of a COMMIT: some of its frames are there."""
             wal = f"{self._file}-wal"
             before = os.stat(wal).st_size if os.path.exists(wal) else 0  # noqa: PTH110, PTH116
             commit()
             after = os.stat(wal).st_size  # noqa: PTH116
-            if after > before:  # else it began from the front again, and nobody knows where it ends
+            if after > before:  # otherwise it restarted at the front, and its end is unknown
                 os.truncate(wal, (before + after) // 2)
 
     return Counted
@@ -269,7 +269,7 @@ def _statements(script: str) -> Iterator[str]:
 
 
 def patch_sqlite(meter: Meter) -> None:
-    """Every connection made from here on counts."""
+    """Count every connection made from here on."""
     plain, factory = sqlite3.connect, _connection(meter)
 
     def counted_connect(database: Any, *args: Any, **options: Any) -> sqlite3.Connection:
@@ -284,7 +284,7 @@ def patch_sqlite(meter: Meter) -> None:
 
 
 def run(specification: str, argv: Sequence[str] | None = None) -> int:
-    """Run a driver in this process with its I/O counted; the exit code. The process is spoilt after it."""
+    """Run a driver in this process with its I/O counted; return its exit code. The process is spoilt then."""
     meter = Meter(specification)
     log = Path(urlsplit(driver.arguments(argv).wal).path)
     meter.above = frozenset(map(str, log.parent.parents))

@@ -1,8 +1,8 @@
 """A place to crash drivers at: a log, a store, a checkpoint, and the processes that work on them.
 
-Drivers are ``driver_process``: real processes, which failpoints kill or stop. What they leave is
-read by somebody who wrote none of it: every version that can be read is exactly the batches up to it
-(I1), each batch is in one version (I2), nothing that was decided is lost (I4).
+Drivers are ``process.driver``: real processes, which failpoints kill or stop. A reader that wrote nothing of
+it checks what they leave: every readable version is exactly the batches up to it (I1), each batch is in one
+version (I2), nothing that was decided is lost (I4).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ DEADLINE_S = 110.0
 
 ELSEWHERE = ("repair.", "fill.", "follow.", "pipeline.")
 REACHED = tuple(name for name in failpoints.NAMES if not name.startswith(ELSEWHERE))
-"""What a driver of one store meets on its way; repair only after a server lost what it acknowledged."""
+"""Failpoints that a driver of one store reaches; repair's only after a server lost what it acknowledged."""
 
 Events = list[dict[str, Any]]
 
 
 class Place:
-    """In one folder, unless ``wal`` and ``store`` say where else; ``more`` goes to every process."""
+    """A place in one folder, unless ``wal`` and ``store`` name others; every process is given ``more``."""
 
     def __init__(
         self,
@@ -60,26 +60,26 @@ class Place:
     # -- processes ------------------------------------------------------------------------------------
 
     def start(self, *more: str, armed: str = "", wal: str = "") -> subprocess.Popen[str]:
-        """A driver; ``armed``: its failpoints; ``wal``: another way to the same log."""
+        """Start a driver; ``armed``: its failpoints; ``wal``: another URL of the same log."""
         command = [sys.executable, "-m", "tidegate.testing.process.driver", "--wal", wal or self.wal]
         command += ["--wal-options", json.dumps(self._options), *self._more]
         command += ["--store", self.store, "--checkpoint", str(self.checkpoint), "--batches", str(BATCHES)]
         command += ["--seed", str(SEED), "--rows", str(ROWS), "--key-groups", str(KEY_GROUPS)]
-        command += ["--summary-every", "1", "--wal-retain", "0.001", *more]  # so the log is cut on the way
+        command += ["--summary-every", "1", "--wal-retain", "0.001", *more]  # the log is cut meanwhile
         environment = {**os.environ, failpoints.ENVIRONMENT_VARIABLE: armed}
         return subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
     def run(self, *more: str, armed: str = "", code: int = 0) -> Events:
-        """One process to its end; its events. The exit code is checked."""
+        """Run one process to its end; return its events. The exit code is checked."""
         return ended(self.start(*more, armed=armed), code)
 
-    # -- what is there --------------------------------------------------------------------------------
+    # -- contents ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[tuple[Log, Store]]:
-        """The log and the store, for somebody who only looks."""
+        """Open the log and the store, for a reader."""
         with contextlib.ExitStack() as closing:
             log = open_log(self.wal, NAMESPACE, self._options)
             closing.callback(log.close)
@@ -88,17 +88,17 @@ class Place:
             yield log, store
 
     def decided(self) -> Folded | None:
-        """The state of the decision log, read by nobody who wrote it."""
+        """Read the state of the decision log, as a reader that wrote none of it."""
         with self.opened() as (log, _):
             return fold_all(View(), log.decisions()).state
 
     def visible(self) -> int:
-        """What the store shows."""
+        """Return the visible version."""
         with self.opened() as (_, store):
             return store.pointer().visible
 
     def check(self) -> tuple[int, int]:
-        """I1 at every visible version, I2; how many versions are visible, and decided."""
+        """Check I1 at every visible version, and I2; return the numbers of visible and decided versions."""
         with self.opened() as (log, store):
             state = fold_all(View(), log.decisions()).state
             facts = state.recent if state else ()
@@ -115,7 +115,7 @@ class Place:
             return visible, len(facts)
 
     def check_all_of_it(self) -> None:
-        """As ``tidegate verify``: log and store agree on everything."""
+        """Check that log and store agree on everything, as ``tidegate verify`` does."""
         with self.opened() as (log, store):
             report = verify(log, store)
             assert not report.findings, report.findings
@@ -138,10 +138,10 @@ def _check_version(store: Store, entry: CatalogEntry) -> None:
 
 
 def kill_at(place: Place, name: str, hit: str) -> None:
-    """A driver dies at the ``first`` or a ``later`` hit of a failpoint; what it left is checked."""
+    """Kill a driver at the ``first`` or a ``later`` hit of a failpoint; check its remains."""
     nth = 3 if hit == "later" else 1
     if hit == "later" and name.startswith("open."):
-        # A process opens once: the later open is that of a driver that finds work half done.
+        # A process opens once: the later open is that of a driver that finds unfinished work.
         place.run(armed="seal.after=kill@3", code=-signal.SIGKILL)
         nth = 1
     more = ["--keep-versions", "1"] if name.startswith("retire.") else []
@@ -152,20 +152,20 @@ def kill_at(place: Place, name: str, hit: str) -> None:
 
 
 def by_restarting(place: Place) -> None:
-    """The same query again."""
+    """Run the same query again."""
     place.run()
     assert place.check() == (BATCHES, BATCHES)
 
 
 def by_a_second_driver(place: Place) -> None:
-    """It lost all that Spark noted as committed (T9), so that it replays everything."""
+    """Run a driver that lost all commits that Spark noted (T9), so that it replays everything."""
     shutil.rmtree(place.checkpoint / "commits", ignore_errors=True)
     place.run()
     assert place.check() == (BATCHES, BATCHES)
 
 
 def by_recover(place: Place) -> None:
-    """Without the query: no new batch, but all that was decided."""
+    """Recover without the query: no new batch, but all that was decided."""
     before = place.decided()
     place.run("--recover")
     visible, decided = place.check()
@@ -179,7 +179,7 @@ FINISHES: tuple[Callable[[Place], None], ...] = (by_restarting, by_a_second_driv
 
 
 def ended(process: subprocess.Popen[str], code: int = 0) -> Events:
-    """Wait for a process's end; its events. The exit code is checked."""
+    """Wait for a process's end; return its events. The exit code is checked."""
     try:
         out, err = process.communicate(timeout=DEADLINE_S)
     finally:
@@ -189,7 +189,7 @@ def ended(process: subprocess.Popen[str], code: int = 0) -> Events:
 
 
 def stops(process: subprocess.Popen[str]) -> bool:
-    """Wait until it is stopped, or has ended (False)."""
+    """Wait until it is stopped (True), or has ended (False)."""
     import psutil
 
     watched, end = psutil.Process(process.pid), time.monotonic() + DEADLINE_S
@@ -202,12 +202,12 @@ def stops(process: subprocess.Popen[str]) -> bool:
 
 
 def wake(process: subprocess.Popen[str]) -> None:
-    """SIGCONT."""
+    """Send SIGCONT."""
     os.kill(process.pid, signal.SIGCONT)
 
 
 def wakes_fenced(zombie: subprocess.Popen[str]) -> None:
-    """T1: it goes on, and learns that it is not the writer any more."""
+    """Wake a zombie (T1): it continues, and learns that it is no longer the writer."""
     wake(zombie)
     events = ended(zombie, FencedError.exit_code)
     assert events[-1]["error"] == "FencedError", events

@@ -12,20 +12,20 @@ from tidegate.testing.process.forked import Forked
 
 DEADLINE_S = 60.0
 PLAIN, COMMAND = "plain", ""
-"""Instead of what ``io_crash`` takes: a driver whose I/O is not counted; the command line."""
+"""In place of a specification of ``io_crash``: a driver whose I/O is not counted; the command line."""
 
 PRELOADED = [
     "crash.sweep.io_crash",
     "crash.sweep.check",
     "tidegate.cli",
-    "typer._adapters",  # else imported by each command, which takes longer than the command
+    "typer._adapters",  # otherwise imported by each command, which takes longer than the command
     "tidegate.sinks.sqlite.store",
     "tidegate.wal.file.log",
 ]
 
 
 def preload(*modules: str) -> None:
-    """More of what processes need, before the first one is started."""
+    """Add modules that processes need, before the first one is started."""
     forked.preload(*PRELOADED, *modules)
 
 
@@ -33,7 +33,7 @@ preload()
 
 
 def _work(specification: str, argv: Sequence[str]) -> int | None:
-    """A driver whose I/O is counted or not, or the command line."""
+    """Run a driver, with its I/O counted or not, or the command line."""
     if specification == PLAIN:
         return driver.main(argv)
     if specification != COMMAND:
@@ -45,14 +45,14 @@ def _work(specification: str, argv: Sequence[str]) -> int | None:
 
 
 class Process(Forked):
-    """A process of a sweep, started."""
+    """A started process of a sweep."""
 
     def __init__(self, specification: str, argv: Sequence[str], output: Path) -> None:
         self._argv = argv
         super().__init__(_work, (specification, argv), output)
 
     def told(self, codes: tuple[int, ...]) -> str:
-        """Its output, once it has ended with one of these codes."""
+        """Return its output, once it has ended with one of these codes."""
         if not self.wait(DEADLINE_S):
             self.kill()
             raise SweepError(f"a process did not end within {DEADLINE_S} s: {self._argv}")

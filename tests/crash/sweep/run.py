@@ -4,17 +4,17 @@
     python -m crash.sweep.run --every 40         every 40th case
     python -m crash.sweep.run --only torn@137 --way recover --keep /tmp/case
 
-Pass one runs a driver (``io_crash``) to its end and counts its I/O. Pass two kills a new driver at
-the n-th: before it, after it, and in the middle of it where half of it can be done. What the dead
-driver left is checked, copied, and finished in each of these ways, and checked again:
+Pass one runs a driver (``io_crash``) to its end and counts its I/O. Pass two kills a new driver at the n-th:
+before it, after it, and in the middle of it where half of it can be done. The remains are checked, copied,
+and finished in each of these ways, and checked again:
 
-``restart``   the same process again
-``second``    another driver, whose Spark forgot which batches are committed (T9)
-``recover``   ``tidegate recover``, which must make visible what was decided; then a restart
-``again``     a restart that is killed too, somewhere, before a second one
+    ``restart``   the same process again
+    ``second``    another driver, whose Spark forgot which batches are committed (T9)
+    ``recover``   ``tidegate recover``, which must make visible what was decided; then a restart
+    ``again``     a restart that is killed too, somewhere, before a second one
 
-Nothing that is durable changes between two points, so ``after@n`` leaves what ``before@n+1`` leaves;
-it is finished in one way only, by turns.
+The durable state does not change between two points, so the state after I/O n (``after@n``) equals the state
+before the next (``before@n+1``). It is finished in one way only, which rotates.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WAYS = ("restart", "second", "recover", "again")
 BATCHES, SEED, ROWS = 5, 3, 12
 WORKLOAD = (
     *("--seed", str(SEED), "--rows", str(ROWS), "--key-groups", "4", "--frame-bytes", "400"),
-    # Small enough that retirement, Summaries and trimming run on the way.
+    # Small enough that retirement, Summaries and trimming run during the workload.
     *("--keep-versions", "2", "--summary-every", "2", "--wal-retain", "0.001"),
 )
 NAMESPACE = "crash"
@@ -53,7 +53,7 @@ ONLY = "python -m crash.sweep.run --only {case} --way {way}"
 
 
 class Case(NamedTuple):
-    """A place to die at."""
+    """A point to die at, and how."""
 
     mode: str
     nth: int
@@ -69,7 +69,7 @@ class Case(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What is counted together."""
+        """The label under which cases are counted together."""
         return f"{self.point.kind}, {self.mode}"
 
 
@@ -77,9 +77,9 @@ class Case(NamedTuple):
 
 
 class Place:
-    """A folder with a log, a store and what stands for Spark's checkpoint.
+    """A folder with a log, a store and a stand-in for Spark's checkpoint.
 
-    With ``in_flight`` its drivers commit pipelined, so many versions at most in flight.
+    With ``in_flight`` its drivers commit pipelined, with at most this number of versions in flight.
     """
 
     def __init__(self, folder: Path, in_flight: int = 0) -> None:
@@ -89,12 +89,12 @@ class Place:
 
     @property
     def arguments(self) -> list[str]:
-        """A driver's, but how many batches it makes."""
+        """A driver's arguments, except for the number of batches."""
         places = ["--wal", self.wal, "--store", self.store, "--checkpoint", str(self.checkpoint)]
         return [*places, *WORKLOAD, "--in-flight", str(self.in_flight)]
 
     def drive(self, specification: str, batches: int, codes: tuple[int, ...] = (0,)) -> list[Point]:
-        """A driver to its end; its points when it got there."""
+        """Run a driver to its end; return its points if it got there."""
         argv = [*self.arguments, "--batches", str(batches)]
         told = self._run(specification, argv, codes)
         events = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
@@ -102,7 +102,7 @@ class Place:
         return [Point(*point) for point in listed]
 
     def command(self, name: str, *more: str, codes: tuple[int, ...] = (0,)) -> str:
-        """A command of ``tidegate``; what it said."""
+        """Run a command of ``tidegate``; return its output."""
         argv = [name, "--wal", self.wal, "--store", self.store, "--namespace", NAMESPACE, *more]
         return self._run(COMMAND, argv, codes)
 
@@ -110,21 +110,24 @@ class Place:
         return Process(specification, argv, self.folder / "output").told(codes)
 
     def go_on(self, batches: int) -> None:
-        """A driver to its end, which nobody kills."""
+        """Run a driver to its end, without a kill."""
         self.drive("old", batches)
 
     def die_again(self, case: object, batches: int) -> None:
-        """A driver that dies somewhere, or comes to its end before that."""
+        """Run a driver that dies somewhere, or comes to its end before that."""
         nth = random.Random(f"{case}").randrange(1, 150)
         self.drive(f"before@{nth},old", batches, codes=(-signal.SIGKILL, 0))
 
     def copy(self, folder: Path) -> Place:
-        """The same state, elsewhere."""
+        """Copy the state into another folder."""
         shutil.copytree(self.folder, folder)
         return Place(folder, self.in_flight)
 
     def check(self) -> Left:
-        """Check a copy, because whoever opens SQLite's files first mends them and empties their logs."""
+        """Check a copy.
+
+        The first process that opens SQLite's files recovers them and empties their logs.
+        """
         beside = self.folder.with_name(f"{self.folder.name}-read")
         copied = self.copy(beside)
         try:
@@ -133,12 +136,12 @@ class Place:
             shutil.rmtree(beside)
 
     def check_end(self, versions: int, left: Left | None) -> None:
-        """The checks after the last batch; the files may be mended now."""
+        """Run the checks after the last batch; the files may be recovered now."""
         check_end(self.wal, self.store, versions, left)
 
 
 def count(folder: Path, in_flight: int = 0) -> list[Point]:
-    """Pass one: every I/O of a driver that is left alone."""
+    """Run pass one: list every I/O of a driver that is left alone."""
     place = Place(folder, in_flight)
     folder.mkdir()
     points = place.drive("count,old", BATCHES)
@@ -150,7 +153,7 @@ def count(folder: Path, in_flight: int = 0) -> list[Point]:
 
 
 def crash(case: Case, folder: Path, in_flight: int = 0) -> tuple[Place, Left]:
-    """Run a driver until it dies there; what it left, checked."""
+    """Run a driver until it dies there; return its remains, checked."""
     place = Place(folder, in_flight)
     folder.mkdir()
     place.drive(f"{case},old", BATCHES, codes=(-signal.SIGKILL,))
@@ -159,18 +162,18 @@ def crash(case: Case, folder: Path, in_flight: int = 0) -> tuple[Place, Left]:
 
 
 def make_old(folder: Path) -> None:
-    """Let a place's segments, orphans too, look as if they had been staged long ago."""
+    """Make a place's segments, also orphans, look as if they had been staged long ago."""
     for path in folder.glob("wal/*/changelog/*.seg"):
         os.utime(path, (1, 1))
 
 
 def finish(case: object, way: str, place: Place, left: Left) -> None:
-    """Finish what a dead driver left, in this way, with one batch more; check it."""
+    """Finish the work of a dead driver, in this way, with one batch more; check it."""
     match way:
         case "second":
             shutil.rmtree(place.checkpoint / "commits", ignore_errors=True)
         case "recover":
-            # Without a namespace there is nothing to recover, and the command says so.
+            # Without a namespace there is nothing to recover, and the command reports that.
             place.command("recover", "--force", codes=(0,) if left.made else (2,))
             now = place.check()
             if now.visible != left.decided or now.decided != left.decided:
@@ -183,7 +186,7 @@ def finish(case: object, way: str, place: Place, left: Left) -> None:
 
 
 def run_case(case: Case, ways: Sequence[str], folder: Path, in_flight: int = 0) -> list[tuple[str, str]]:
-    """One case in these ways; per way what was wrong ('' for nothing)."""
+    """Run one case in these ways; return by way what was wrong ('' for nothing)."""
     wrong: list[tuple[str, str]] = []
     try:
         place, left = crash(case, folder / "crashed", in_flight)
@@ -200,7 +203,7 @@ def run_case(case: Case, ways: Sequence[str], folder: Path, in_flight: int = 0) 
 
 
 def cases(points: Sequence[Point]) -> Iterator[Case]:
-    """Every place to die at, in the order of the driver's I/O."""
+    """Yield every point to die at, in the order of the driver's I/O."""
     for nth, point in enumerate(points, 1):
         for mode in io_crash.MODES:
             if mode != "torn" or point.torn:
@@ -212,14 +215,14 @@ class Labelled(Protocol):
 
     @property
     def label(self) -> str:
-        """What is counted together."""
+        """The label under which cases are counted together."""
 
 
 AnyCase = TypeVar("AnyCase", bound=Labelled)
 
 
 class Result(NamedTuple):
-    """What became of a case, finished in one way; ``reached``: the driver did die there."""
+    """The result of a case, finished in one way; ``reached``: the driver did die there."""
 
     case: Labelled
     way: str
@@ -253,7 +256,7 @@ def each(
     *,
     keep: bool,
 ) -> Iterator[Result]:
-    """Do ``one`` for each case, ``jobs`` at a time, each in a folder of its own that is removed after it."""
+    """Do ``one`` for each case, ``jobs`` at a time, each in a folder of its own that is removed then."""
 
     def alone(case: AnyCase) -> list[Result]:
         own = Path(tempfile.mkdtemp(prefix=f"{case}-", dir=folder))
@@ -272,7 +275,7 @@ def each(
 
 
 def table(results: Sequence[Result]) -> str:
-    """Kind of I/O x way of finishing: how many cases, and how many of them went wrong."""
+    """Format kind of I/O x way of finishing: the number of cases, and of wrong ones among them."""
     labels = sorted({result.case.label for result in results})
     wide = max([20, *(len(label) + 2 for label in labels)])
     done: Counter[tuple[str, str]] = Counter()
@@ -291,7 +294,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def histogram(points: Sequence[Point]) -> str:
-    """How much of what, for which step of the protocol."""
+    """Format the number of I/Os by kind, for each step of the protocol."""
     kinds = sorted({point.kind for point in points})
     steps = list(dict.fromkeys(point.step for point in points))
     counts = Counter((point.step, point.kind) for point in points)
@@ -305,7 +308,7 @@ def histogram(points: Sequence[Point]) -> str:
 
 @contextlib.contextmanager
 def working_folder(given: Path | None = None) -> Iterator[Path]:
-    """Where the cases run. SIGKILL takes nothing from memory that was written, so memory is enough."""
+    """Yield a folder for the cases. SIGKILL loses no written data, so a folder in memory is enough."""
     if given is not None:
         given.mkdir(parents=True, exist_ok=True)
         yield given
@@ -316,7 +319,7 @@ def working_folder(given: Path | None = None) -> Iterator[Path]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Sweep; 0 when nothing was wrong. Progress and the tables go to standard output."""
+    """Sweep; 0 when nothing was wrong. Progress and the tables are written to standard output."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--from", dest="first", type=int, default=1, metavar="N", help="go on at the N-th I/O"
@@ -347,7 +350,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def follow(found: Iterable[Result], what: str, only: str) -> int:
-    """Say what comes of it meanwhile and in the end; 0 when nothing was wrong."""
+    """Print results as they come and at the end; return 0 when nothing was wrong."""
     results: list[Result] = []
     started, last = time.monotonic(), 0.0
     for result in found:

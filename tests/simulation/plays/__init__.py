@@ -1,1 +1,1 @@
-"""What a schedule plays: the world, its actors, and what some schedules add to it."""
+"""The play of a schedule: the world, its actors, and the parts that some schedules add."""

@@ -1,7 +1,7 @@
-"""What the actors of a simulation do: a query's drivers, its tasks, and readers.
+"""The actors of a simulation: a query's drivers, its tasks, and readers.
 
-Drivers call production's ``open_namespace`` and ``commit`` and nothing below them. After each
-error it is checked that what the error proves is true.
+Drivers call production's ``open_namespace`` and ``commit`` and nothing below them. After each error it is
+checked that what the error proves is true.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ TABLES = ("aircraft", "airports", "marker")
 TRIMS_AFTER_S = 0.001
 KEYS = tuple(b"k%d" % number for number in range(5))
 FOLLOWS_TO_THE_END = 20
-"""So many steps a follower takes where nothing fails: more than versions can be decided."""
+"""The steps of a follower where nothing fails: more than versions can be decided."""
 Commit = Callable[[ArrowBarrier], VersionFact]
 LEASE_S = 600.0
-"""What a simulated reader asks for: as long as the options let a lease hold."""
+"""The lease of a simulated reader: as long as the options let a lease hold."""
 
 
 class Query:
-    """A Spark query as its drivers see it: the batches to come, and the checkpoint."""
+    """A Spark query as its drivers see it: the coming batches, and the checkpoint."""
 
     def __init__(self, world: World, history: History) -> None:
         self.world, self.history = world, history
@@ -76,14 +76,14 @@ class Query:
         self.pipelines: Pipelines | None = None
         self.expiring: ExpiringTables | None = None
         self.times_to_live: dict[str, Mapping[str, float]] = {}
-        """By table, of each driver, by its writer id."""
+        """By writer id, each driver's times to live by table."""
         self.trims = world.chance.random() < 0.3
-        """The log is cut and trimmed as early as can be; then all clocks agree, as trimming asks."""
+        """The log is cut and trimmed as early as possible; then all clocks agree, as trimming requires."""
 
     def plan(self, batch_id: int) -> BatchOrigin:
-        """The batch's origin; its offsets are noted before it first runs.
+        """Return the batch's origin; its offsets are noted before it first runs.
 
-        Rarely the checkpoint is an older copy, and the batch is planned anew (T5).
+        Rarely the checkpoint is an older copy, and the batch is planned again (T5).
         """
         self.offsets.setdefault(batch_id, f"offsets-{batch_id}")
         if self.replans and self.world.chance.random() < 0.2:
@@ -91,14 +91,14 @@ class Query:
         return BatchOrigin(LINEAGE, 0, batch_id, self.offsets[batch_id])
 
     def restore_checkpoint(self) -> None:
-        """What an operator does after LineageError: the newest copy comes back."""
+        """Restore the newest checkpoint, as an operator does after LineageError."""
         self.replans = False
         for fact in self.history.facts:
             if isinstance(fact.origin, BatchOrigin):
                 self.offsets[fact.origin.batch_id] = fact.origin.fingerprint
 
     def rows(self, batch_id: int) -> dict[str, dict[bytes, bytes | None]]:
-        """Some rows; a batch that runs again may have others (T6), or none (T7)."""
+        """Choose some rows; a batch that runs again may have others (T6), or none (T7)."""
         chance = self.world.chance
         if chance.random() < 0.1:
             return {}
@@ -110,7 +110,7 @@ class Query:
         return rows
 
     def driver(self, actor: Actor) -> Coordinator:
-        """A new driver of this query, in the actor's process."""
+        """Make a new driver of this query, in the actor's process."""
         chance = self.world.chance
         chosen: dict[str, Any] = {
             "key_groups": KEY_GROUPS,
@@ -218,7 +218,7 @@ class SimulatedBarrier(ArrowBarrier):
 
 
 def life(query: Query, actor: Actor, *, only_recover: bool = False) -> None:
-    """One driver process: open, run what the checkpoint does not have, until done or dead.
+    """Run one driver process: open, run the batches that the checkpoint does not have, until done or dead.
 
     After an error it opens again or ends; without faults an error ends it.
     """
@@ -238,7 +238,7 @@ def life(query: Query, actor: Actor, *, only_recover: bool = False) -> None:
 
 
 def _follow(query: Query, driver: Coordinator, actor: Actor) -> None:
-    """The thread that drives the second store, where there is one."""
+    """Start the thread that drives the second store, if there is one."""
     store = query.second
     if store is not None:
         steps = query.world.chance.randint(0, 6) if actor.faulty else FOLLOWS_TO_THE_END
@@ -264,7 +264,7 @@ def _open(query: Query, driver: Coordinator, lineage: str | None) -> None:
 
 @contextlib.contextmanager
 def _committing(query: Query, driver: Coordinator, actor: Actor) -> Iterator[Commit]:
-    """How barriers are committed: each until it is visible, or pipelined."""
+    """Yield the function that commits a barrier: it waits for visibility, or is pipelined."""
     if query.pipelines is None:
         yield partial(commit, driver)
     else:
@@ -338,8 +338,9 @@ def _commit(
 
 
 def _check_error(query: Query, driver: Coordinator, error: TidegateError, epoch: int) -> None:
-    """I10: only errors that belong here, and FencedError only when someone else was above us. An Open of
-    ours that came late may be above that one by now.
+    """Check I10: only errors that belong here, and FencedError only when another driver was above this one.
+
+    A late Open of this driver's own may be above that one by now.
     """
     history = query.history
     if isinstance(error, FencedError):
@@ -354,7 +355,7 @@ def _check_error(query: Query, driver: Coordinator, error: TidegateError, epoch:
 
 
 def retire_on(query: Query, actor: Actor) -> None:
-    """What a driver does in the background: move the horizon, drop what lies below it, trim the log."""
+    """Move the horizon, drop the rows below it, and trim the log, as a driver does in the background."""
     log, store = FaultyLog(query.history.log, actor), FaultyStore(query.history.store, actor)
     clock, view = VirtualClock(query.world), View()
     options = Options(
@@ -380,7 +381,7 @@ def retire_on(query: Query, actor: Actor) -> None:
 
 
 def retire_all(query: Query) -> None:
-    """What is left to retire, when nothing fails any more."""
+    """Retire everything left, when nothing fails any more."""
     history, options = query.history, Options(key_groups=KEY_GROUPS, keep_versions=1)
     retire_up_to(history.log, history.store, history.folded, options, lambda: False)
 
@@ -389,7 +390,7 @@ def retire_all(query: Query) -> None:
 
 
 def read_on(query: Query, actor: Actor) -> None:
-    """A client that looks a few times: what it sees is whole, stays as it was, never goes back."""
+    """Poll a few times as a client: what it sees is whole, does not change, never goes back."""
     store, clock, seen = FaultyStore(query.history.store, actor), VirtualClock(query.world), 0
     for _ in range(query.world.chance.randint(2, 6)):
         clock.sleep(query.world.chance.random())

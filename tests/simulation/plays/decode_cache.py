@@ -1,7 +1,7 @@
-"""What production decodes again and again in a simulation is decoded once.
+"""A cache of decoded records, manifests and frames, for one process of the simulation.
 
-A schedule's actors read the same few records, manifests and frames dozens of times. What those bytes say is
-a pure function of them and of what is asked with them: the same objects, which nobody can change.
+A schedule's actors read the same few of them dozens of times. The decoded form is a pure function of the
+bytes and of the other arguments, and the objects are immutable.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from tidegate.committers.apply import apply
 from tidegate.wal import fold
 
 ANSWERS_MAX = 500
-"""Of each function; a schedule has some dozens."""
+"""The size of each function's cache; a schedule has some dozens of entries."""
 
 PURE: tuple[tuple[ModuleType, str], ...] = (
     (fold, "decode_record"),
     (apply, "decode_manifest"),
     (apply, "decode_frame"),
 )
-"""Where production calls them."""
+"""The modules in which production calls them."""
 
 
 @contextlib.contextmanager
 def remembered() -> Iterator[None]:
-    """Answer these calls of this process from memory where they were asked before; errors are not kept."""
+    """Cache the answers of these functions in this process; errors are not cached."""
     plain: list[Callable[..., Any]] = [getattr(module, name) for module, name in PURE]
     for (module, name), function in zip(PURE, plain, strict=True):
         setattr(module, name, functools.lru_cache(ANSWERS_MAX)(function))

@@ -36,12 +36,12 @@ class Process(Changes):
         return self._world.current
 
     def die(self) -> None:
-        """Nothing of it runs on."""
+        """Kill all of it."""
         self._dead = True
         self.tell()
 
     def call(self, call: Call, effect: Callable[[], T]) -> T:
-        """As the actor that is running calls it."""
+        """Make a call as the actor that is running."""
         self._check()
         try:
             return self._current.call(call, effect)
@@ -49,7 +49,7 @@ class Process(Changes):
             self.die()
             raise
         finally:
-            self._check()  # the other one may have been killed meanwhile
+            self._check()  # the other actor may have been killed meanwhile
 
     def _check(self) -> None:
         if self._dead:
@@ -62,7 +62,7 @@ class Process(Changes):
                 actor.status = Status.READY
 
     def wait_for(self, holds: Callable[[], bool], timeout_s: float) -> bool:
-        # Without faults no deadline may pass, however the world's time leaps.
+        # Without faults no deadline may pass, however far the world's time jumps.
         end = self._world.now + timeout_s if self._current.faulty else math.inf
         while not holds():
             if self._world.now >= end:
@@ -78,7 +78,7 @@ class Process(Changes):
 
 
 class Pipelines:
-    """For the drivers of one schedule: how many versions may be in flight, and what is checked of them."""
+    """The pipelines of one schedule's drivers: their number of versions in flight, and their checks."""
 
     def __init__(self, world: World, history: History) -> None:
         self._world, self._history = world, history
@@ -86,19 +86,19 @@ class Pipelines:
         self._of: dict[str, Pipeline] = {}
 
     def reads_state(self) -> bool:
-        """Whether the next barrier has stateful calls."""
+        """Return whether the next barrier has stateful calls."""
         return self._world.chance.random() < 0.3
 
     def epoch_of(self, error: TidegateError, driver: Coordinator, epoch: int) -> int:
-        """The epoch that an error of this driver is about: what ended its line is about the line's."""
+        """Return the epoch that an error of this driver is about: the pipeline's, if it ended that."""
         pipeline = self._of[driver.writer]
         return pipeline.line_epoch if error.__cause__ is pipeline.failed is not None else epoch
 
     @contextlib.contextmanager
     def beside(self, driver: Coordinator, actor: Actor) -> Iterator[Pipeline]:
-        """A pipeline of this driver, drained at the end; its completing side is an actor of its own.
+        """Yield a pipeline of this driver, drained at the end; its completing side is an actor of its own.
 
-        After an error it is drained too, as by a sink that releases; what that meets is not raised.
+        After an error it is drained too, as by a sink that releases; errors of that drain are not raised.
         """
         process = Process(self._world)
         driver.log = FaultyLog(self._history.log, process)
@@ -128,7 +128,7 @@ class Pipelines:
             raise
 
     def read_state(self, store: Store, base_version: int, at_us: int) -> None:
-        """I1: what stateful calls read at the base version, as of that time, is all of it, nothing older."""
+        """Check I1: stateful calls read exactly the base version, as of that time, and nothing older."""
         history = self._history
         shown = live(history.rows[base_version], at_us)
         for table, start in history.starts[base_version].items():

@@ -1,4 +1,4 @@
-"""A second store in some of a simulation's schedules: its follower as an actor, and what must hold there."""
+"""A second store in some of a simulation's schedules: its follower as an actor, and its invariants."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ EXPECTED = (
     StoreUnavailableError,
     WalUnavailableError,
 )
-"""What a follower may meet; a gap in the log is none of them: trimming waits for it."""
+"""Errors that a follower may meet. A gap in the log is none of them: trimming waits for the follower."""
 
 
 class SecondStore(MemoryStore):
-    """A store that holds its own effects against the history of the log."""
+    """A store that compares its own effects with the history of the log."""
 
     def __init__(self, name: str, history: History, clock: Clock) -> None:
         super().__init__(f"{name}-second", "n", clock)
@@ -50,7 +50,7 @@ class SecondStore(MemoryStore):
         return after
 
     def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
-        """I5: rows of the decided attempt, or what is live at the version that is filled."""
+        """Check I5, and apply: rows of the decided attempt, or live rows of the version that is filled."""
         fact = self.history.fact(stamp.version, "I5")
         staged, rows = self.history.staged[fact.attempt].rows, self.history.rows[stamp.version]
         for table, key, row in itertools.chain.from_iterable(map(rows_in, chunks)):
@@ -88,7 +88,7 @@ class SecondStore(MemoryStore):
 
 
 def follow_on(driver: Coordinator, store: SecondStore, actor: Actor, steps: int) -> Follower:
-    """A follower's thread: some steps, whatever becomes of its driver."""
+    """Run a follower's thread for some steps, even if its driver dies."""
     filled_first = actor.world.chance.random() < 0.5
     follower = follower_for(driver, AT, FaultyStore(store, actor), fill_first=filled_first)
     for _ in range(steps):
@@ -106,7 +106,7 @@ def follow_on(driver: Coordinator, store: SecondStore, actor: Actor, steps: int)
 
 
 def check_end(history: History, store: SecondStore, key_groups: int) -> None:
-    """I1, I4: the second store shows all that was decided, whole, at every version that can be read."""
+    """Check I1, I4: the second store shows everything decided, whole, at every readable version."""
     decided, pointer = len(history.facts), store.pointer()
     require(
         "I4", pointer.visible == decided, f"second: {decided} decided, {pointer.visible} visible at the end"

@@ -1,7 +1,7 @@
-"""Caches of state in some of a simulation's schedules: hosts with folders, and what a task reads there.
+"""Caches of state in some of a simulation's schedules: hosts with folders, and a task's reads there.
 
-Production's ``StateCache`` on files, with the links that production's driver tells. Whatever a task
-reads is held against the history at its base version, whoever wrote the cache and however late.
+They are production's ``StateCache`` on files, with the links that production's driver sends. Every read of a
+task is compared with the history at its base version, whichever task wrote the cache and however late.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tidegate.wal.staging.bad_rows import StageSpec
 HOSTS = 2
 BYTES_MAX = 100_000
 MEMORY_BYTES_MAX = 10_000
-"""So some pieces are on a disk, and are spilled and loaded."""
+"""A small limit, so that some pieces are on a disk, and are spilled and loaded."""
 
 
 class StateHosts:
@@ -57,14 +57,14 @@ class StateHosts:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def told(self, driver: Coordinator) -> CacheSpec:
-        """What a driver tells the tasks of its next barrier."""
+        """Return what a driver sends to the tasks of its next barrier."""
         state = driver.folded
         starts = {name: at.start for name, at in state.tables.items()}
         links = StateLinks(driver).at_last()
         return CacheSpec(state.last_version, links, starts, state.key_groups, BYTES_MAX)
 
     def opened(self, spec: StageSpec, told: CacheSpec, task: int, parallelism: int, run: str) -> StateTask:
-        """The cache in one run of a task, on one of the hosts; now and then something is lost there."""
+        """Open the cache in one run of a task, on one of the hosts; sometimes a file is lost there."""
         if not self._locals:
             self._locals, self._memories = (
                 [
@@ -91,7 +91,7 @@ class StateHosts:
     def check(
         self, cache: StateCache, table: str, told: CacheSpec, at_us: int, groups: range, store: Store
     ) -> None:
-        """Read all keys of the task in a table; I1: it is what the base version holds, as of that time."""
+        """Read all keys of the task in a table; I1: the base version holds the same, as of that time."""
         keys = [key for key in self._keys if key_group(key, told.key_groups) in groups]
         if not keys:
             return
@@ -127,12 +127,12 @@ class StateTask:
             self._hosts.check(self._cache, table, self._told, self._spec.at_us, self._groups, store)
 
     def watch(self, batch: Any) -> None:
-        """A batch of changes goes into frames."""
+        """Take a batch of changes that is written into frames."""
         for number, table in enumerate(self._spec.tables):
             self._cache.wrote(table, batch.filter(pc.equal(batch["t"], number)))
 
     def keep(self, ack: Ack) -> None:
-        """The frames are durable."""
+        """Keep the changes: the frames are durable."""
         of = self._spec.namespace, self._spec.attempt, self._told.base_version + 1
         self._cache.keep(link_of(*of, self._groups, ack.frames))
         self._hosts.hits += self._cache.counts.hits

@@ -1,9 +1,9 @@
 """A small world with its own time, actors and faults, all of them from one seed.
 
-Every actor is a greenlet. It gives up control at each call of the log or the store, before
-the call takes effect and again before the reply arrives, so that others can run in between.
-Nothing else switches; between two calls an actor runs alone, as one thread does between two
-messages. The same seed gives the same schedule, event by event.
+Every actor is a greenlet. It yields control at each call of the log or the store, before the call takes
+effect and again before the reply arrives, so that others can run in between. Nothing else switches; between
+two calls an actor runs alone, as one thread does between two messages. The same seed gives the same schedule,
+event by event.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ TRACE_MAX = 4_000
 
 
 class Crashed(BaseException):
-    """Kills the actor that meets it, as SIGKILL would: nothing of it runs on."""
+    """Kills the actor that meets it, as SIGKILL would: nothing of it continues."""
 
 
 class Fault(enum.Enum):
-    """What may become of a call."""
+    """The faults that a call may suffer."""
 
     REFUSED = "refused"
     LOST = "done, reply lost"
@@ -50,11 +50,11 @@ FOR_READS = (Fault.REFUSED, Fault.CRASH_BEFORE, Fault.HELD_BEFORE, Fault.HELD_AF
 
 
 CallId = tuple[str, int]
-"""Which call: the actor that makes it, and how many it has made."""
+"""The identity of a call: the actor that makes it, and its number among that actor's calls."""
 
 
 class Late(NamedTuple):
-    """A call that is still on its way, whose caller waits no more."""
+    """A call in flight, whose caller no longer waits."""
 
     who: str
     at: CallId
@@ -75,7 +75,7 @@ READY, SLEEPING = Status.READY, Status.SLEEPING
 class Actor:
     """One process or task: a body that runs until it returns, raises, or is killed.
 
-    It is the port of its own log and store wrappers. ``faulty`` False: its calls just happen.
+    It is the port of its own log and store wrappers. ``faulty`` False: its calls suffer no faults.
     """
 
     def __init__(self, world: World, name: str, body: Callable[[Actor], Any], *, faulty: bool) -> None:
@@ -123,7 +123,7 @@ class Actor:
         self.switch()
 
     def wait_any(self, actors: Sequence[Actor]) -> None:
-        """Until one of them is done."""
+        """Wait until one of them is done."""
         while not any(actor.done for actor in actors):
             for actor in actors:
                 actor.waiter = self
@@ -133,7 +133,7 @@ class Actor:
     # -- the port ----------------------------------------------------------------------------------
 
     def call(self, call: Call, effect: Callable[[], T]) -> T:
-        """One call of the log or the store, with what chance makes of it."""
+        """Make one call of the log or the store, with the fault that chance gives it."""
         world = self.world
         world.calls += 1
         self.calls += 1
@@ -172,12 +172,12 @@ class Actor:
         return result
 
     def hold(self, steps: int) -> None:
-        """Stand still for so many steps of the others, or until none of them can move."""
+        """Pause for ``steps`` steps of the others, or until none of them can move."""
         self.held_until = self.world.held_until(steps)
         self.switch()
 
     def may_crash(self) -> None:
-        """A place outside all calls where the process may die."""
+        """Mark a place outside all calls where the process may die."""
         self.places += 1
         if self.faulty and self.world.dies(self):
             self.world.note(self.name, "between two batches", Fault.CRASH_BEFORE.value)
@@ -192,7 +192,7 @@ def _ending(actor: Actor) -> str:
 
 @dataclasses.dataclass
 class World:
-    """Time, actors, calls that are still on their way, and the dice."""
+    """Time, actors, calls in flight, and the dice."""
 
     chance: random.Random
 
@@ -222,7 +222,7 @@ class World:
         self.hurries = self.chance.choice([0.0, 0.01, 0.2])
 
     def _outage(self) -> tuple[int, int, str, Fault]:
-        """First step, last step, the calls that fail in between (by prefix), and how they do."""
+        """Choose an outage: its first and last step, the calls that fail (by prefix), and their fault."""
         first = self.chance.randint(0, 400)
         names = self.chance.choice(
             ["append_decision", "append_decision decided", "decisions", "log.", "publish", "pointer", "seal"]
@@ -234,37 +234,37 @@ class World:
         self.trace.append((self.now, who, what, outcome))
 
     def told(self, last: int = 120) -> str:
-        """The end of the trace, one line per event."""
+        """Format the end of the trace, one line per event."""
         events = list(self.trace)[-last:]
         return "\n".join(f"{at:9.3f}  {who:<14} {what:<34} {out}".rstrip() for at, who, what, out in events)
 
     def spawn(self, name: str, body: Callable[[Actor], Any], *, faulty: bool = True) -> Actor:
-        """A new actor; it runs when the scheduler chooses it."""
+        """Add an actor; it runs when the scheduler chooses it."""
         actor = Actor(self, name, body, faulty=faulty)
         self.actors.append(actor)
         return actor
 
     def uid_of(self, name: str) -> str:
-        """A name that no other actor has, for the next one of this name."""
+        """Return a name that no other actor has, for the next one of this name."""
         self.spawned[name] += 1
         return name if self.spawned[name] == 1 else f"{name}~{self.spawned[name]}"
 
     def dies(self, actor: Actor) -> bool:
-        """Whether the actor dies here, outside all calls."""
+        """Return whether the actor dies here, outside all calls."""
         del actor
         return self.chance.random() < self.rates[Fault.CRASH_BEFORE]
 
     def held_until(self, steps: int) -> int:
-        """The step at which an actor that is held for so many goes on."""
+        """Return the step until which an actor is held that is held for ``steps`` steps."""
         return self.steps + steps
 
     def stand_still(self, actor: Actor, fault: Fault) -> None:
-        """What a fault that holds an actor does."""
+        """Hold an actor, as a fault does."""
         del fault
         actor.hold(self.chance.randint(10, 500))
 
     def draw(self, actor: Actor, call: Call) -> Fault | None:
-        """What becomes of this call."""
+        """Choose the fault of this call."""
         del actor
         for first, last, names, fault in self.outages:
             if first <= self.steps <= last and call.told.startswith(names):
@@ -279,7 +279,7 @@ class World:
     # -- the scheduler -----------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until every actor is done. Violation: one was found, or they never end."""
+        """Run until every actor is done. Violation: one was found, or they never end."""
         while True:
             if self.some_ended:
                 self.actors, self.some_ended = [actor for actor in self.actors if not actor.done], False
@@ -292,7 +292,7 @@ class World:
             self.step()
 
     def step(self) -> None:
-        """One thing happens: a late call arrives, or an actor goes on to its next switch."""
+        """Let one thing happen: a late call arrives, or an actor continues to its next switch."""
         if self.late and self.chance.random() < self.delivers:
             self.deliver(self.chance.randrange(len(self.late)))
             return
@@ -301,13 +301,13 @@ class World:
             self.go_on(actor)
 
     def go_on(self, actor: Actor) -> None:
-        """The actor runs to its next switch."""
+        """Run the actor to its next switch."""
         self.current = actor
         actor.greenlet.switch()
         self._check()
 
     def settle(self) -> None:
-        """Faults have stopped: what is still on its way arrives now, or never, or (it stays) at the end.
+        """Let each call in flight arrive now, or never, or (it stays) at the end: faults have stopped.
 
         An Open that arrived after the last driver's own would fence it, rightly, so those do not stay.
         """
@@ -341,7 +341,7 @@ class World:
         return None
 
     def deliver(self, index: int) -> None:
-        """One call that was on its way arrives; nobody hears its answer."""
+        """Let one late call arrive; nobody receives its answer."""
         late = self.late.pop(index)
         self.note(f"({late.who})", late.call.told, "arrives late")
         try:
@@ -357,9 +357,9 @@ class World:
     def run_tasks(
         self, name: str, bodies: Sequence[Callable[[Actor], T]], *, faulty: bool, tries: int = 3
     ) -> list[T]:
-        """As Spark runs a stage: a failed task is tried again, a slow one twice at once.
+        """Run tasks as Spark runs a stage: a failed task is tried again, a slow one runs twice at once.
 
-        The first result of each task counts. Losers are not stopped: they run on as zombies.
+        The first result of each task counts. Losers are not stopped: they continue as zombies.
         """
         waiter = self.current
         assert waiter is not None
@@ -392,7 +392,7 @@ class World:
 
 
 class TaskLostError(TidegateError):
-    """Every try of a task was killed: what Spark reports as a failed job."""
+    """Every try of a task was killed: Spark reports that as a failed job."""
 
 
 class VirtualClock(Clock):

@@ -109,7 +109,7 @@ def test_a_line_that_does_not_fit_is_named_and_never_shown(written, content, lin
 
 
 def test_a_name_given_twice_is_named(written):
-    with pytest.raises(ConfigError, match=r"line 2: a\.b stands there for the second time"):
+    with pytest.raises(ConfigError, match=r"line 2: a\.b is in the file twice"):
         wal_options(written("a.b=1\na.b=1\n"))
 
 

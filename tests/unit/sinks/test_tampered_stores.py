@@ -163,6 +163,13 @@ def test_a_value_that_is_none_of_its_columns_is_none_for_spark_either(store, val
         stores._as_spark(url, {})
 
 
+def test_a_schema_without_a_key_is_told_with_its_place(store):
+    """A get of such a table was a mistake of the caller's."""
+    url = store("meta.sqlite", "UPDATE schemas SET schema = json_set(schema, '$.key', json('[]'))")
+    with tidegate.connect(url, "flights") as gate, pytest.raises(CorruptError, match="has no key column"):
+        gate.table("legs").get(("EWR", 1545))
+
+
 def test_an_entry_that_is_no_text_is_told_with_its_place(store):
     url = store("meta.sqlite", "UPDATE catalog SET entry = 5")
     with pytest.raises(CorruptError, match=r"meta\.sqlite: a CatalogEntry cannot be read"):

@@ -1,1 +1,1 @@
-"""Other ways to write the same rows, one file a store, to compare with."""
+"""Baselines: other ways to write the same rows, one file a store."""

@@ -24,7 +24,7 @@ TABLE_CQL = (
 
 
 def rivals(plan: Plan) -> Rivals:
-    """Their table lies in the store's keyspace."""
+    """Make the baselines; their table is in the store's keyspace."""
     table = plan.mark.replace("-", "_")
     own = {name: value for name, value in plan.store_options.items() if name not in {"create", "replication"}}
     at = (plan.store, own, f"{settings_of(plan.store, own).keyspace}.{table}")

@@ -1,4 +1,4 @@
-"""Writers and readers without any guarantee, to compare with: what one would write by hand.
+"""The interface of baselines: writers and readers without any guarantee, as one would write them by hand.
 
 Each kind of store has its own, in a file named after it.
 """
@@ -22,9 +22,9 @@ KEY = "key-{:09d}"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rivals:
-    """Writers by name, the plainest first; readers of what the last of them wrote; and how all of it goes.
+    """Writers by name, the plainest first; readers of the last one's rows; a function that removes all.
 
-    ``get`` reads one key, ``get_many`` several at once: how many of them were found.
+    ``get`` reads one key, ``get_many`` several at once. Both return the number of keys found.
     """
 
     writers: Mapping[str, Write]
@@ -36,7 +36,7 @@ class Rivals:
 
 
 def rivals_for(plan: Plan) -> Rivals:
-    """The rivals for the plan's store. ConfigError: nothing is there to compare such a store with."""
+    """Make the baselines for the plan's store. ConfigError: there are none for such a store."""
     kind = plan.store.partition(":")[0].partition("+")[0].removesuffix("s")
     kinds = ("redis", "sqlite", "cassandra")
     name = next((each for each in kinds if each.removesuffix("s") == kind), None)

@@ -19,7 +19,7 @@ Client = Callable[[], Any]
 
 
 def rivals(plan: Plan) -> Rivals:
-    """Of a Cluster, which takes no MSET over several slots, the pipelines alone."""
+    """Make the baselines. A Cluster has only the pipelines: it refuses an MSET over several slots."""
     client = functools.partial(_client, plan.store, plan.store_options)
     clustered = "+cluster" in plan.store.partition(":")[0]
     prefix = f"{plan.mark}:"
@@ -53,7 +53,7 @@ def rivals(plan: Plan) -> Rivals:
 
 
 def _client(url: str, options: dict[str, Any]) -> Any:
-    """redis-py's own client for the store's primary, or for the Cluster."""
+    """Connect redis-py's own client to the store's primary, or to the Cluster."""
     settings = settings_of(url, options)
     given = {"ssl": settings.tls, **settings.connection}
     if settings.kind == "cluster":

@@ -18,7 +18,7 @@ INSERT = "INSERT OR REPLACE INTO t VALUES (?, ?)"
 
 
 def rivals(plan: Plan) -> Rivals:
-    """Their files lie in a folder of their own, beside the store's."""
+    """Make the baselines; their files are in a folder of their own, next to the store's."""
     store = Path(unquote(urlsplit(plan.store).path))
     folder = store.parent / f".{plan.mark}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ def rivals(plan: Plan) -> Rivals:
 
     def get_many(keys: Sequence[str]) -> int:
         marks = ", ".join("?" * len(keys))
-        found: set[str] = set()  # a key that two tasks wrote at different times lies in both their files
+        found: set[str] = set()  # a key that two tasks wrote at different times is in both their files
         for part in _files(folder / "arrow", opened):
             rows = part.execute(f"SELECT key, value FROM t WHERE key IN ({marks})", keys).fetchall()
             found.update(key for key, _ in rows)

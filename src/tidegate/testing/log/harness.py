@@ -1,4 +1,4 @@
-"""What the shipped log suites stand on: the hooks that a subclass gives, and small helpers."""
+"""Harness of the shipped log suites: the hooks that a subclass implements, and small helpers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEGABYTE = 1_000_000
 
 
 class Place(NamedTuple):
-    """How another process opens the same log: the arguments of ``open_log``."""
+    """The place of a log, by which another process opens it: the arguments of ``open_log``."""
 
     url: str
     namespace: str
@@ -25,31 +25,31 @@ class Place(NamedTuple):
 
 
 class LogHarness(abc.ABC):
-    """What a log's suite needs to know of it."""
+    """The hooks of a log's suite."""
 
     clock = Clock()
     keeps_blobs_in_memory = False
     """True for a log whose change-log is this process's memory."""
     look_ahead_max = 16
-    """How many blobs of 100 KB ``stage`` may hold at once."""
+    """The number of blobs of 100 KB that ``stage`` may hold at once."""
     large_blob_bytes = 20 * MEGABYTE
     batches_share_a_checksum = False
     """True for a log where damage to a small blob makes those staged with it unreadable, too."""
     refuses_used_segments = True
-    """False for a log that cannot tell whether a segment's name was used."""
+    """False for a log that cannot detect that a segment's name was used."""
 
-    # -- what a subclass gives ---------------------------------------------------------------------
+    # -- hooks that a subclass implements ------------------------------------------------------------
 
     @abc.abstractmethod
     def make_log(self) -> Log:
-        """A log that was not created yet, in a place of its own: every call another place."""
+        """Make a log that was not created yet, in a place of its own: every call another place."""
 
     @abc.abstractmethod
     def reopen(self, log: Log) -> Log:
-        """Another instance of the same log."""
+        """Open another instance of the same log."""
 
     def place(self, log: Log) -> Place | None:
-        """How another process opens it; None when other processes cannot."""
+        """Return the place by which another process opens it; None when other processes cannot."""
         return None
 
     def damage_decision(self, log: Log, nth: int) -> None:
@@ -65,15 +65,15 @@ class LogHarness(abc.ABC):
         pytest.skip("this log cannot be torn from outside")
 
     def lose_segment(self, log: Log, segment: str) -> None:
-        """Remove what was staged under this name."""
+        """Remove the segment of this name."""
         pytest.skip("this log's segments cannot be removed from outside")
 
     def lose_last_decision(self, log: Log) -> None:
-        """Cut the last record off, as putting back an older copy does."""
+        """Cut the last record off, as the restore of an older copy does."""
         pytest.skip("this log's records cannot be removed from outside")
 
     def make_old(self, log: Log, segment: str, seconds: float) -> None:
-        """Let what was staged under this name look so much older."""
+        """Make the segment of this name look older, by ``seconds``."""
         pytest.skip("the age of this log's segments cannot be changed from outside")
 
     @pytest.fixture
@@ -88,12 +88,12 @@ class LogHarness(abc.ABC):
 
 
 def contents(log: Log) -> list[bytes]:
-    """The records of the decision log, from the start."""
+    """Read all records of the decision log."""
     return [entry.content for entry in log.decisions()]
 
 
 def entries(given: list[Appended], records: list[bytes]) -> list[Entry]:
-    """What ``decisions`` must show for these appends."""
+    """Return the entries that ``decisions`` must yield for these appends."""
     return [
         Entry(appended.position, appended.next_position, record)
         for appended, record in zip(given, records, strict=True)

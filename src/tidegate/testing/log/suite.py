@@ -1,13 +1,12 @@
-"""What every log has to pass, wrappers included: subclass ``LogSuite`` in a test file.
+"""The conformance suite of every log, wrappers included: subclass ``LogSuite`` in a test file.
 
     class TestMyLog(LogSuite):
         def make_log(self): ...
         def reopen(self, log): ...
 
-Its other hooks are in ``testing/log/harness.py``. Those that look behind a log (cut it, damage it) must
-not use the log's own methods, so that nothing is tested with itself. A hook that is not
-overridden is a power the log does not have: the tests that need it skip and say so, and are
-counted.
+Its other hooks are in ``testing/log/harness.py``. Hooks that change a log from outside (cut it, damage it)
+must not use the log's own methods, so that nothing is tested with itself. A hook that is not overridden is a
+capability that the log does not have: the tests that need it are skipped with that reason, and counted.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any
 
 import pytest
 
-# Before they are imported: without this their asserts would say nothing.
+# Before they are imported: without this their failed asserts would show no values.
 pytest.register_assert_rewrite("tidegate.testing.log.harness", "tidegate.testing.log.trim_tests")
 
 from tidegate.errors import ConfigError, CorruptError, WalGapError, WalUnavailableError  # noqa: E402
@@ -48,7 +47,7 @@ print(json.dumps(found))
 
 
 class Counted(bytes):
-    """Bytes that are counted for as long as they live."""
+    """Bytes that are counted while they exist."""
 
     alive = 0
     most = 0
@@ -124,7 +123,7 @@ class LogSuite(TrimTests):
 
     def test_iteration_ends_at_the_end_as_it_was_found(self, log: Log) -> None:
         log.append_decision(b"one")
-        for _ in log.decisions():  # an append per record seen must not feed the iteration for ever
+        for _ in log.decisions():  # an append per record seen must not keep the iteration going without end
             log.append_decision(b"more")
         assert contents(log) == [b"one", b"more"]
 
@@ -365,7 +364,7 @@ class LogSuite(TrimTests):
 
 
 def in_another_process(place: Place, addresses: list[str]) -> dict[str, Any]:
-    """What a fresh Python finds in the log; it also appends one record and stages one blob."""
+    """Read the log in a fresh Python, which also appends one record and stages one blob."""
     arguments = json.dumps([*place, addresses])
     done = subprocess.run(  # noqa: S603 - our own interpreter and our own script
         [sys.executable, "-c", OTHER_PROCESS, arguments],

@@ -1,4 +1,4 @@
-"""What every log promises about being cut and trimmed. Part of ``log_suite.LogSuite``."""
+"""Tests of cutting and trimming, which every log passes. Part of ``log_suite.LogSuite``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOUR_S = 3_600
 
 
 class TrimTests(LogHarness):
-    """``trim_decisions``, ``trim_blobs`` and ``size``."""
+    """Tests of ``trim_decisions``, ``trim_blobs`` and ``size``."""
 
     # -- the decision log ----------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ class TrimTests(LogHarness):
         assert contents(other)[:2] == [records[2], b"by the other"]
 
     def test_a_cut_may_be_repeated_and_an_earlier_one_changes_nothing(self, log: Log) -> None:
-        """A zombie cuts late, where it thinks that the log begins."""
+        """A zombie cuts late, at the place that it believes to be the log's begin."""
         given, records = self._appended(log, 5)
         for at in (1, 3, 3, 1, 0, 2):
             self.reopen(log).trim_decisions(given[at].position)
@@ -117,7 +117,7 @@ class TrimTests(LogHarness):
         assert list(again.read(kept[1:])) == [Blob(kept[1], b"22")]
 
     def test_young_blobs_stay_whoever_needs_them(self, log: Log) -> None:
-        """They may be of an attempt that another driver stages now."""
+        """They may be of an attempt that another driver is staging."""
         addresses = log.stage("young", [b"1"])
         assert log.trim_blobs([], LONG_AGO_US).bytes == 0
         assert list(log.read(addresses)) == [Blob(addresses[0], b"1")]

@@ -3,11 +3,11 @@ r"""A driver without Spark, as a process of its own, for crash tests and demonst
     python -m tidegate.testing.process.driver --wal file:///w --store sqlite:///s \
         --namespace n --checkpoint /c --batches 5
 
-It commits batches 0 to K-1 whose rows are a pure function of seed and batch id, and replays
-as Spark does: a batch's offsets are noted in the checkpoint folder before it runs, its commit
-after it, so that a process killed in between runs the same batch again. Batch b makes version
-b + 1 and nothing else does, so ``expected_at`` tells what a reader must find at a version.
-Failpoints come through TIDEGATE_FAILPOINTS. One JSON line per event goes to standard output.
+It commits batches 0 to K-1 whose rows are a pure function of seed and batch id, and replays as Spark does: a
+batch's offsets are noted in the checkpoint folder before it runs, its commit after it, so that a process
+killed in between runs the same batch again. Batch b makes version b + 1 and nothing else does, so
+``expected_at`` computes the rows that a reader must find at a version. Failpoints are set by
+TIDEGATE_FAILPOINTS. Each event is one line of JSON on standard output.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Content = dict[str, dict[bytes, bytes]]
 
 
 def rows_of(seed: int, batch_id: int, rows: int) -> dict[str, dict[bytes, bytes | None]]:
-    """The changes of one batch: about ``rows`` upserts, deletes among them, and the marker."""
+    """Compute the changes of one batch: about ``rows`` upserts, deletes among them, and the marker."""
     chance = random.Random(f"{seed}-{batch_id}")
     number = b"%d" % batch_id
     kept: dict[bytes, bytes | None] = {}
@@ -64,7 +64,7 @@ def rows_of(seed: int, batch_id: int, rows: int) -> dict[str, dict[bytes, bytes 
 
 
 def expected_at(seed: int, version: int, rows: int) -> Content:
-    """Every table's live rows at a version, from the batches alone."""
+    """Compute every table's live rows at a version, from the batches alone."""
     content: Content = {KEPT: {}, CLEARED: {}, MARKER: {}} if version else {}
     for batch_id in range(version):
         for table, changes in rows_of(seed, batch_id, rows).items():
@@ -77,7 +77,7 @@ def expected_at(seed: int, version: int, rows: int) -> Content:
 
 
 class Checkpoint:
-    """What Spark keeps beside a query, as far as replays go: offsets and commits, one file each."""
+    """The part of Spark's checkpoint that replays need: offsets and commits, one file each."""
 
     def __init__(self, folder: Path) -> None:
         self._offsets, self._commits = folder / "offsets", folder / "commits"
@@ -85,12 +85,12 @@ class Checkpoint:
         self._commits.mkdir(parents=True, exist_ok=True)
 
     def next_batch(self) -> int:
-        """The first batch without a commit."""
+        """Return the first batch without a commit."""
         done = [int(path.name) for path in self._commits.iterdir() if path.name.isdigit()]
         return max(done, default=-1) + 1
 
     def plan(self, batch_id: int) -> str:
-        """The batch's offsets, noted before it runs; what was noted first stands."""
+        """Return the batch's offsets, and note them before it runs, unless some are noted already."""
         path = self._offsets / str(batch_id)
         if not path.exists():
             _write(path, f"offsets-{batch_id}")
@@ -108,12 +108,12 @@ def _write(path: Path, text: str) -> None:
 
 
 def say(event: str, **facts: object) -> None:
-    """One event, one JSON line, at once."""
+    """Print one event as one JSON line, at once."""
     print(json.dumps({"event": event, **facts}), flush=True)  # noqa: T201 - this is its interface
 
 
 def make_driver(args: argparse.Namespace) -> Coordinator:
-    """A driver whose versions are all applied in works of their own, as executors do it."""
+    """Make a driver whose versions are all applied in works of their own, as executors apply them."""
     options = Options(
         key_groups=args.key_groups,
         frame_bytes=args.frame_bytes,
@@ -135,7 +135,7 @@ def make_driver(args: argparse.Namespace) -> Coordinator:
 def make_driver_of(
     endpoints: Endpoints, log: Log, store: Store, options: Options, clock: Clock | None = None
 ) -> Coordinator:
-    """A driver that is not open yet; works that are for executors are done here, one by one."""
+    """Make a driver that is not open yet; works for executors are done here, one by one."""
 
     def on_executors(works: Sequence[apply.ApplyWork]) -> None:
         for work in works:
@@ -145,7 +145,7 @@ def make_driver_of(
 
 
 def make_trimmer(driver: Coordinator, wal_retain_s: float) -> Trimmer:
-    """It keeps the log for so long, which may be shorter than a driver's deadlines allow."""
+    """Make a trimmer with this retention, which may be shorter than a driver's deadlines allow."""
     deadline_s = wal_retain_s / WAL_RETAIN_APPLIES
     options = dataclasses.replace(driver.options, wal_retain_s=wal_retain_s, apply_deadline_s=deadline_s)
     return Trimmer(driver.log, driver.store, options, driver.clock)
@@ -153,7 +153,7 @@ def make_trimmer(driver: Coordinator, wal_retain_s: float) -> Trimmer:
 
 @contextlib.contextmanager
 def as_in_the_background(what: str) -> Iterator[None]:
-    """No batch fails by it: a newer driver may have trimmed what it reads."""
+    """Print an error instead of failing the batch: a newer driver may have trimmed what it reads."""
     try:
         yield
     except TidegateError as error:
@@ -161,9 +161,9 @@ def as_in_the_background(what: str) -> Iterator[None]:
 
 
 class Turns(Changes):
-    """For a pipeline whose two sides are one thread: who waits completes versions until it holds.
+    """Waits of a pipeline whose two sides are one thread: a wait completes versions until it is over.
 
-    So a kill comes at the same place each time, with as many versions in flight as there may be.
+    So a kill always strikes at the same place, with the largest allowed number of versions in flight.
     """
 
     pipeline: Pipeline
@@ -172,14 +172,14 @@ class Turns(Changes):
         pass
 
     def wait_for(self, holds: Callable[[], bool], timeout_s: float) -> bool:
-        del timeout_s  # what it waits for has deadlines of its own
+        del timeout_s  # the condition has deadlines of its own
         while not holds():
             self.pipeline.complete_next()
         return True
 
 
 def pipeline_of(driver: Coordinator, in_flight: int) -> Pipeline:
-    """A pipeline that completes a version when there is no room for the next."""
+    """Make a pipeline that completes a version when the next one does not fit into ``in_flight``."""
     turns = Turns()
     driver.options = dataclasses.replace(driver.options, commit_in_flight=in_flight)
     turns.pipeline = Pipeline(driver, changes=turns)
@@ -187,7 +187,7 @@ def pipeline_of(driver: Coordinator, in_flight: int) -> Pipeline:
 
 
 def run_query(driver: Coordinator, args: argparse.Namespace) -> None:
-    """Open, then every batch in turn, from the first that the checkpoint does not have."""
+    """Open, then run every batch in turn, from the first that the checkpoint does not have."""
     recovered = open_namespace(driver, args.lineage)
     say("opened", epoch=driver.epoch, recovered=recovered)
     checkpoint, trimmer = Checkpoint(args.checkpoint), make_trimmer(driver, args.wal_retain)
@@ -219,11 +219,11 @@ def run_query(driver: Coordinator, args: argparse.Namespace) -> None:
     say("done", version=driver.folded.last_version)
 
 
-# On this thread, not in the background, so that a kill in it comes at the same place each time.
+# On this thread, not in the background, so that a kill in it always strikes at the same place.
 
 
 def retire(driver: Coordinator, args: argparse.Namespace) -> None:
-    """Retire what ``--keep-versions`` lets go."""
+    """Retire the versions that ``--keep-versions`` no longer keeps."""
     if args.keep_versions:
         with as_in_the_background("retired"):
             retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
@@ -236,13 +236,13 @@ def trim(driver: Coordinator, trimmer: Trimmer) -> None:
 
 
 def run_recover(driver: Coordinator) -> None:
-    """Only finish what was decided, with nothing but the log and the store."""
+    """Complete what was decided, and no more, with nothing but the log and the store."""
     recovered = open_namespace(driver, None)
     say("recovered", epoch=driver.epoch, recovered=recovered)
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line's arguments."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--wal", required=True, help="URL of the log")
     parser.add_argument("--store", required=True, help="URL of the store")
@@ -270,7 +270,10 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 class WithoutPandas(MetaPathFinder):
-    """Keeps pyarrow from importing pandas at its first array, which takes longer than all batches."""
+    """An import hook that hides pandas from pyarrow.
+
+    The first array would import it, which takes longer than all batches.
+    """
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":

@@ -1,4 +1,4 @@
-"""Processes that start in hundredths of a second: forked from one that has imported all they need."""
+"""Processes that start in hundredths of a second: forked from one that has imported all that they need."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ from tidegate.testing.process.driver import WithoutPandas
 
 _processes = multiprocessing.get_context("forkserver")
 _one_looks = threading.Lock()
-"""A start asks every process for its exit code, and only the first who asks is told."""
+"""A start polls every process for its exit code, and only the first poll of a process receives it."""
 NOT_FOR_US = (signal.SIGINT, signal.SIGTERM)
-"""They reach every process of a terminal, or of a group, and mean the one that started them."""
+"""Signals that reach every process of a terminal or a group, and are meant for the one that started them."""
 NO_ROOM = 72
-"""The exit code after an error that says that a disk is full: of who writes files of its own."""
+"""The exit code after an error of a full disk, of a process that writes files of its own."""
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def preload(*modules: str) -> None:
-    """What processes need, before the first one is started."""
+    """Set the modules that processes need, before the first one is started."""
     _processes.set_forkserver_preload(list(modules))
 
 
 def begin() -> None:
-    """Start what forks them, behind ``preload``. Called in the main thread, they ignore Ctrl-C from their
-    first moment on, as the process that forks them does from its own, and not only once they say so.
+    """Start the server that forks them, after ``preload``.
+
+    If this is called in the main thread, the processes ignore Ctrl-C from their first moment on, as the
+    server does, and not only once they set that themselves.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -49,9 +51,9 @@ def begin() -> None:
 
 
 def _child(work: Callable[..., int | None], args: tuple[Any, ...], output: str) -> None:
-    """In a forked process: what it prints goes to a file, what it returns is its exit code.
+    """Run in a forked process: write its output to a file, and exit with the returned code.
 
-    Its end is for the process that started it: Ctrl-C in a terminal, or a SIGTERM to all processes of a
+    Ending it is up to the process that started it. Ctrl-C in a terminal, or a SIGTERM to all processes of a
     group, reaches it too, and would end it in the middle of cleaning up.
     """
     for number in NOT_FOR_US:
@@ -72,14 +74,14 @@ def _child(work: Callable[..., int | None], args: tuple[Any, ...], output: str) 
 
 
 def _die_with_parent() -> None:
-    """SIGKILL when the process that started this one has ended, however; also while this one is stopped.
+    """Arrange SIGKILL for when the parent has ended in any way, even while this process is stopped.
 
     The kernel sends it when the parent's end of a pipe is closed: nothing of this process has to run then.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
     sentinel = parent.sentinel
-    if not hasattr(fcntl, "F_SETSIG"):  # Linux alone has it; elsewhere one that is stopped stays
+    if not hasattr(fcntl, "F_SETSIG"):  # only Linux has it; elsewhere a stopped process stays
         threading.Thread(target=_die_behind, args=(sentinel,), daemon=True).start()
         return
     fcntl.fcntl(sentinel, fcntl.F_SETOWN, os.getpid())
@@ -95,7 +97,7 @@ def _die_behind(sentinel: int) -> None:
 
 
 class Forked:
-    """A process, started: ``work(*args)`` of a module's own function; its output goes to ``output``."""
+    """A started process: ``work(*args)`` of a module's own function; its output is written to ``output``."""
 
     def __init__(self, work: Callable[..., int | None], args: tuple[Any, ...], output: Path) -> None:
         self.output = output
@@ -105,7 +107,7 @@ class Forked:
         self.pid = self._process.pid or 0
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended, or does so within this time."""
+        """Wait for its end; return whether it has ended within this time."""
         ended = multiprocessing.connection.wait([self._process.sentinel], seconds)
         if ended:
             with _one_looks:
@@ -113,18 +115,18 @@ class Forked:
         return bool(ended)
 
     def send(self, number: int) -> None:
-        """A signal, when it still runs."""
+        """Send a signal, if it still runs."""
         with contextlib.suppress(ProcessLookupError):
             if self.exit_code is None:
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone; may be repeated."""
+        """Send SIGKILL, and wait until it is gone; may be repeated."""
         self._process.kill()
         with _one_looks:
             self._process.join()
 
     @property
     def exit_code(self) -> int | None:
-        """Negative for a signal; None while it runs, or until somebody has waited for its end."""
+        """The exit code; negative for a signal; None while it runs, or until a caller has awaited its end."""
         return self._process.exitcode

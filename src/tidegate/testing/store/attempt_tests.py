@@ -1,4 +1,4 @@
-"""The store suite: begin, begun, discard. Rows of an attempt that the log lost meet no other's."""
+"""The store suite: begin, begun, discard. Rows of an attempt that the log lost never mix with another's."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def apply_and_seal(store: Store, noted: Stamp, changes: Changes) -> None:
 
 
 def late(store: Store, noted: Stamp, changes: Changes) -> None:
-    """What an attempt that may not write any more still sends; its error may come, and is no promise."""
+    """Send the late writes of an attempt that may not write any more; an error is allowed, not required."""
     with contextlib.suppress(WalGapError, IncompleteError):
         apply_and_seal(store, noted, changes)
 
@@ -73,7 +73,7 @@ class AttemptTests(StoreHarness):
         assert scanned(store, "t", 1) == FIRST["t"]
 
     def test_versions_are_begun_in_order_and_again(self, store: Store) -> None:
-        """A repair beside a line of versions begins later ones before earlier ones are visible."""
+        """A repair concurrent with a pipeline begins later versions before earlier ones are visible."""
         put(store, 1, FIRST)
         for version in (2, 3, 4):
             assert store.begin(of(OTHER, version), [], EPOCH)
@@ -171,7 +171,7 @@ class AttemptTests(StoreHarness):
         assert self.stored_rows(store) == before
 
     def test_more_key_groups_than_the_new_attempt_has(self, store: Store) -> None:
-        """What was sealed lies in key groups that the new attempt never touches."""
+        """The sealed rows are in key groups that the new attempt never touches."""
         put(store, 1, FIRST)
         key = next(b"%d" % i for i in range(100) if group_of(b"%d" % i) == KEY_GROUPS - 1)
         assert store.begin(of(OTHER), [], EPOCH)

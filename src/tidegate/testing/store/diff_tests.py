@@ -1,4 +1,4 @@
-"""The store suite: what differs between two versions (``sinks/diff.py``), over each store's reads."""
+"""The store suite: the diff of two versions (``sinks/diff.py``), over each store's reads."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ Rows = dict[bytes, bytes]
 class DiffTests(StoreHarness):
     @pytest.mark.parametrize("expires", [False, True])
     def test_a_diff_is_what_two_scans_differ_by(self, store: Store, *, expires: bool) -> None:
-        """A random history with deletes, tables that are emptied and values written again; all pairs, both
-        ways. ``expires``: the way of scans, as for tables whose rows expire.
+        """A random history with deletes, emptied tables and values written again: all pairs, both ways.
+
+        ``expires``: by scans, as for tables whose rows expire.
         """
         chance = random.Random(7)
         keys = [b"", *(b"%d" % i for i in range(50))]
@@ -73,7 +74,7 @@ class DiffTests(StoreHarness):
         assert untouched(store, None, third) == frozenset()
 
     def test_a_diff_whose_older_version_is_retired_raises(self, store: Store) -> None:
-        """T28: what retirement took (a delete marker) must not look like no difference."""
+        """T28: a delete marker that retirement removed must not look like no difference."""
         put(store, 1, {"t": {b"a": b"1", b"b": b"1"}})
         second = put(store, 2, {"t": {b"a": None}})
         third = put(store, 3, {"t": {b"b": b"3"}})
@@ -101,7 +102,7 @@ def differing(was: Rows, now: Rows) -> dict[bytes, tuple[bytes | None, bytes | N
 
 
 def with_tables(entry: CatalogEntry, *, expires: bool) -> CatalogEntry:
-    """The entry as the store has it, or as if rows of its tables could expire."""
+    """Return the entry as the store has it, or as if rows of its tables could expire."""
     if not expires:
         return entry
     tables = {name: msgspec.structs.replace(at, expires=True) for name, at in entry.tables.items()}
@@ -115,7 +116,7 @@ def differences(
     after: CatalogEntry | None,
     key_groups: int = KEY_GROUPS,
 ) -> dict[bytes, tuple[bytes | None, bytes | None]]:
-    """All differences of a table; checks order, types and groups on the way."""
+    """Return all differences of a table; check order, types and groups on the way."""
     found: dict[bytes, tuple[bytes | None, bytes | None]] = {}
     for group in range(key_groups):
         keys: list[bytes] = []

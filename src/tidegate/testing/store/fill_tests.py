@@ -25,7 +25,7 @@ STATE = {"t": {b"k%d" % n: b"at-5" for n in range(20)}}
 
 
 class FillTests(StoreHarness):
-    """A store that was made and claimed, and has no version."""
+    """Tests of filling a store that was created and claimed, and has no version."""
 
     @pytest.fixture
     def empty(self) -> Iterator[Store]:
@@ -83,7 +83,7 @@ class FillTests(StoreHarness):
     def test_version_1_that_was_begun_from_the_log_is_never_filled_and_stands_in_no_fill_s_way(
         self, empty: Store
     ) -> None:
-        """Its delete markers and its chunks are others than a fill's: the two would never add up."""
+        """Its delete markers and chunks differ from a fill's: the counts of both would never add up."""
         from_log = {"t": {b"k%d" % n: None if n % 5 == 0 else b"at-1" for n in range(30)}}
         chunks = chunks_of(from_log, rows_max=2)
         for chunk in chunks[: len(chunks) // 2]:
@@ -96,7 +96,7 @@ class FillTests(StoreHarness):
             empty.apply(stamp(1), chunk)
         write(empty, 2, STATE)
         empty.seal(stamp(1), counts_of(from_log))
-        assert empty.begin_fill(entry(2, STATE), EPOCH) == 2  # again, after a crash: what was sealed stands
+        assert empty.begin_fill(entry(2, STATE), EPOCH) == 2  # again, after a crash: sealed parts stay sealed
         write(empty, 2, STATE)
         for epoch in (EPOCH - 1, EPOCH):  # late, from before the fill
             assert empty.publish(entry(1, from_log), epoch) is False

@@ -1,7 +1,7 @@
-"""What the store suite stands on: the hooks a subclass fills in, and plain helpers.
+"""Harness of the store suite: the hooks that a subclass implements, and plain helpers.
 
-The helpers compute key groups, counts and expected values by themselves, from dictionaries, so
-that neither the store nor the library is tested with itself.
+The helpers compute key groups, counts and expected values by themselves, from dictionaries, so that neither
+the store nor the library is tested with itself.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ KEY_GROUPS = 4
 EPOCH = 1
 
 Changes = Mapping[str, Mapping[bytes, bytes | None]]
-"""What one version changes: table -> key -> value, None for a delete."""
+"""The changes of one version: table -> key -> value, None for a delete."""
 
 
 class ManualClock(Clock):
-    """A clock that stands still until it is advanced."""
+    """A clock that does not advance by itself."""
 
     def __init__(self) -> None:
         self._now_us = 1_700_000_000_000_000
@@ -51,7 +51,7 @@ class ManualClock(Clock):
 
 
 class StorePlace(NamedTuple):
-    """How another process opens the same store: the arguments of ``open_store``."""
+    """The place of a store, by which another process opens it: the arguments of ``open_store``."""
 
     url: str
     namespace: str
@@ -68,54 +68,55 @@ class Row(NamedTuple):
 
 
 class StoreHarness(abc.ABC):
-    """What a subclass gives. A power that the store has not skips the tests that need it."""
+    """The hooks of a store's suite. A capability that the store lacks skips the tests that need it."""
 
     page_rows = 1_000
-    """How many rows of a scan the store reads at once: the borders that are tested."""
+    """The number of rows of a scan that the store reads at once: tests cross this boundary."""
     large_value_bytes = 16 * 1024 * 1024
     knows_every_table = True
     """Whether a seal notices changes of a table that its counts do not name."""
 
     size_follows_writes = True
-    """Whether the size shows at once what was written."""
+    """Whether the size includes new writes at once."""
 
     lost_rows_can_be_put_back = True
-    """Whether ``lose_row`` leaves nothing behind that hides the row when it is written again."""
+    """Whether ``lose_row`` leaves nothing that hides the row when it is written again."""
 
     lost_keys_need_the_whole_log = False
     """Whether repair reads the log from version 1 where ``lose_rows`` took any row, also a newer one."""
 
     @abc.abstractmethod
     def make_store(self) -> Store:
-        """A store in which nothing was created yet, in a place of its own: every call another."""
+        """Make a store in which nothing was created yet, in a place of its own: every call another place."""
 
     @abc.abstractmethod
     def reopen(self, store: Store) -> Store:
-        """Another instance on the same place."""
+        """Open another instance on the same place."""
 
     def place(self, store: Store) -> StorePlace | None:
-        """How another process opens it; None when other processes cannot."""
+        """Return the place by which another process opens it; None when other processes cannot."""
         return None
 
     def advance(self, store: Store, seconds: float) -> None:
-        """Let the store's clock go on."""
+        """Advance the store's clock."""
         pytest.skip("this store's clock cannot be moved")
 
     def stored_rows(self, store: Store) -> set[Row]:
-        """All rows there are, read without the store's methods."""
+        """Read all existing rows, without the store's methods."""
         pytest.skip("this store's rows cannot be read from outside")
 
     def lose_row(self, store: Store, row: Row) -> None:
-        """Remove one row behind the store's back."""
+        """Remove one row without the store's methods."""
         pytest.skip("this store's rows cannot be removed from outside")
 
     def lose_rows(self, store: Store, rows: Collection[Row]) -> None:
-        """Remove these rows, those that are there, as servers do that lost them: nothing hides a row that is
-        written again. May remove others of the same version, table and key group with them.
+        """Remove these rows, if they exist, as servers lose them: nothing hides a row that is written again.
+
+        May remove others of the same version, table and key group with them.
         """
         pytest.skip("this store's rows cannot be removed from outside")
 
-    # -- made from these -----------------------------------------------------------------------
+    # -- built on the hooks ----------------------------------------------------------------------
 
     @pytest.fixture
     def store(self) -> Iterator[Store]:
@@ -138,7 +139,7 @@ def group_of(key: bytes, key_groups: int = KEY_GROUPS) -> int:
 
 
 def runs_of(changes: Changes, key_groups: int = KEY_GROUPS) -> list[Run]:
-    """The changes as sorted runs."""
+    """Return the changes as sorted runs."""
     by_run: dict[tuple[int, str], list[tuple[bytes, bytes]]] = {}
     for table, of_table in changes.items():
         for key, value in of_table.items():
@@ -151,7 +152,7 @@ def runs_of(changes: Changes, key_groups: int = KEY_GROUPS) -> list[Run]:
 
 
 def chunks_of(changes: Changes, key_groups: int = KEY_GROUPS, rows_max: int = 1_000_000) -> list[Chunk]:
-    """The changes as one chunk per ``rows_max`` rows of a run (at least one chunk if any)."""
+    """Return the changes as one chunk per ``rows_max`` rows of a run (at least one chunk if any)."""
     chunks: list[Chunk] = []
     for run in runs_of(changes, key_groups):
         for at in range(0, len(run.keys), rows_max):
@@ -172,7 +173,7 @@ def counts_of(changes: Changes, key_groups: int = KEY_GROUPS) -> dict[int, dict[
 def retire_version(
     store: Store, version: int, changes: Iterable[Chunk], stopped: Callable[[], bool] = lambda: False
 ) -> bool:
-    """Retire the version by these chunks of its changes, and by no others; whether it came to its end."""
+    """Retire the version by exactly these chunks of its changes; return whether it was completed."""
     chunks = list(changes)
     counts: dict[int, dict[str, int]] = {}
     for run in (run for chunk in chunks for run in chunk.runs):
@@ -190,7 +191,7 @@ def stamp(version: int) -> Stamp:
 
 
 def entry(version: int, changes: Changes | None = None, **starts: int) -> CatalogEntry:
-    """A catalog entry; ``starts`` are the versions at which tables were emptied."""
+    """Make a catalog entry; ``starts`` are the versions at which tables were emptied."""
     tables = {table: TableAt("schema-1", starts.get(table, 0)) for table in {**(changes or {}), **starts}}
     return CatalogEntry(
         version=version,
@@ -205,7 +206,7 @@ def entry(version: int, changes: Changes | None = None, **starts: int) -> Catalo
 
 
 def write(store: Store, version: int, changes: Changes, key_groups: int = KEY_GROUPS) -> None:
-    """Apply and seal one version, all in one chunk; two of three in one flight, if the store can."""
+    """Apply and seal one version, all in one chunk; two of three by one call, if the store supports it."""
     chunk, counts = Chunk(0, runs_of(changes, key_groups)), counts_of(changes, key_groups)
     if isinstance(store, SupportsApplyAndSeal) and version % 3:
         sets = KeySets(counts, least=1)
@@ -219,7 +220,7 @@ def write(store: Store, version: int, changes: Changes, key_groups: int = KEY_GR
 def put(
     store: Store, version: int, changes: Changes, key_groups: int = KEY_GROUPS, **starts: int
 ) -> list[Chunk]:
-    """Apply, seal and publish one version; its changes."""
+    """Apply, seal and publish one version; return its changes."""
     write(store, version, changes, key_groups)
     assert store.publish(entry(version, changes, **starts), EPOCH) is True
     return [Chunk(0, runs_of(changes, key_groups))]
@@ -235,7 +236,7 @@ def get(store: Store, table: str, keys: Sequence[bytes], version: int, start: in
 def scanned(
     store: Store, table: str, version: int, start: int = 0, key_groups: int = KEY_GROUPS
 ) -> dict[bytes, bytes]:
-    """All rows of a table by scanning every key group; checks order, types and groups on the way."""
+    """Scan every key group of a table; check order, types and groups on the way."""
     rows: dict[bytes, bytes] = {}
     for group in range(key_groups):
         keys: list[bytes] = []
@@ -252,7 +253,7 @@ def scanned(
 
 
 def in_threads(*functions: Callable[[], Any]) -> list[Any]:
-    """Run the functions at once, each in a thread; their results, or the error they raised."""
+    """Run the functions at once, each in a thread; return their results, or the errors they raised."""
     barrier = threading.Barrier(len(functions))
     results: list[Any] = [None] * len(functions)
 

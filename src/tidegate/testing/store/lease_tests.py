@@ -1,4 +1,4 @@
-"""The store suite: what leases hold, for how long, and what revokes them."""
+"""The store suite: which versions leases hold, for how long, and what revokes them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class LeaseTests(StoreHarness):
         assert store.announce(5, max_layers=0) == 5
 
     def test_t28_who_is_revoked_is_refused_at_once(self, store: Store) -> None:
-        """I8: the horizon passes and the lease goes in one step."""
+        """I8: one step moves the horizon and ends the lease."""
         self._versions(store, 4)
         store.lease(Lease("a", 2), 3_600)
         scan = store.scan("t", 0, 2)
@@ -93,7 +93,7 @@ class LeaseTests(StoreHarness):
         assert store.announce(3, max_lease_s=600) == 3
 
     def test_a_late_announce_moves_nothing_back_and_nothing_past_a_lease(self, store: Store) -> None:
-        """T1: an older driver's, with limits of its own."""
+        """T1: a call of an older driver, with limits of its own."""
         self._versions(store, 6)
         assert store.announce(4) == 4
         store.lease(Lease("a", 4), 3_600)
@@ -114,7 +114,7 @@ class LeaseTests(StoreHarness):
             store.lease(Lease("a", 1), 60)
 
     def test_renewal_and_revocation_are_atomic(self, store: Store) -> None:
-        """Either the renewal came too late and says so, or the horizon found it holding."""
+        """Either the renewal was too late and raises, or the horizon stopped at the lease."""
         self._versions(store, 1)
         for version in range(1, 8):
             assert store.announce(version) == version
@@ -129,7 +129,7 @@ class LeaseTests(StoreHarness):
             store.release("a")
 
     def test_readers_together_hold_a_version_no_longer_than_max_lease(self, store: Store) -> None:
-        """T57: each lease is new, and the version has been held for long."""
+        """T57: each lease is new, but the version has been held for long."""
         self._versions(store, 4)
         for reader in range(3):
             store.lease(Lease(f"reader-{reader}", 1), 3_600)
@@ -142,7 +142,7 @@ class LeaseTests(StoreHarness):
             store.lease(Lease("late", 1), 3_600)
 
     def test_a_lease_of_the_writer_is_not_limited_by_time(self, store: Store) -> None:
-        """A fill of a large store takes as long as it takes; ``max_layers`` limits it."""
+        """The duration of a fill of a large store has no limit; only ``max_layers`` limits it."""
         self._versions(store, 4)
         store.lease(Lease(of_writer("fill"), 1), 3_600)
         self.advance(store, 200)
@@ -166,7 +166,7 @@ class LeaseTests(StoreHarness):
         assert store.leases() == []
 
     def test_a_claim_is_no_heartbeat(self, store: Store) -> None:
-        """What the pointer says of the last sign of life stays an older writer's."""
+        """The pointer's last sign of life stays that of an older writer."""
         assert store.pointer().heartbeat_age_s is None
         store.claim(EPOCH + 1, "writer-2")
         assert store.pointer().heartbeat_age_s is None

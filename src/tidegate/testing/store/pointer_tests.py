@@ -251,7 +251,7 @@ class PointerTests(StoreHarness):
         self.advance(store, 12)
         assert store.pointer().heartbeat_age_s == pytest.approx(12, abs=9)
         store.claim(EPOCH + 1, "writer-2")
-        store.heartbeat(EPOCH)  # the old driver's: no sign of the new one's life
+        store.heartbeat(EPOCH)  # the old driver's, which proves nothing about the new one
         assert store.pointer().heartbeat_age_s == pytest.approx(12, abs=9)
         store.heartbeat(EPOCH + 1)
         assert store.pointer().heartbeat_age_s == pytest.approx(0, abs=9)

@@ -120,7 +120,7 @@ class ReadTests(StoreHarness):
         assert sorted(scanned(store, "t", 2)) == sorted(ODD_KEYS[::2])
 
     def test_a_key_longer_than_any_is_absent(self, store: Store) -> None:
-        """Readers are given keys by others: a store that refuses so long a one is not asked for it."""
+        """Readers receive keys from others: a store that refuses a key of this length is not asked for it."""
         long = b"k" * 200_000
         put(store, 1, {"t": {b"a": b"1"}})
         assert get(store, "t", [b"a", long, b"b"], 1) == [b"1", None, None]
@@ -143,7 +143,7 @@ class ReadTests(StoreHarness):
         assert scanned(store, "t", 1) == changes["t"]
 
     def test_every_stored_form_is_read(self, store: Store) -> None:
-        """A sequence or an expiry stands before the value; readers get the value."""
+        """A sequence or an expiry precedes the value; readers get the value only."""
         expiry = (2**62).to_bytes(8, "big")
         forms = {
             b"plain": (b"+v", b"v"),
@@ -172,7 +172,7 @@ class ReadTests(StoreHarness):
 
     @staticmethod
     def check_stored(store: Store, forms: Mapping[bytes, bytes]) -> None:
-        """Rows as they lie there: what a cache may keep, whatever time it is read at."""
+        """Check the stored form of rows, which a cache may keep whatever time it is read at."""
         found = store.get_stored("t", [*forms, b"absent", b"plain"], 1)
         assert found.type == pa.binary()
         assert found.to_pylist() == [*forms.values(), None, forms[b"plain"]]
@@ -191,7 +191,7 @@ class ReadTests(StoreHarness):
     @pytest.mark.parametrize("extra", [-1, 0, 1])
     def test_scan_loses_nothing_at_the_borders_of_its_pages(self, extra: int) -> None:
         store = self.make_created(key_groups=1)
-        # Half of the keys are the one before and a zero byte: the very next of all keys.
+        # Half of the keys are their predecessor and a zero byte: the very next of all keys.
         pairs = [key for i in range(self.page_rows + 1) for key in (b"%06d" % i, b"%06d\0" % i)]
         keys = [b"", *pairs][: 2 * self.page_rows + extra]
         first = dict.fromkeys(keys, b"1")
@@ -246,7 +246,7 @@ class ReadTests(StoreHarness):
         store.close()
 
     def test_a_scan_holds_nothing_open(self) -> None:
-        """A reader that stops in the middle is in nobody's way."""
+        """A reader that stops in the middle blocks nothing."""
         store = self.make_created(key_groups=1)
         changes = {"t": {b"%06d" % i: b"1" for i in range(2 * self.page_rows)}}
         put(store, 1, changes, 1)

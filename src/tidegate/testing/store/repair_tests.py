@@ -1,4 +1,4 @@
-"""Part of the store suite: what a store loses is put back, or the repair says what it did not compare.
+"""Part of the store suite: a repair puts back what a store lost, or reports what it did not compare.
 
 Nine versions of four tables are written through a real driver, and all but the last three are retired. Then
 rows are lost, and a repair has to leave every readable version as the test's own dictionaries have it.
@@ -43,7 +43,7 @@ from tidegate.wal.memory_log import MemoryLog
 VERSIONS, KEPT = 9, 3
 HORIZON = VERSIONS - KEPT + 1
 LIVES_S, APART_S = 90, 60
-"""A row of ``brief`` is there at its own version and the next one."""
+"""A row of ``brief`` is live at its own version and the next one."""
 EMPTIED = {"emptied": (3, HORIZON, HORIZON + 1)}
 """Tables that versions empty before they write: below the horizon, at it, above it."""
 KEYS = [b"k%02d" % number for number in range(16)]
@@ -68,7 +68,7 @@ Contents = Mapping[str, Mapping[bytes, bytes]]
 
 
 class Written:
-    """A namespace in a store and in a log in memory: the driver that writes it, and what it has to be."""
+    """A namespace in a store and in a log in memory, with its driver and its expected contents."""
 
     def __init__(self, store: Store, *, trimmed: bool) -> None:
         self.store, self.name, self.clock = store, uuid.uuid4().hex, ManualClock()
@@ -85,7 +85,7 @@ class Written:
             trimmer.trim(self.driver.view, self.clock.now_us())
 
     def opened(self, store: Store) -> Coordinator:
-        """A driver that starts anew; what it owned before is fenced."""
+        """Open a new driver; the one before it is fenced."""
         log = MemoryLog(self.name, "suite", clock=self.clock)
         at = Endpoints("suite", f"memory://{self.name}", "memory://suite")
         driver = Coordinator(at, log, store, OPTIONS, self.clock)
@@ -93,7 +93,7 @@ class Written:
         return driver
 
     def write(self) -> None:
-        """The next version: some keys of each table get a value, some are deleted, and deleted twice."""
+        """Write the next version: some keys of each table get a value, some are deleted, also absent ones."""
         self.clock.advance(APART_S)
         version = len(self.contents)
         changes: dict[str, dict[bytes, bytes | None]] = {}
@@ -120,12 +120,12 @@ class Written:
         self.contents.append(content)
 
     def retire(self) -> None:
-        """Retire what is no longer kept, or drop once more what was retired last."""
+        """Retire the versions that are no longer kept, or repeat the last retirement."""
         driver = self.driver
         retire_up_to(driver.log, driver.store, driver.folded, OPTIONS, lambda: False)
 
     def lost(self, first: int, last: int) -> list[Row]:
-        """All rows that these versions wrote, also those that were retired."""
+        """List all rows that these versions wrote, also those that were retired."""
         return [row for row in self.rows if first <= row.version <= last]
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class Written:
 
 
 def read(store: Store, version: int) -> Contents:
-    """Every table at a version, by scanning it."""
+    """Read every table at a version, by scanning it."""
     (entry,) = store.catalog(version, version)
     found: dict[str, dict[bytes, bytes]] = {}
     for table, at in entry.tables.items():
@@ -145,7 +145,7 @@ def read(store: Store, version: int) -> Contents:
 
 
 class RepairTests(StoreHarness):
-    """Repair of a store that lost rows, from the horizon on and below it (``committers/repair``)."""
+    """Tests of repair after a store lost rows, from the horizon on and below it (``committers/repair``)."""
 
     @pytest.fixture
     def whole(self) -> Iterator[Written]:
@@ -184,11 +184,11 @@ class RepairTests(StoreHarness):
             reopened = self.reopen(whole.store)
             done = self._repaired(whole, reopened)
             assert done.put_back, name
-            whole.retire()  # a query that starts drops once more what was retired last
+            whole.retire()  # a query that starts repeats the last retirement
             self._check(whole, reopened)
         assert repair(whole.driver) == []
         assert repair_all(whole.driver).put_back == []
-        for _ in range(2 * KEPT):  # whatever was put back is replaced, deleted and retired like any other
+        for _ in range(2 * KEPT):  # rows put back are replaced, deleted and retired like any others
             whole.write()
             whole.retire()
         self._check(whole, whole.driver.store)
@@ -226,7 +226,7 @@ class RepairTests(StoreHarness):
         try:
             done = self._repaired(trimmed, reopened)
         except WalGapError:
-            with pytest.raises(StoreNotVerifiedError):  # readers of what is lost are refused, too
+            with pytest.raises(StoreNotVerifiedError):  # reads of the lost rows are refused, too
                 read(reopened, VERSIONS)
             return
         assert "not compared" in done.not_compared
@@ -253,13 +253,13 @@ class RepairTests(StoreHarness):
         store.vacuum()
         assert scanned(store, "t", 3) == expected | {b"new": b"at-3"}
 
-    # -- made from these -------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------
 
     def _lose(self, written: Written, first: int, last: int) -> None:
         self.lose_rows(written.store, written.lost(first, last))
 
     def _repaired(self, written: Written, store: Store) -> Repaired:
-        """As the command does it: a driver of its own, which then goes on writing."""
+        """Repair as the command does: by a driver of its own, which then continues to write."""
         written.driver = written.opened(store)
         return repair_all(written.driver)
 

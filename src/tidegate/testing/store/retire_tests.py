@@ -1,4 +1,4 @@
-"""The store suite: horizon, leases, retirement, and what comes late."""
+"""The store suite: horizon, leases, retirement, and late writes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class RetireTests(StoreHarness):
         assert store.announce(4) == 4
 
     def test_no_lease_below_the_horizon(self, store: Store) -> None:
-        """In the other order: the version was read, the horizon passed it, the lease comes."""
+        """In the other order: the version was read, the horizon passed it, then the lease is requested."""
         for version in range(1, 4):
             put(store, version, {})
         assert store.announce(2) == 2
@@ -110,7 +110,7 @@ class RetireTests(StoreHarness):
             store.lease(Lease("a", 1), 60)
             self.advance(store, 40)
             assert store.announce(3) == 1
-        self.advance(store, 30)  # run out, but nothing has passed it: still good to renew
+        self.advance(store, 30)  # expired, but the horizon has not passed it: it can still be renewed
         store.lease(Lease("a", 1), 60)
         assert store.announce(3) == 1
 
@@ -122,7 +122,7 @@ class RetireTests(StoreHarness):
         assert store.announce(3) == 2
 
     def test_lease_and_announce_are_atomic(self, store: Store) -> None:
-        """Whichever comes first: a lease that was granted is never behind the horizon."""
+        """In either order, a lease that was granted is never below the horizon."""
         for version in range(1, 13):
             put(store, version, {})
         for version in range(1, 12):
@@ -166,7 +166,7 @@ class RetireTests(StoreHarness):
         assert not rows & set(history[3]["t"])
 
     def test_a_retirement_that_is_stopped_anywhere_is_done_by_the_next(self, store: Store) -> None:
-        """Who closes does not wait for all of it: it may end between any two steps, again and again."""
+        """A closing driver does not wait for all of it: it may end between any two steps, repeatedly."""
         first: Changes = {"t": {b"%d" % i: b"1" for i in range(2_000)}, "u": dict.fromkeys(KEYS, b"1")}
         second: Changes = {"t": {key: b"2" if i % 2 else None for i, key in enumerate(first["t"])}, "u": {}}
         put(store, 1, first)
@@ -214,7 +214,7 @@ class RetireTests(StoreHarness):
         store.apply(stamp(1), Chunk(0, runs_of(first)))  # late
         assert held(self.stored_rows(store)) == {(KEYS[0], 2), (b"a", 1)}
 
-    # -- what comes late -----------------------------------------------------------------------
+    # -- late writes ----------------------------------------------------------------------------
 
     def test_a_late_apply_brings_nothing_back(self, store: Store) -> None:
         """Write, delete, both retired; then a zombie applies the write again."""
@@ -259,7 +259,7 @@ class RetireTests(StoreHarness):
         assert get(store, "t", [b"k"], 2) == [b"2"]
 
     def test_reads_race_with_retirement_and_are_right_or_refused(self, store: Store) -> None:
-        """T28: a reader fetched the version, then retirement removes it under its hands."""
+        """T28: a reader fetched the version, then retirement removes it during the read."""
         last = 12
         put(store, 1, {"t": dict.fromkeys(KEYS, b"1")})
 
@@ -326,6 +326,6 @@ def held(rows: set[Row]) -> set[tuple[bytes, int]]:
 
 
 def after(steps: int) -> Callable[[], bool]:
-    """For ``stopped``: yes when it has been asked so often."""
+    """Make a ``stopped`` that returns True after ``steps`` calls."""
     asked = itertools.count()
     return lambda: next(asked) >= steps

@@ -1,18 +1,18 @@
-"""What every store has to pass, wrappers included: subclass ``StoreSuite`` in a test file.
+"""The conformance suite of every store, wrappers included: subclass ``StoreSuite`` in a test file.
 
     class TestMyStore(StoreSuite):
         def make_store(self): ...
         def reopen(self, store): ...
 
-Each test stands for one sentence of ``sinks/store.py``. The other hooks are in
-``testing/store/harness.py``; those that look behind a store must not use the store's own methods.
+Each test checks one sentence of ``sinks/store.py``. The other hooks are in ``testing/store/harness.py``.
+Hooks that read or change a store from outside must not use the store's own methods.
 """
 
 from __future__ import annotations
 
 import pytest
 
-# Before they are imported: without this their asserts would say nothing.
+# Before they are imported: without this their failed asserts would show no values.
 pytest.register_assert_rewrite(
     "tidegate.testing.store.alias_tests",
     "tidegate.testing.store.attempt_tests",

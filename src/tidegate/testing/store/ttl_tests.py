@@ -1,4 +1,4 @@
-"""The store suite: rows that expire. Versions are decided a microsecond after each other (``stamp``)."""
+"""The store suite: rows that expire. Versions are decided one microsecond apart (``stamp``)."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Rows = Mapping[bytes, bytes]
 
 
 def until(version: int, value: bytes = b"v") -> bytes:
-    """A stored value that is shown at this version for the last time."""
+    """Make a stored value whose last visible version is this one."""
     return pack(Stored(value, stamp(version + 1).decided_at_us))
 
 
 def write_stored(store: Store, version: int, rows: Rows, start: int = 0) -> Chunk:
-    """One version of table t, whose rows expire."""
+    """Write one version of table t, whose rows expire."""
     by_group: dict[int, list[bytes]] = {}
     for key in sorted(rows):
         by_group.setdefault(group_of(key), []).append(key)
@@ -63,13 +63,13 @@ def retire_up_to(store: Store, horizon: int, changes: Mapping[int, Chunk]) -> No
 
 
 def drop_all_expired(store: Store, rows: int = 2_000) -> int:
-    """By as many calls as it takes to go round."""
+    """Drop all expired rows, by enough calls for the whole table."""
     return sum(store.drop_expired(rows) for _ in range(KEY_GROUPS * 2))
 
 
 class TtlTests(StoreHarness):
     def test_a_row_is_shown_at_versions_that_were_decided_before_it_expires(self, store: Store) -> None:
-        """By the version's time alone: whoever reads version 2 gets the same, today and in a year."""
+        """Only the version's time counts: a reader of version 2 gets the same rows, today and in a year."""
         rows = {b"a": until(2, b"a"), b"b": b"+b", b"never": until(0), b"c": until(3, b"c")}
         write_stored(store, 1, rows)
         for version in (2, 3, 4):
@@ -129,7 +129,7 @@ class TtlTests(StoreHarness):
         assert scanned(store, "t", 6) == scanned(store, "t", 7) == {b"stays": b"s"}
 
     def test_a_call_looks_at_so_many_rows_only(self, store: Store) -> None:
-        """I11: what expired long ago does not make one version's retirement long."""
+        """I11: rows that expired long ago do not make one version's retirement long."""
         keys = [b"%05d" % i for i in range(4_000)]
         changes = {1: write_stored(store, 1, dict.fromkeys(keys, until(1)))}
         changes[2] = write_stored(store, 2, {})
@@ -159,7 +159,7 @@ class TtlTests(StoreHarness):
         write_stored(store, 1, {**dict.fromkeys(KEYS, b"+old"), b"plain": b"+p"})
         write_stored(store, 2, dict.fromkeys(KEYS[:30], until(3)))
         write_stored(store, 3, dict.fromkeys(KEYS[20:], until(9)))
-        write_stored(store, 4, dict.fromkeys(KEYS[:10], until(3)))  # written, and never seen
+        write_stored(store, 4, dict.fromkeys(KEYS[:10], until(3)))  # written, and never visible
         for version in (5, 6):
             write_stored(store, version, {})
         store.announce(5)
@@ -186,7 +186,7 @@ class TtlTests(StoreHarness):
         assert get(store, "t", [b"a"], 5) == [b"new"]
 
     def test_what_has_expired_hides_what_retirement_missed(self, store: Store) -> None:
-        """Who should have retired never came: the older row goes with the one that hides it."""
+        """A retirement was missed: the older row is removed with the one that hides it."""
         write_stored(store, 1, {b"a": b"+old", b"b": b"+old"})
         write_stored(store, 2, {b"a": until(2)})
         for version in (3, 4):
@@ -227,7 +227,7 @@ class TtlTests(StoreHarness):
 
     @pytest.mark.parametrize("seed", range(4))
     def test_a_random_history_beside_a_dictionary(self, store: Store, seed: int) -> None:
-        """Writes, deletes, replaced tables, retirement, sweeps and vacuums, read at every version left."""
+        """Writes, deletes, replaced tables, retirement, sweeps and vacuums; reads at every version left."""
         chance = random.Random(seed)
         state: dict[bytes, tuple[bytes, int]] = {}  # key -> value, and the last version that shows it
         shown: dict[int, tuple[int, dict[bytes, bytes]]] = {}

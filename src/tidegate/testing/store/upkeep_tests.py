@@ -93,7 +93,7 @@ class UpkeepTests(StoreHarness):
         assert store.verify(stamp(2), {}) == []
 
     def test_vacuum_drops_what_retirement_missed(self, store: Store) -> None:
-        """The horizon moved, and whoever should have retired never came."""
+        """The horizon moved, and the driver that should have retired never did."""
         put(store, 1, {"t": {b"a": b"1", b"b": b"1", b"c": b"1"}, "u": {b"a": b"1"}})
         put(store, 2, {"t": {b"a": b"2", b"b": None, b"never": None}})
         put(store, 3, {"t": {b"a": b"3"}})
@@ -224,7 +224,7 @@ class UpkeepTests(StoreHarness):
         store.close()
 
     def test_who_knows_it_is_refused_where_another_of_its_name_was_made(self) -> None:
-        """Whether its rows were read or its identity alone: with other key groups a scan would miss rows."""
+        """A client that read rows or the identity is refused: with other key groups scans would miss rows."""
         store = self.make_created()
         put(store, 1, {"t": {b"k": b"old"}})
         read, looked = self.reopen(store), self.reopen(store)
@@ -247,7 +247,7 @@ class UpkeepTests(StoreHarness):
         fresh.close()
 
     def test_a_late_drop_leaves_another_of_its_name_alone(self) -> None:
-        """Whoever looked, slept and drops now means the one that it saw."""
+        """A drop that was delayed after its check is meant for the namespace that was checked."""
         store = self.make_created()
         late = self.reopen(store)
         assert late.identity() is not None

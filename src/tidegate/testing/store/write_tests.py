@@ -70,7 +70,7 @@ class WriteTests(StoreHarness):
         assert scanned(store, "t", 1) == FIRST["t"]
 
     def test_one_frame_may_come_in_pieces_by_key_group(self, store: Store) -> None:
-        """Tasks own key groups, frames may straddle them: the same ordinal comes from each task."""
+        """Tasks own key groups, frames may straddle them: each task sends the same ordinal."""
         for run in runs_of(FIRST):
             store.apply(stamp(1), Chunk(0, [run]))
         store.seal(stamp(1), counts_of(FIRST))
@@ -134,7 +134,7 @@ class WriteTests(StoreHarness):
         chunks = chunks_of(FIRST, rows_max=2)
         for chunk in chunks[1:]:
             store.apply(stamp(1), chunk)
-        for _ in range(2):  # had the first refusal sealed it, the second would be content
+        for _ in range(2):  # had the first refusal sealed it, the second call would succeed
             with pytest.raises(IncompleteError):
                 store.seal(stamp(1), counts_of(FIRST))
         store.apply(stamp(1), chunks[0])
@@ -191,7 +191,7 @@ class WriteTests(StoreHarness):
         store.seal(stamp(1), counts_of(FIRST))
 
     def test_what_is_sealed_is_not_asked_again(self, store: Store) -> None:
-        """Its rows may be on the way into merged ones when a late seal comes."""
+        """Its rows may be in the middle of a merge when a late seal arrives."""
         put(store, 1, FIRST)
         store.seal(stamp(1), {group: {"t": 10_000} for group in counts_of(FIRST)})
         assert scanned(store, "t", 1) == FIRST["t"]

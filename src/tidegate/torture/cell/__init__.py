@@ -1,1 +1,1 @@
-"""One cell of a run: its jobs, readers, faults from outside, and what has to hold at its end."""
+"""One cell of a run: its processes, readers, faults from outside, and the expectations at its end."""

@@ -1,4 +1,4 @@
-"""One cell: a driver with a fault, what finishes its work, readers beside, and the judge in the end."""
+"""One cell: a driver with a fault, the processes that finish its work, concurrent readers, and the judge."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from tidegate.torture.schedule import Cell, shape_of
 
 LINEAGE, OTHER_LINEAGE = "query-1", "query-2"
 DRIVER = "driver"
-"""What drivers are called, each with its number."""
+"""The prefix of drivers' names, each followed by its number."""
 LOOK_S, AGAIN_S = 0.01, 0.5
 DRIVER_PART = 3
-"""A driver insists for one part in so many of the cell's time: to decide, and to apply."""
+"""The deadlines of a driver, to decide and to apply, are the cell's time divided by this."""
 ENDS_WITH_ERROR = range(1, 19)
-"""Exit codes of tidegate's errors: how a driver may end that others took over from."""
+"""Exit codes of tidegate's errors: a driver whose work others took over may end with any of them."""
 TOLD_BYTES = 1_500
 NOT_DROPPED = "could not be dropped"
 
 
 def run_cell(setting: Setting, cell: Cell, ending: threading.Event) -> Outcome:
-    """Run a cell and judge it. Its processes have ended and its namespace is gone on return.
+    """Run a cell and judge it. On return its processes have ended and its namespace is dropped.
 
     Stopped: ``ending`` was set meanwhile; the same is true then.
     """
@@ -83,7 +83,7 @@ def run_cell(setting: Setting, cell: Cell, ending: threading.Event) -> Outcome:
 
 
 class CellRun:
-    """The processes of one cell, and what each of them must come to."""
+    """The processes of one cell, and the ends that each of them must reach."""
 
     def __init__(self, setting: Setting, cell: Cell, ending: threading.Event) -> None:
         self.findings: list[Finding] = []
@@ -93,7 +93,7 @@ class CellRun:
         self._shape = shape_of(cell, setting.seed)
         self._end = time.monotonic() + setting.deadline_s
         self.folder = Path(setting.folder, "cells", str(cell).replace(":", "-"))
-        if self.folder.exists():  # a run that was cut short
+        if self.folder.exists():  # remains of a run that was interrupted
             shutil.rmtree(self.folder)
         self.work = self.folder / "work"
         self.checkpoint = self.work / "checkpoint"
@@ -117,7 +117,7 @@ class CellRun:
 
     @property
     def _lost(self) -> bool:
-        """Whether rows are gone that nobody can put back: who asks for them is refused, to the end."""
+        """Whether rows are gone that nobody can put back: reads of them are refused, to the end."""
         return self._outside is not None and self._outside.lost
 
     @property
@@ -129,7 +129,7 @@ class CellRun:
 
     @contextlib.contextmanager
     def ends_open(self) -> Iterator[None]:
-        """What cannot be finished in here leaves the cell unproven; no process of it lives on."""
+        """Make the cell unproven if the block cannot be finished; end all its processes."""
         try:
             yield
         except Unfinished as why:
@@ -141,7 +141,7 @@ class CellRun:
     # -- the play -------------------------------------------------------------------------------------
 
     def play(self) -> None:
-        """Disturb a driver, finish what it left, and let the query go on to its end."""
+        """Disturb a driver, finish the work that it left, and let the query continue to its end."""
         plan = readers.Plan(
             where=self.where,
             folder=str(self.folder),
@@ -193,12 +193,12 @@ class CellRun:
                 self.must_end(self._drive(dies_at="open.after_claim"), -signal.SIGKILL)
 
     def _recover(self) -> None:
-        """`tidegate recover`: what was decided before it began is visible when it has ended well (I4)."""
+        """Run `tidegate recover`: if it ends well, all versions decided before it began are visible (I4)."""
         before, call = self.look(), self._recorder.number()
         self._recorder.note(Asked(call=call, namespace=self.where.namespace, command="recover"))
         process = self.start(jobs.recover, _json(self.where), "recover", str(self.folder), "recover")
         self._wait(process)
-        # Without a namespace there is nothing to recover, and the command says so.
+        # Without a namespace there is nothing to recover, and the command reports that.
         code = process.exit_code or 0
         if not code:
             self._recorder.note(Done(call=call))
@@ -209,7 +209,7 @@ class CellRun:
             self.findings += unfinished(before.decided, self.look())
 
     def finish_at_last(self) -> None:
-        """Who had no answer left something open, maybe: `recover` has to finish it now (I4)."""
+        """Recover once more: a process without an answer may have left work, to be finished now (I4)."""
         self._end = max(self._end, time.monotonic() + self._setting.deadline_s / 2)
         last = "recover-last"
         self.must_end(self.start(jobs.recover, _json(self.where), last, str(self.folder), last), 0, 2)
@@ -222,11 +222,11 @@ class CellRun:
         return json_decoder(Seen).decode(result.read_bytes())
 
     def _check_first(self, first: Forked) -> None:
-        """The disturbed driver came to one of the ends that its fault allows."""
-        if not self.struck():  # it is told as missed; then it must have got through
+        """Check that the disturbed driver came to one of the ends that its fault allows."""
+        if not self.struck():  # the cell is reported as missed; then the driver must have ended well
             self.must_end(first, 0)
         elif self._sleeps and self._taken_over:
-            # Without an error when nothing was left for it to do; the judge tells whether that is true.
+            # Without an error when no work was left for it; the judge checks whether that is true.
             self.must_end(first, *ENDS_WITH_ERROR, 0)
         elif self._cell.fault in KILLS or (self._taken_over and self._cell.fault != "raise"):
             self.must_end(first, -signal.SIGKILL)
@@ -236,7 +236,7 @@ class CellRun:
             self.must_end(first, 0)
 
     def _with_a_wrong_checkpoint(self) -> None:
-        """Batch ids go back, or start anew: LineageError is the right answer, and nothing changes."""
+        """Run a driver whose batch ids go back, or restart: it must raise LineageError and change nothing."""
         wrong, lineage = self.work / "wrong-checkpoint", OTHER_LINEAGE
         if self._cell.fault == "old-checkpoint":
             lineage = LINEAGE
@@ -259,8 +259,9 @@ class CellRun:
         lineage: str = LINEAGE,
         dies_at: str = "",
     ) -> Forked:
-        """Start a driver: one that makes an old namespace, the one with the cell's fault, one that dies at
-        a failpoint, or a plain one.
+        """Start a driver: the one that makes an old namespace, the one with the fault, or a plain one.
+
+        With ``dies_at`` it is one that dies at that failpoint.
         """
         cell, shape = self._cell, self._shape
         self._drivers += 0 if ages else 1
@@ -270,7 +271,7 @@ class CellRun:
         plan = driver.Plan(
             where=where,
             folder=str(self.folder),
-            name=f"{DRIVER}-{self._drivers}",  # 0: it ends before the fault
+            name=f"{DRIVER}-{self._drivers}",  # number 0 is of a driver that ends before the fault
             checkpoint=str(checkpoint or self.checkpoint),
             seed=f"{self._setting.seed}-{cell}",
             workloads=self._workloads,
@@ -308,7 +309,7 @@ class CellRun:
         return max(self._end - time.monotonic(), 0.0)
 
     def _wait(self, process: Forked) -> None:
-        """Until it has ended. Unfinished: the cell's time is over."""
+        """Wait for the end of a process. Unfinished: the cell's time is over."""
         while not process.wait(min(self._left_s(), 0.5)):
             if not self._left_s():
                 raise Unfinished(
@@ -317,8 +318,9 @@ class CellRun:
                 )
 
     def must_end(self, process: Forked, *codes: int) -> None:
-        """Wait for its end; another exit code than these ends the cell, and is a finding, unless it says
-        that there was no answer (Unanswered).
+        """Wait for its end. An exit code that is not expected ends the cell, and is a finding.
+
+        Unanswered: the exit code reports that there was no answer in time; no finding then.
         """
         self._wait(process)
         refusals = self._outside.refusals if self._outside is not None else ()
@@ -342,23 +344,23 @@ class CellRun:
         raise Unfinished(f"the cell ended with {process.output.stem}")
 
     def _until_struck(self, process: Forked) -> None:
-        """Until the fault stands in its history, or it has ended without."""
+        """Wait until the fault is in the process's history, or the process has ended without it."""
         self.until(process, self.struck, "did not come to its fault in time")
 
     def until(self, process: Forked, true: Callable[[], bool], problem: str) -> None:
-        """Until something is true of a process, or it has ended without. Unfinished: neither in time."""
+        """Wait until a condition is true, or the process ended without it. Unfinished: neither in time."""
         while not true() and not process.wait(LOOK_S):
             if not self._left_s():
                 raise Unfinished(f"{process.output.stem} {problem}; {MORE_TIME}")
 
     def could_be_done(self, process: Forked, fault: str) -> None:
-        """Wait for the end of a process that does a fault. Unfinished: it could not."""
+        """Wait for the end of a process that does a fault. Unfinished: it could not do it."""
         self._wait(process)
         if process.exit_code:
             raise Unfinished(f"{fault} could not be done to the store: {self._told(process)}")
 
     def until_it_ends(self, process: Forked, number: int) -> None:
-        """Send a signal until it has ended: it may stop itself a moment after the first SIGCONT."""
+        """Send a signal until the process has ended: it may stop itself a moment after the first SIGCONT."""
         while not process.wait(0):
             process.send(number)
             if process.wait(min(AGAIN_S, self._left_s())):
@@ -367,8 +369,9 @@ class CellRun:
                 raise Unfinished(f"{process.output.stem} did not end after {signal.Signals(number).name}")
 
     def _kill_server(self) -> None:
-        """The user's own command; it returns when the server is up again."""
-        # It may lose what it acknowledged: then readers are refused, or told, until the log has put it back.
+        """Run the user's own command, which returns when the server is up again."""
+        # The server may lose what it acknowledged: then reads are refused or raise until the log has put it
+        # back.
         self._recorder.note(Fault(kind="server", target="the command given", forgets=True))
         try:
             subprocess.run(  # noqa: S603 - the user's, as given
@@ -381,7 +384,7 @@ class CellRun:
             raise Unfinished(f"the command that kills a server failed: {error}") from None
 
     def struck(self) -> bool:
-        """Whether the fault happened."""
+        """Return whether the fault happened."""
         path = self.folder / f"{DRIVER}-1.jsonl"
         return path.exists() and b'"event":"fault"' in path.read_bytes()
 
@@ -391,7 +394,7 @@ class CellRun:
     # -- the end --------------------------------------------------------------------------------------
 
     def end_all(self) -> None:
-        """No process of the cell lives on."""
+        """End all processes of the cell."""
         if self._outside is not None:
             self._outside.stop()
         for process in self._processes:
@@ -400,7 +403,7 @@ class CellRun:
         self._recorder.close()
 
     def judge(self) -> Judged:
-        """The verdict over history, log and store, or what there is of it."""
+        """Judge history, log and store, or the part of them that answers."""
         self._end = max(self._end, time.monotonic() + self._setting.deadline_s / 2)
         result = self.work / "verdict.json"
         ended = [one.output.stem for one in self._processes if 0 <= (one.exit_code or 0) != NO_ROOM]
@@ -411,13 +414,14 @@ class CellRun:
         process = self.start(jobs.judge, *plan, *told)
         with self.ends_open():
             self.must_end(process, 0)
-        # The history is judged first: what it says stands, whether log and store answered after it or not.
+        # The verdict on the history is written first: it holds, whether log and store answered after it or
+        # not.
         return json_decoder(Judged).decode(result.read_bytes()) if result.exists() else Judged()
 
     def clean_up(self) -> None:
-        """Drop the namespace, unless it is to be kept; a finding when that failed."""
+        """Drop the namespace, unless it is to be kept; add a finding if that fails."""
         self.end_all()
-        for path in self.work.glob("*.properties"):  # of a command that was killed
+        for path in self.work.glob("*.properties"):  # remains of a command that was killed
             path.unlink()
         if self._setting.keep:
             return
@@ -433,21 +437,22 @@ class CellRun:
 
 
 def is_left_behind(outcome: Outcome) -> bool:
-    """Whether the cell's namespace is there still."""
+    """Return whether the cell's namespace still exists."""
     told = (*outcome.unproven, *(found.what for found in outcome.findings))
     return any(text.startswith(f"namespace {outcome.namespace} {NOT_DROPPED}") for text in told)
 
 
 def workloads_of(names: tuple[str, ...], beside: str) -> tuple[str, ...]:
-    """Pipelined commits wait for each other where they read state: such workloads are left out there."""
+    """Leave out workloads that read state where commits are pipelined: those would wait for each other."""
     if beside != PIPELINES:
         return names
     return tuple(name for name in names if name not in READ_STATE) or names
 
 
 def drop_namespace(setting: Setting, namespace: str, output: Path) -> str:
-    """Remove a namespace of this run from log and store, in a process; '' or what was wrong. Unanswered:
-    it had no answer in time; `tidegate drop`, or `--resume`, finishes it.
+    """Remove a namespace of this run from log and store, in a process; return '' or the problem.
+
+    Unanswered: it had no answer in time; `tidegate drop`, or `--resume`, finishes it.
     """
     process = Forked(jobs.drop, (_json(where_of(setting, namespace)),), output)
     if not process.wait(setting.deadline_s):

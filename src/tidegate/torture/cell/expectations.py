@@ -1,4 +1,4 @@
-"""What may not be left to do, or be done, at certain places of a cell: told by what is seen there."""
+"""Expectations at certain places of a cell, judged by the observed pointer and decisions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidegate.torture.outcome import Finding
 
 
 class Seen(NamedTuple):
-    """What is visible in the primary, under which epoch, the last version that is decided, the horizon."""
+    """The primary's visible version and epoch, the last decided version, the horizon."""
 
     visible: int
     epoch: int
@@ -18,7 +18,7 @@ class Seen(NamedTuple):
 
 
 def unfinished(decided: int, seen: Seen) -> list[Finding]:
-    """`tidegate recover` ended well: what was decided before it began is visible (I4)."""
+    """Check that a successful `tidegate recover` left every version visible that was decided before (I4)."""
     if seen.visible >= decided:
         return []
     return [
@@ -33,7 +33,7 @@ def unfinished(decided: int, seen: Seen) -> list[Finding]:
 
 
 def unretired(seen: Seen) -> list[Finding]:
-    """A driver that retires after each batch ended well: leases hold back no more than they may (I11)."""
+    """Check that a driver that retires after each batch moved the horizon as far as leases allow (I11)."""
     least = seen.visible - MOST_LAYERS
     if seen.horizon >= least:
         return []
@@ -49,7 +49,7 @@ def unretired(seen: Seen) -> list[Finding]:
 
 
 def wiped(before: set[str], after: set[str]) -> list[Finding]:
-    """`tidegate repair` removes no hash of rows, whether it could put back what was lost or not."""
+    """Check that `tidegate repair` removed no hash of rows, whether it could put back lost ones or not."""
     gone = sorted(before - after)
     if not gone:
         return []
@@ -65,7 +65,7 @@ def wiped(before: set[str], after: set[str]) -> list[Finding]:
 
 
 def moved_by_a_zombie(before: Seen, after: Seen) -> list[Finding]:
-    """From a claim on nothing that an older driver does becomes visible, until somebody claims anew (I6)."""
+    """Check that after a claim nothing of an older driver becomes visible, until the next claim (I6)."""
     if after.visible == before.visible or after.epoch > before.epoch:
         return []
     return [

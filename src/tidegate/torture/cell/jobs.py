@@ -1,4 +1,4 @@
-"""What the forked processes of a cell do besides driving and reading: commands, the judge, the clean-up."""
+"""Jobs of a cell's forked processes besides driver and readers: commands, the judge, the clean-up."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PRELOADED = (
     "tidegate.torture.cell.jobs",
     "tidegate.torture.cell.readers",
     "tidegate.cli",
-    "typer._adapters",  # else imported by each command, which takes longer than the command
+    "typer._adapters",  # otherwise imported by each command, which takes longer than the command
 )
 NOBODY_ASKED = "no reader asked for the rows that are lost: whether it would have been refused is not known"
 CLIENTS = {
@@ -56,13 +56,13 @@ CLIENTS = {
 
 
 def preloaded(wal: str, store: str) -> list[str]:
-    """Modules that every process of a cell needs, its log's and store's among them."""
+    """Name the modules that every process of a cell needs, with its log's and store's."""
     kinds = {url.partition(":")[0].partition("+")[0].replace("rediss", "redis") for url in (wal, store)}
     return [*PRELOADED, *(module for kind, module in CLIENTS.items() if kind in kinds)]
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """What the judge found of one cell."""
+    """The judgement of one cell."""
 
     findings: tuple[Finding, ...] = ()
     unproven: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ends_with_its_code(work: Work) -> Work:
-    """A process that prints an error of ours, and ends with its exit code."""
+    """Decorate a job so that it prints a tidegate error, and ends with the error's exit code."""
 
     @functools.wraps(work)
     def run(*args: str) -> int:
@@ -85,10 +85,11 @@ def ends_with_its_code(work: Work) -> Work:
 
 
 def judge(where_json: str, folder: str, result: str, lost: str = "", *ended: str) -> int:
-    """Judge the history, then log and store as they are now; the verdict goes to the file ``result``, that of
-    the history alone at once: it stands, whether log and store answer or not. ``ended``: the processes that
-    wrote of it and ended by themselves. ``lost``: not empty when rows are gone for good: then who asks for
-    them has to be refused, and the store cannot be verified.
+    """Judge the history, then log and store as they are now; write the verdict into the file ``result``.
+
+    The verdict on the history is written at once: it holds whether log and store answer or not. ``ended``:
+    the processes that wrote a file of it and ended by themselves. ``lost``: not empty when rows are lost
+    permanently. Then reads of them have to be refused, and the store cannot be verified.
     """
     where = json_decoder(Where).decode(where_json)
     verdict = check(Path(folder))
@@ -120,7 +121,7 @@ def judge(where_json: str, folder: str, result: str, lost: str = "", *ended: str
         counts["stray requests"] = sent
     with _left_open("readers", findings, unproven):
         kinds = (*readers.KINDS, *((SECOND,) if where.second and listed(where) else ()))
-        # Readers that did not come to their end are told of already.
+        # Readers that did not end by themselves are reported already.
         unproven += gaps(Path(folder), ended, kinds if readers.NAME in ended else ())
     told = msgspec.structs.replace(
         told,
@@ -135,7 +136,7 @@ def judge(where_json: str, folder: str, result: str, lost: str = "", *ended: str
 
 
 def _told_of_damage(verdict: Verdict) -> list[verdicts.Finding]:
-    """Nothing here damages any bytes, so nobody may be told that some are."""
+    """Report CorruptErrors as findings: no fault here damages bytes, so no process may find any damaged."""
     number = verdict.errors.get(CorruptError.__name__, 0)
     if not number:
         return []
@@ -153,7 +154,7 @@ def _told_of_damage(verdict: Verdict) -> list[verdicts.Finding]:
 
 
 def _verified(where: Where) -> tuple[list[Finding], list[str], dict[str, int]]:
-    """As ``tidegate verify``: the log and each of its stores against each other."""
+    """Verify the log and each of its stores against each other, as ``tidegate verify`` does."""
     findings, unproven = list[Finding](), list[str]()
     counts = {"records of the log": 0, "rows verified": 0}
     with _left_open("verify", findings, unproven):
@@ -180,8 +181,9 @@ def _verified(where: Where) -> tuple[list[Finding], list[str], dict[str, int]]:
 
 @contextlib.contextmanager
 def _left_open(what: str, findings: list[Finding], unproven: list[str]) -> Iterator[None]:
-    """An error of log or store leaves open whether they are right; where it is of time, what to do. But bytes
-    that are corrupt are not right: nothing here damages any.
+    """Turn errors of log or store into unproven entries, with advice for timeouts.
+
+    CorruptError is a finding: no fault here damages bytes.
     """
     try:
         yield
@@ -195,7 +197,7 @@ def _left_open(what: str, findings: list[Finding], unproven: list[str]) -> Itera
 
 
 def _stores(where: Where) -> list[tuple[str, dict[str, Any]]]:
-    """The stores that the log lists: URL and options."""
+    """List the URL and options of each store that the log lists."""
     found: list[tuple[str, dict[str, Any]]] = [(where.store, where.store_options)]
     if where.second and listed(where):
         found.append((where.second, {}))
@@ -203,14 +205,14 @@ def _stores(where: Where) -> list[tuple[str, dict[str, Any]]]:
 
 
 def listed(where: Where) -> bool:
-    """Whether the log lists the second store."""
+    """Return whether the log lists the second store."""
     with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
         state = catch_up(View(), log).state
     return state is not None and SECOND in state.stores
 
 
 def _strays_refused(where: Where) -> tuple[list[Finding], list[str], int]:
-    """Sent where nothing waits: rows of a version that is decided are there before it is visible."""
+    """Send the stray requests if no version is in flight, as rows of a decided version are written early."""
     findings, unproven, sent = list[Finding](), list[str](), 0
     with _left_open("stray requests", findings, unproven):
         with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
@@ -223,7 +225,7 @@ def _strays_refused(where: Where) -> tuple[list[Finding], list[str], int]:
 
 @ends_with_its_code
 def look(where_json: str, result: str) -> int:
-    """What is visible and decided: ``Seen``, into the file ``result``."""
+    """Write the visible and the decided version, as ``Seen``, into the file ``result``."""
     where = json_decoder(Where).decode(where_json)
     with contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store:
         pointer = store.pointer() if store.identity() is not None else Pointer()
@@ -236,20 +238,21 @@ def look(where_json: str, result: str) -> int:
 
 
 def recover(where_json: str, folder: str, name: str) -> int | None:
-    """The command line: ``tidegate recover``, with what it is given here and nothing of the environment.
-    ``name``: of the history in the folder, which notes what it puts back.
+    """Run ``tidegate recover`` with the cell's parameters and nothing of the environment.
+
+    ``name``: of the history in the folder, which notes what the command puts back.
     """
     return _command("recover", json_decoder(Where).decode(where_json), Path(folder), name, "--jobs", "1")
 
 
 def repair(where_json: str, folder: str, name: str, *more: str) -> int | None:
-    """The command line: ``tidegate repair``, as ``recover``; with ``more`` options."""
+    """Run ``tidegate repair``, as ``recover`` is run, with ``more`` options."""
     return _command("repair", json_decoder(Where).decode(where_json), Path(folder), name, *more)
 
 
 @ends_with_its_code
 def keys(where_json: str, result: str) -> int:
-    """The hashes of rows that are there, into the file ``result``."""
+    """Write the keys of the existing hashes of rows into the file ``result``."""
     from tidegate.torture.driver.redis_faults import ROWS, keys_of
 
     found = [key.decode() for key in keys_of(json_decoder(Where).decode(where_json)) if ROWS.match(key)]
@@ -258,7 +261,7 @@ def keys(where_json: str, result: str) -> int:
 
 
 def _command(command: str, where: Where, folder: Path, name: str, *more: str) -> int | None:
-    app = pkgutil.resolve_name(COMMANDS)  # run as a user does: this layer is below the command line
+    app = pkgutil.resolve_name(COMMANDS)  # looked up by name, because this layer is below the command line
     for each in [each for each in os.environ if each.startswith("TIDEGATE_")]:
         del os.environ[each]
     wal_config, store_config = (folder / "work" / f"{of}.properties" for of in ("wal", "store"))
@@ -277,7 +280,10 @@ def _command(command: str, where: Where, folder: Path, name: str, *more: str) ->
 
 
 def config_file(option: str, options: Mapping[str, object], path: Path) -> list[str]:
-    """The options as the command line takes them, in a file that only we can read: it may hold a password."""
+    """Write the options into a file, as the command line takes them, that only this user can read.
+
+    They may include a password.
+    """
     if not options:
         return []
     path.touch(mode=0o600)
@@ -290,7 +296,7 @@ def config_file(option: str, options: Mapping[str, object], path: Path) -> list[
 
 @ends_with_its_code
 def drop(where_json: str) -> int:
-    """Remove the cell's namespace from store and log, for ever. May be repeated."""
+    """Remove the cell's namespace from store and log, permanently. Repeatable."""
     where = json_decoder(Where).decode(where_json)
     with contextlib.ExitStack() as closing:
         log = open_log(where.wal, where.namespace, where.wal_options)

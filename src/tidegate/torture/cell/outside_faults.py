@@ -1,4 +1,4 @@
-"""A fault that another process does to the store, as the cell plays it: begin, end, and what is true then."""
+"""A fault that another process does to the store: its begin, its end, and the exit codes it then allows."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 REFUSED, GONE = StoreNotVerifiedError.exit_code, WalGapError.exit_code
 NO_FIT = ConfigError.exit_code
 REFUSED_ROWS = REFUSED, GONE, StoreUnavailableError.exit_code
-"""How drivers end that need rows which are gone; the last one: a second store cannot be filled with them."""
+"""Exit codes of drivers that need rows which are gone; the last one: they cannot fill a second store."""
 REPAIR = "repair"
 PUT_BACK_S = 30.0
 
 
 class Run(Protocol):
-    """What a fault uses of its cell."""
+    """The parts of a cell that a fault uses."""
 
     work: Path
     folder: Path
@@ -44,8 +44,10 @@ class Run(Protocol):
 
 
 class Outside:
-    """The fault of one cell. ``refusals``: exit codes by which its drivers may end now. ``lost``: rows are
-    gone, and nobody has put them back.
+    """The fault of one cell.
+
+    ``refusals``: exit codes by which its drivers may end now. ``lost``: rows are gone, and nobody has put
+    them back.
     """
 
     def __init__(self, run: Run, fault: str, seed: str) -> None:
@@ -56,7 +58,10 @@ class Outside:
         self._process: Forked | None = None
 
     def begin(self) -> None:
-        """Rows are gone on return; or the first slot is on the move, the first replica attached."""
+        """Start the fault.
+
+        On return rows are gone, or the first slot is on the move, the first replica attached.
+        """
         run, plan, folder = self._run, self._run.where_json, str(self._run.folder)
         if self._fault in EVICTIONS:
             how = folder, self._name, self._fault, self._seed
@@ -71,9 +76,11 @@ class Outside:
         self.refusals = (REFUSED,)
 
     def end(self) -> None:
-        """The topology is as it was; then `tidegate repair` puts back what the fault destroyed, or refuses to
-        when the log does not reach back to it. It removes nothing that it cannot put back. ``--from`` a copy
-        of a version that is still readable it puts back all.
+        """Restore the topology, and repair the destroyed rows.
+
+        `tidegate repair` puts back what the fault destroyed, or refuses when the log does not reach back to
+        it. It removes nothing that it cannot put back. With ``--from`` a copy of a version that is still
+        readable it puts back everything.
         """
         run = self._run
         if self._fault not in EVICTIONS:
@@ -102,7 +109,7 @@ class Outside:
         self.refusals = REFUSED_ROWS if self.lost else ()
 
     def stop(self) -> None:
-        """The topology is put back, however the cell ends."""
+        """Restore the topology, however the cell ends."""
         if self._process is not None and not self._process.wait(0):
             self._process.send(signal.SIGTERM)
             self._process.wait(PUT_BACK_S)
@@ -112,7 +119,7 @@ class Outside:
         self._run.could_be_done(self._process, self._fault)
 
     def _keys(self, when: str) -> set[str]:
-        """The keys of the namespace that hold rows."""
+        """Return the keys of the namespace that hold rows."""
         result: Path = self._run.work / f"keys-{when}.json"
         self._run.must_end(self._run.start(jobs.keys, self._run.where_json, f"keys-{when}", str(result)), 0)
         return set(json_decoder(list[str]).decode(result.read_bytes()))

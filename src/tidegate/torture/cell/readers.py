@@ -1,9 +1,9 @@
-"""Readers of every kind, beside the drivers all along: what each of them saw goes into the history.
+"""Readers of every kind, concurrent with the drivers: the history notes what each of them saw.
 
-``latest`` reads at the newest version each time, ``pinned`` holds snapshots and reads them twice, old ones
-too, ``scan`` reads whole tables, ``aio`` does all of it with asyncio, ``behind`` reads without a lease at a
-version that has been left behind, ``second`` is ``pinned`` on the second store, where there is one. Each has
-its own client, on a thread of its own. At the end each looks once more.
+``latest`` reads at the newest version each time. ``pinned`` opens snapshots, of old versions too, and reads
+them twice. ``scan`` reads whole tables. ``aio`` does all of it with asyncio. ``behind`` reads without a lease
+at a version that has been left behind. ``second`` is ``pinned`` on the second store, where there is one. Each
+has its own client, on a thread of its own. At the end each reads once more.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ from tidegate.torture.history.events import (
 from tidegate.torture.history.files import Recorder, digest_of
 
 LOOK_S = 0.01
-"""Between two rounds of a reader."""
+"""The pause between two rounds of a reader."""
 LAST_ROUND_S, LAST_TRIES = 20.0, 3
-"""How long the last round of a reader may take, and how often it is begun when it is refused."""
+"""The timeout of a reader's last round, and the number of its tries when it is refused."""
 NAME = "readers"
-"""Of their process."""
+"""The name of their process."""
 KINDS = ("latest", "pinned", "scan", "aio", "behind")
 BEHIND_VERSIONS, BEHIND_S = 3, 1.5
-"""The reader that falls behind waits for so many versions to come, at most so long."""
+"""The reader ``behind`` waits for this number of versions, but no longer than this time."""
 REFUSED_MAX = 1_000
-"""A reader that is told of an error connects anew, at most so often."""
+"""The largest number of connections that a reader makes after errors."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process of all readers is told. It ends by itself after ``seconds_max``."""
+    """The parameters of the process of all readers. It ends by itself after ``seconds_max``."""
 
     where: Where
     folder: str
@@ -82,8 +82,10 @@ KEYS: dict[str, list[str]] = {
 
 
 def main(plan_json: str) -> int:
-    """Read until SIGTERM, then once more; 0. 1: a reader ended as none may. HUNG: a last round did not.
-    NO_ROOM: the disk of the history is full.
+    """Read until SIGTERM, then once more; return an exit code.
+
+    0: well. 1: a reader ended by an unexpected error. HUNG: a last round did not end. NO_ROOM: the disk of
+    the history is full.
     """
     plan = json_decoder(Plan).decode(plan_json)
     ending, died, told = threading.Event(), list[int](), list[int]()
@@ -97,7 +99,7 @@ def main(plan_json: str) -> int:
             thread.start()
         end = time.monotonic() + plan.seconds_max
         while not told and time.monotonic() < end:
-            time.sleep(LOOK_S)  # a signal may come to another thread, and a wait would go on
+            time.sleep(LOOK_S)  # a signal may interrupt another thread, and a wait would continue
         ending.set()
         for thread in threads:
             thread.join(LAST_ROUND_S)
@@ -119,7 +121,7 @@ def _run(kind: str, plan: Plan, recorder: Recorder, ending: threading.Event, die
 
 
 class _Notes:
-    """What both kinds of readers write down, and how they choose what to read."""
+    """Notes of both kinds of readers in the history, and their choice of what to read."""
 
     def __init__(self, kind: str, plan: Plan, recorder: Recorder, ending: threading.Event) -> None:
         self.kind, self.plan, self.recorder, self.ending = kind, plan, recorder, ending
@@ -129,20 +131,20 @@ class _Notes:
         self._tries_left, self._refusals_left = LAST_TRIES, REFUSED_MAX
 
     def another_round(self) -> bool:
-        """Until it is told to end, and once more after that."""
+        """Return True until the end is requested, and once more after that."""
         self.through = self.last
         self.last = self.ending.is_set()
         return not self.through
 
     def connects_anew(self) -> bool:
-        """Whether it goes on with another client: its last round was not done yet."""
+        """Return whether to connect another client: the last round is not done yet."""
         if self.ending.is_set():
             self._tries_left -= 1
         self.last = False
         return not self.through and self._tries_left >= 0 and self._refusals_left > 0
 
     def refused(self, error: TidegateError, began: int) -> None:
-        """An error that ended a client; not one that says that there is no namespace yet, or no server."""
+        """Note an error that ended a client, unless there is no namespace yet, or no server."""
         if isinstance(error, StoreUnavailableError) or (isinstance(error, ConfigError) and not self.client):
             return
         self._refusals_left -= 1
@@ -160,7 +162,7 @@ class _Notes:
         self.recorder.note(Looked(client=self.client, version=version, began=began))
 
     def failed(self, what: str, error: TidegateError, began: int, snapshot: int = 0) -> None:
-        """An error that a reader met; before anything could be read, of a client that never reads."""
+        """Note an error of a reader. One before the first read is of a client that never reads."""
         if not self.client:
             self.connected()
         self.recorder.note(
@@ -175,7 +177,7 @@ class _Notes:
         )
 
     def asked(self, table: str) -> list[bytes]:
-        """The keys of one look-up: all, or some."""
+        """Choose the keys of one look-up: all, or some."""
         keys = KEYS[table]
         if self.chance.random() < 0.5:
             keys = self.chance.sample(keys, 3)
@@ -208,7 +210,7 @@ class _Notes:
 
 
 def _value(value: Any) -> Any:
-    """A table of bytes gives the bytes, or a row with them."""
+    """Decode a value of a table of bytes, which is given as the bytes, or as a row with them."""
     return decoded(value["value"] if isinstance(value, dict) else value)
 
 
@@ -216,7 +218,7 @@ class Reader(_Notes):
     """A thread that reads with ``tidegate.connect``."""
 
     def run(self) -> None:
-        """One client after the other, until the last round is done."""
+        """Connect one client after another, until the last round is done."""
         round_of: Callable[[Any], None] = {
             "latest": self._latest,
             "pinned": self._pinned,
@@ -261,7 +263,7 @@ class Reader(_Notes):
                 self.ending.wait(LOOK_S)
 
     def _behind(self, store: Store) -> None:
-        """A reader that stands still between two requests: its version may be retired meanwhile (T28)."""
+        """Read as a reader that pauses between two requests: its version may be retired meanwhile (T28)."""
         number, began = self.recorder.number(), self.recorder.now()
         version = store.pointer().visible
         entries = store.catalog(version, version)

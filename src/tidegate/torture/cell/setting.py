@@ -1,4 +1,4 @@
-"""What all cells of a run share, and how a cell ends that does not come to its end."""
+"""The setting that all cells of a run share, and the exceptions of a cell that cannot be finished."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidegate.torture.schedule import Cell
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What all cells of a run share. ``folder`` is the report's; ``server_kill`` '' when none is allowed."""
+    """The setting of all cells of a run. ``folder`` is the report's; ``server_kill`` '' if not allowed."""
 
     wal: str
     store: str
@@ -27,7 +27,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unfinished(Exception):  # noqa: N818 - it is an outcome, not a failure of the program
-    """The cell could not be finished: what was waited for, or what ended as it should not."""
+    """The cell could not be finished: a wait was too long, or a process ended unexpectedly."""
 
 
 class Unanswered(Unfinished):
@@ -39,12 +39,12 @@ class Stopped(Exception):  # noqa: N818
 
 
 def namespace_of(setting: Setting, cell: Cell) -> str:
-    """A namespace of its own: the run's random prefix and the cell's digest."""
+    """Name the namespace of a cell, by the run's random prefix and the cell's digest."""
     return f"{setting.prefix}-{xxhash.xxh64_hexdigest(str(cell).encode())[:10]}"
 
 
 def where_of(setting: Setting, namespace: str) -> Where:
-    """The place of a namespace of this run."""
+    """Return the location of a namespace of this run."""
     return Where(
         setting.wal,
         setting.store,

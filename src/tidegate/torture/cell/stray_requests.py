@@ -1,7 +1,7 @@
-"""Stray requests: what no driver sends that follows the protocol, sent once each when a cell has ended.
+"""Stray requests: requests that no correct driver sends, each sent once when a cell has ended.
 
-A store holds some rules for itself: it is asked to break each, and has to refuse. These are the last
-lines of defence, behind which a driver that is wrong would be seen by readers.
+A store enforces some rules itself: it is asked to break each, and has to refuse. These are the last lines of
+defence, without which readers would see the effects of a wrong driver.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from tidegate.torture.outcome import Finding
 
 
 class Stray(NamedTuple):
-    """One request: the promise behind it, what it asks for, and whether the store went along with it."""
+    """One request: its promise, its description, and a function that sends it.
+
+    ``granted`` returns whether the store did what was requested.
+    """
 
     invariant: str
     asks: str
@@ -31,7 +34,7 @@ def _flip(store: Store, entry: CatalogEntry, version: int, epoch: int) -> bool:
 
 
 def _seal(store: Store, now: Pointer, newest: CatalogEntry) -> bool:
-    """One row that was never written, in a key group and table that there are."""
+    """Seal one row that was never written, in an existing key group and table."""
     stamp = Stamp(now.visible + 1, newest.decided_at_us + 1)
     try:
         store.seal(stamp, {0: {min(newest.tables): 1}})
@@ -51,13 +54,14 @@ STRAYS = (
         store.claim(now.epoch - 1, "stray") < now.epoch)),
     Stray("I1", "a seal of rows that are not there", _seal),
 )  # fmt: skip
-"""In this order: the flips first, while nothing else was asked for."""
+"""In this order: the flips first, before any other request."""
 
 
 def send(store: Store) -> tuple[list[Finding], int]:
-    """Send each; what the store should have refused, and how many were sent: none where nothing is visible.
+    """Send each request; return findings for those that were not refused, and the number sent.
 
-    Errors of the store pass through where they leave open what was done: it may be done later.
+    None is sent where nothing is visible. Errors of the store pass through if they leave the outcome open:
+    the request may be done later.
     """
     now, findings = store.pointer(), list[Finding]()
     newest = store.catalog(now.visible, now.visible) if now.visible else []
@@ -83,7 +87,7 @@ def send(store: Store) -> tuple[list[Finding], int]:
                     seen=f"version {after.visible} visible, epoch {after.epoch}, {refusal}",
                 )
             )
-            break  # the store is not what it was
+            break  # the store is no longer as before
         if silent is not None:
             raise silent
     return findings, len(STRAYS)

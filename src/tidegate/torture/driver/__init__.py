@@ -1,1 +1,1 @@
-"""The driver under torture: workloads, faults, upkeep, timeouts."""
+"""The driver under torture: its workloads, faults, background work, timeouts."""

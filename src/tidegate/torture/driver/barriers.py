@@ -1,4 +1,4 @@
-"""Barriers of a workload: their rows are told when they are staged, from the state at the version before."""
+"""Barriers of a workload. Their rows are computed when they are staged, from the state one version before."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from tidegate.wal.staging.bad_rows import StageSpec
 from tidegate.wal.staging.changelog import stage_task
 
 ReadRows = Callable[[int], Rows]
-"""The rows of a batch, given the version that its state is read at."""
+"""Computes the rows of a batch, given the version at which its state is read."""
 
 
 @dataclasses.dataclass
 class WorkloadBarrier(ArrowBarrier):
-    """``read_rows`` is asked once, when staging begins. ``attempt`` is this barrier's, once it was staged.
+    """A barrier of a workload's rows.
 
-    ``twice``: every task is tried before, with these rows, as when Spark counts a later try of a task.
+    ``read_rows`` is called once, when staging begins. ``attempt`` is this barrier's, once it was staged.
+    ``twice``: every task is tried once before, with these rows, as when Spark counts a later try of a task.
     """
 
     read_rows: ReadRows = lambda _: {}
@@ -36,7 +37,7 @@ class WorkloadBarrier(ArrowBarrier):
         return super().stage(spec, base_version)
 
     def _stage_for_nothing(self, rows: Rows, spec: StageSpec) -> None:
-        """Task attempts whose acks do not count: what they write are orphans."""
+        """Run task attempts whose acks do not count: what they write are orphans."""
         other = ArrowBarrier(self.log, rows, self.origin, self.key_groups, self.parallelism)
         for task in range(self.parallelism):
             own_id = f"a{self.clock.new_id()}"
@@ -44,7 +45,7 @@ class WorkloadBarrier(ArrowBarrier):
 
 
 def reader_of(driver: Coordinator, changes: Sequence[Change]) -> ReadRows:
-    """What the changes mean for rows, by the driver's own store at the version it is asked for."""
+    """Return a function that turns the changes into rows, with state that the driver's own store holds."""
 
     def read_rows(version: int) -> Rows:
         tables = driver.folded.tables

@@ -1,6 +1,6 @@
-"""A driver without Spark, in a process of its own, that commits a workload and has one fault done to it.
+"""A driver without Spark, in a process of its own, that commits a workload and suffers one fault.
 
-It goes the way of every driver: open, then for each batch stage, decide, apply, publish. Batches replay as
+It takes the steps of every driver: open, then for each batch stage, decide, apply, publish. Batches replay as
 Spark's do: offsets are noted in the checkpoint's folder before a batch runs, its commit after it.
 """
 
@@ -70,21 +70,21 @@ from tidegate.wal.open_log import open_log
 
 AGAIN_S = 0.05
 LIVES_MAX = 5
-"""A driver that fails opens anew, at most so often."""
+"""The largest number of opens of a driver that fails."""
 FAILED = 70
 """The exit code after an exception that the fault itself raised."""
 IN_FLIGHT = 2
-"""So many versions are decided and not visible, where commits are pipelined."""
+"""The value of ``commit_in_flight``, where commits are pipelined."""
 MOST_LAYERS = 2
-"""So many versions behind the visible one a lease may hold, where old ones are retired."""
+"""The number of versions that a lease may lag behind the visible one, where old ones are retired."""
 KEEP_LOG_S, KEEP_LOG_CLOCK_S = 0.001, 7_200.0
-"""How long the log is kept where it is cut; where a clock steps, longer than it may be off."""
+"""Retention of the log where it is cut; where a clock steps, it is longer than the clock may be off."""
 AGED_BATCHES = 4
-"""So many batches an old namespace has. All but the last are retired, and trimmed from the log."""
+"""The number of batches of an old namespace. All but the last are retired, and trimmed from the log."""
 
 
 class Where(msgspec.Struct, frozen=True):
-    """A cell's namespace: where it lies, and what its clients are told."""
+    """The location of a cell's namespace, and the options of its clients."""
 
     wal: str
     store: str
@@ -97,14 +97,14 @@ class Where(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one driver process is told.
+    """The parameters of one driver process.
 
     ``folder`` is the history's, ``name`` the process's in it. It runs until ``batches`` batches are done.
-    ``goes_on``: after an error it opens anew, in the same process. ``beside``: what it does besides
-    committing, all along. ``clocks_step``: of some driver of the cell. ``reopen_at``: it opens anew
-    before that batch. ``salt``: which rows. ``ages``: it makes an old namespace of a new one.
-    ``keeps``: so many versions, where it retires. ``servers_change``: told so, it opens anew, as a query that
-    is restarted.
+    ``goes_on``: after an error it opens again, in the same process. ``beside``: its background work.
+    ``clocks_step``: the clock of some driver of the cell steps. ``reopen_at``: it opens again before that
+    batch. ``salt``: selects the rows. ``ages``: it turns a new namespace into an old one. ``keeps``: its
+    ``keep_versions``, where it retires. ``servers_change``: when the store refuses because a server changed,
+    it opens again, as a restarted query does.
     """
 
     where: Where
@@ -138,7 +138,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main(plan_json: str) -> int:
-    """Run; 0, or the exit code of the error that ended it."""
+    """Run the driver; return 0, or the exit code of the error that ended it."""
     plan = json_decoder(Plan).decode(plan_json)
     with (
         Recorder(Path(plan.folder), plan.name, role="driver") as recorder,
@@ -148,14 +148,14 @@ def main(plan_json: str) -> int:
 
 
 def exit_code_of(error: BaseException) -> int:
-    """FAILED when the fault itself raised it, here or in the background; else the error's."""
+    """Return FAILED when the fault itself raised it, here or in the background; else the error's code."""
     if isinstance(error, TidegateError) and not isinstance(error.__cause__, FailpointError):
         return timeouts.exit_code_of(error)
     return FAILED
 
 
 class Torture:
-    """One process's life, or several lives of a driver in it."""
+    """One process, with one or several lives of a driver."""
 
     def __init__(self, plan: Plan, recorder: Recorder, mending: MendingNotes) -> None:
         self._plan, self._recorder, self._mending = plan, recorder, mending
@@ -166,7 +166,7 @@ class Torture:
         """By attempt: pipelined commits that are decided; their call, and whether the attempt is its own."""
 
     def run(self) -> int:
-        """Every batch that is not done, in as many lives as it takes."""
+        """Commit every batch that is not done, in up to ``LIVES_MAX`` lives."""
         plan = self._plan
         if plan.fault:
             failpoints.listen(self._disturber.hit)
@@ -188,7 +188,7 @@ class Torture:
                 time.sleep(AGAIN_S if changed else 0)
         return code
 
-    # -- what it works with -----------------------------------------------------------------------------
+    # -- log, store, network ----------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _driver(self) -> Iterator[Coordinator]:
@@ -248,7 +248,7 @@ class Torture:
         if self._plan.taken_over:
             stop()
 
-    # -- what it does -----------------------------------------------------------------------------------
+    # -- batches and background work --------------------------------------------------------------------
 
     def _live(self, driver: Coordinator, name: str) -> None:
         plan = self._plan
@@ -282,13 +282,13 @@ class Torture:
             self._second.finish(plan.deadline_s, lambda: self._heartbeat(driver))
 
     def _heartbeat(self, driver: Coordinator) -> None:
-        """As in the background of a query: what changed servers may have lost is put back."""
+        """Put back what changed servers may have lost, as a query does in the background."""
         self._mending.began = self._recorder.now()
         if self._plan.servers_change and driver.store.unverified():
             recover(driver)
 
     def _put_back_everything(self, driver: Coordinator) -> None:
-        """As if all rows were lost; the history notes them as destroyed."""
+        """Repair as if all rows were lost; the history notes them as destroyed."""
         last, groups = driver.folded.last_version, range(driver.folded.key_groups)
         rows = [Destroyed(version=at, key_group=group) for at in range(1, last + 1) for group in groups]
         self._recorder.note(Fault(kind="as if lost", target="all rows", destroys=rows))
@@ -296,8 +296,11 @@ class Torture:
 
     @contextlib.contextmanager
     def _in_the_background(self, command: str, *passing: type[TidegateError]) -> Iterator[None]:
-        """No batch fails by it: a newer driver may have trimmed what it reads. What it met is told. A driver
-        that nobody disturbs has to get through, or says that it had no answer.
+        """Note a background command, whose errors fail no batch.
+
+        A newer driver may have trimmed what the command reads. The command's error is noted in the history.
+        FailpointError and ``passing`` are raised again; in a driver without a fault, so is an error of no
+        answer in time.
         """
         recorder, call = self._recorder, self._recorder.number()
         passing = passing if self._plan.fault else (*passing, *timeouts.NO_ANSWER)
@@ -312,13 +315,13 @@ class Torture:
             recorder.note(Done(call=call))
 
     def _pipeline(self, driver: Coordinator) -> Pipeline:
-        """Both its sides are this thread: who waits completes versions until it need not wait."""
+        """Make a pipeline whose two sides are this thread: a wait completes versions until it is over."""
         turns = Turns()
         turns.pipeline = Pipeline(driver, self._published, turns)
         return turns.pipeline
 
     def _published(self, done: InFlight) -> None:
-        """A commit is told as returned when its version is visible: only then the promises bind."""
+        """Note that a commit returned once its version is visible: the promises hold only from then on."""
         call, own = self._calls.pop(done.fact.attempt, (0, False))
         if call:
             self._recorder.note(Returned(call=call, version=done.fact.version, own=own))
@@ -379,7 +382,7 @@ class Torture:
         self._look()
 
     def _look(self) -> None:
-        """Read your commit: what a client sees that asks after the commit has returned."""
+        """Read your own commit: note what a client sees that asks after the commit has returned."""
         where, recorder = self._plan.where, self._recorder
         client = recorder.number()
         with tidegate.connect(where.store, where.namespace, where.store_options) as gate:

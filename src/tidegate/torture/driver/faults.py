@@ -1,8 +1,8 @@
-"""Faults that a driver process does to itself, at a named failpoint.
+"""Faults that a driver process inflicts on itself, at a named failpoint.
 
-Some happen at the failpoint (an exception, SIGKILL, SIGSTOP). The others are done to the next call that
-writes into the log or the store after it, on its way between driver and client library, so that they can
-be had with every log and store: its reply is lost, it comes late, it is done twice, it is refused.
+Some happen at the failpoint: an exception, SIGKILL, SIGSTOP. The others affect the next call after it that
+writes into the log or the store, between driver and client library, so that they are possible with every log
+and store: its reply is lost, it is late, it is done twice, it is refused.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ FAULTS = {
     "old-checkpoint": "SIGKILL; afterwards an older copy of the checkpoint is put back",
     "new-checkpoint": "SIGKILL; afterwards a new checkpoint takes the old one's place",
 }
-"""By name, what is done."""
+"""Descriptions of the faults, by name."""
 
 TABLE = ("raise", "kill", "stop", "twice", "lost", "late")
 """The faults of the crash table."""
 
 EVICTIONS = ("evict-layer", "evict-base")
 TOPOLOGY = ("reshard", "replica")
-"""Those of all servers together: no other cell runs meanwhile."""
+"""Faults that affect all servers together: no other cell runs meanwhile."""
 OUTSIDE = (*EVICTIONS, *TOPOLOGY)
-"""Done to the store by another process, while the driver stands still at the failpoint."""
+"""Faults that another process does to the store, while the driver is stopped at the failpoint."""
 
 KILLS = ("kill", "other-rows", "attempts", "old-checkpoint", "new-checkpoint")
 ROWS = ("apply", "apply_and_seal")
@@ -63,16 +63,20 @@ AT_A_CALL = ("twice", "lost", "late", "io", "forgotten")
 CLOCK_STEPS_S = {"clock-back": -1_800.0, "clock-ahead": 1_800.0}
 """Less than the hour by which a decision may be ahead of other clocks."""
 DIES_AFTER = 6
-"""A driver whose clock stepped, and who is taken over from, dies so many writes later: it decides first.
-Where fewer are left for it to do, it dies when it is through (``Disturber.is_through``)."""
+"""The number of writes after which a driver dies whose clock stepped and whose work another one takes over.
+It decides first. If fewer writes are left for it to do, it dies when it is through
+(``Disturber.is_through``).
+"""
 FULL_FOR = 3
-"""So many writes fail for want of room; the first one half-way, if it makes the longest file longer."""
+"""The number of writes that fail for lack of space; the first one half-way, if it makes the longest file
+longer.
+"""
 LATER_BY = 2
 """A late write is done before the second next one of the same driver, unless others take over first."""
 
 
 class Errors(NamedTuple):
-    """Of a call that writes: when it provably did nothing, and when nothing is proven."""
+    """The errors of a writing call: when it provably did nothing, and when nothing is proven."""
 
     refused: type[TidegateError]
     unknown: type[TidegateError]
@@ -109,7 +113,10 @@ STORE_WRITES = dict.fromkeys(
 
 
 class Strike(NamedTuple):
-    """One fault: what, where, at which hit; ``taken_over``: somebody else goes on in its place."""
+    """One fault: its kind, its failpoint, and at which hit.
+
+    ``taken_over``: another driver continues its work.
+    """
 
     fault: str
     failpoint: str
@@ -127,7 +134,10 @@ class SteppedClock(Clock):
 
 
 class Disturber:
-    """Does one fault to this process. ``done`` once it happened; ``clock`` is for its drivers."""
+    """The injector of one fault into this process.
+
+    ``done`` is true once it happened. ``clock`` is for its drivers.
+    """
 
     def __init__(self, strike: Strike, recorder: Recorder, cut_network: Callable[[], None]) -> None:
         self.done = False
@@ -144,7 +154,7 @@ class Disturber:
     # -- at the failpoint -----------------------------------------------------------------------------
 
     def hit(self, name: str) -> None:
-        """For ``failpoints.listen``."""
+        """Count a hit of a failpoint, and strike at the n-th. For ``failpoints.listen``."""
         self._hits[name] += 1
         if name != self._strike.failpoint or self._hits[name] != self._strike.nth:
             return
@@ -170,7 +180,7 @@ class Disturber:
                 kill()
 
     def note(self, target: str) -> None:
-        """The fault happens now; whoever waits for it sees it in the history."""
+        """Note in the history that the fault happens now; waiting processes look for it there."""
         self.done = True
         strike = self._strike
         detail = f"{strike.failpoint}, hit {strike.nth}"
@@ -179,12 +189,12 @@ class Disturber:
     # -- at the next call that writes -----------------------------------------------------------------
 
     def watch(self, kind: str, log_or_store: Any, folder: Path | None = None) -> None:
-        """Let every writing call of a log or store through here. ``folder``: of its files, if it has any."""
+        """Route every writing call of a log or store through here. ``folder``: its files are there."""
         writes = LOG_WRITES if kind == "log" else STORE_WRITES
         for name, errors in writes.items():
             plain = getattr(log_or_store, name, None)
             if plain is None:
-                continue  # a power that this store has not
+                continue  # a capability that this store does not have
             if folder is not None:
                 plain = self._on_a_disk(f"{kind}.{name}", folder, plain)
             setattr(log_or_store, name, self._guarded(kind, name, errors, plain))
@@ -234,7 +244,7 @@ class Disturber:
                 raise errors.refused(f"{name}: an I/O error, as the fault wants it")
             case "forgotten":
                 self._give_way()
-                return None if name == "apply" else plain(*args[:2])  # the seal goes without its rows
+                return None if name == "apply" else plain(*args[:2])  # the seal is sent without its rows
             case "lost":
                 effect()
                 self._give_way()
@@ -244,13 +254,13 @@ class Disturber:
                 again = effect
                 if name == "stage":  # a segment's name is never used twice: the copy is of orphans
                     again = lambda: plain(f"{args[0]}-again", *args[1:])  # noqa: E731
-                with contextlib.suppress(TidegateError):  # the second reply is nobody's
+                with contextlib.suppress(TidegateError):  # the second reply has no recipient
                     again()
                 self._give_way()
                 return result
             case _:
                 if strike.taken_over:
-                    stop()  # the write comes when others have gone on
+                    stop()  # the write is done after other drivers have continued
                     with contextlib.suppress(TidegateError):
                         effect()
                 else:
@@ -268,7 +278,7 @@ class Disturber:
             kill()
 
     def is_through(self) -> None:
-        """The driver has done all it had to do: who is to be taken over from, and lives, dies now."""
+        """Kill the process if its death is still due: the driver has done all its work."""
         if self._dies_after > 0:
             kill()
 
@@ -276,7 +286,7 @@ class Disturber:
         """Do the late write now, if there is one that was not done yet."""
         effect, self._late = self._late, None
         if effect is not None:
-            with contextlib.suppress(TidegateError):  # its reply is nobody's
+            with contextlib.suppress(TidegateError):  # its reply has no recipient
                 effect()
 
     def _give_way(self) -> None:
@@ -285,10 +295,10 @@ class Disturber:
 
 
 def kill() -> None:
-    """SIGKILL to this process: nothing is flushed, nothing is cleaned up."""
+    """Send SIGKILL to this process: nothing is flushed, nothing is cleaned up."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stop() -> None:
-    """SIGSTOP to this process, until somebody sends SIGCONT."""
+    """Send SIGSTOP to this process, which then waits for SIGCONT."""
     os.kill(os.getpid(), signal.SIGSTOP)

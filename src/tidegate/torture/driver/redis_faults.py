@@ -1,7 +1,7 @@
-"""Faults that are done to a Redis store from outside: rows go, slots move, replicas come and take over.
+"""Faults done to a Redis store from outside: removed rows, moved slots, attached and promoted replicas.
 
-Each is a process of the cell, with a history of its own. Those of the topology go on until SIGTERM, and put
-everything back: each slot to the primary that had it, each primary to its place. Slots that hold keys of
+Each is a process of the cell, with a history of its own. Changes of the topology continue until SIGTERM and
+are then reverted: each slot to the primary that had it, each primary to its place. Slots that hold keys of
 others are left alone.
 """
 
@@ -33,19 +33,19 @@ from tidegate.torture.history.events import Destroyed, Fault
 from tidegate.torture.history.files import Recorder
 
 ROWS = re.compile(rb"tg:\{[^/}]+/(\d+)\}:([^:]+):(?:b|d:(\d+):[^:]+)$")
-"""A key that holds rows which a header lists: key group, table, version; without one, the base."""
+"""A key that holds rows which a header lists: key group, table, version; without a version, the base."""
 HELD_S, BETWEEN_S = 0.15, 0.1
-"""So long a slot is on the move, or a replica is there, at most; and between two changes."""
+"""The longest time for which a slot is on the move, or a replica attached; and between two changes."""
 CHANGES_MAX = 200
-"""A process that nobody ends makes no more changes."""
+"""The number of changes after which a process ends that receives no SIGTERM."""
 COPY, COPY_VERSION = "work/copy", "work/copy.version"
-"""Where the version is exported whose rows a cell removes, and its number."""
+"""The place to which the version is exported whose rows a cell removes, and the file with its number."""
 NOTHING_DONE = 3
 """The exit code when nothing could be done to the store."""
 
 
 def keys_of(where: Where) -> list[bytes]:
-    """All keys of the namespace's key groups."""
+    """Find all keys of the namespace's key groups."""
     _, pattern = patterns(where.namespace)
     servers = servers_of(settings_of(where.store, where.store_options))
     found: list[bytes] = []
@@ -59,8 +59,9 @@ def keys_of(where: Where) -> list[bytes]:
 
 
 def evict(where_json: str, folder: str, name: str, fault: str, seed: str) -> int:
-    """Remove one hash of rows: a layer of a visible version that is not retired, or a base. Before a base is
-    removed, the visible version is exported.
+    """Remove one hash of rows: a layer of a visible version that is not retired, or a base.
+
+    Before a base is removed, the visible version is exported.
     """
     where = json_decoder(Where).decode(where_json)
     store = open_store(where.store, where.namespace, where.store_options)
@@ -73,7 +74,7 @@ def evict(where_json: str, folder: str, name: str, fault: str, seed: str) -> int
             if found is None:
                 continue
             version = int(found.group(3) or 0)
-            # A table that was emptied since can be built anew from the log alone.
+            # A table that was emptied since can be rebuilt from the log alone.
             old = starts.get(found.group(2).decode(), 0) <= 1
             layer = pointer.horizon < version <= pointer.visible
             if layer if fault == "evict-layer" else old and not version:
@@ -93,7 +94,7 @@ def evict(where_json: str, folder: str, name: str, fault: str, seed: str) -> int
 
 
 def client_at(where: Where, key: bytes) -> Any:
-    """A client of the primary that has the key."""
+    """Connect to the primary that has the key."""
     servers: Servers = servers_of(settings_of(where.store, where.store_options))
     return client_of(servers.settings, servers.node_of(key).address)
 
@@ -102,7 +103,7 @@ def client_at(where: Where, key: bytes) -> Any:
 
 
 class _Changes:
-    """What changes the topology until SIGTERM: counted, noted, and paced by chance."""
+    """Changes of the topology until SIGTERM: counted, noted, and paced at random."""
 
     def __init__(self, where: Where, recorder: Recorder, seed: str) -> None:
         self.where, self.chance = where, random.Random(seed)
@@ -118,15 +119,16 @@ class _Changes:
         self._recorder.note(Fault(kind=kind, target=target, detail=detail))
 
     def wait(self, seconds: float) -> None:
-        """So long, or until SIGTERM."""
+        """Sleep, or until SIGTERM."""
         end = time.monotonic() + seconds
         while not self._told and time.monotonic() < end:
             time.sleep(0.005)
 
 
 def move_slots(where_json: str, folder: str, name: str, seed: str, begun: str) -> int:
-    """Move slots of the namespace to and fro, and cancel every second move half-way, until SIGTERM. The file
-    ``begun`` is made when the first slot is on the move.
+    """Move slots of the namespace to and fro until SIGTERM, and cancel every second move half-way.
+
+    The file ``begun`` is created when the first slot is on the move.
     """
     where = json_decoder(Where).decode(where_json)
     store = open_store(where.store, where.namespace, where.store_options)
@@ -154,7 +156,7 @@ def move_slots(where_json: str, folder: str, name: str, seed: str, begun: str) -
 
 
 def _move(cluster: Cluster, changes: _Changes, key: bytes, homes: dict[int, Address], begun: Path) -> bool:
-    """One slot, to another primary or half of the way and back; False: it holds keys of others."""
+    """Move one slot to another primary, or half of the way and back; False: it holds keys of others."""
     slot = slot_of(key)
     source = cluster.owner_of(slot)
     to = changes.chance.choice([s.address for s in cluster.shards() if s.address != source])
@@ -200,8 +202,8 @@ def change_replicas(where_json: str, folder: str, name: str, seed: str, begun: s
 def _promote_to_and_fro(cluster: Cluster, settings: RedisSettings, changes: _Changes, begun: Path) -> None:
     """Promote a replica of each shard once, and back at the end.
 
-    The other primaries vote for a shard once within two node timeouts. Until they do its primary takes no
-    writes, for longer than a call waits.
+    The other primaries vote for a shard once within two node timeouts. Until they vote again, its primary
+    takes no writes, for longer than a call waits.
     """
     homes, promoted = {shard.address for shard in cluster.shards()}, set[Address]()
     try:
@@ -239,7 +241,7 @@ def _attach(settings: RedisSettings, address: Address, changes: _Changes, begun:
 
 @contextlib.contextmanager
 def attached(settings: RedisSettings, address: Address) -> Iterator[None]:
-    """A replica of one primary meanwhile: this process, which throws away what it is sent."""
+    """Attach this process to one primary as a replica that discards all data, while the block runs."""
     kind: Any = SSLConnection if settings.tls else Connection
     connection = kind(host=address.host, port=address.port, protocol=2, **settings.connection)
     connection.connect()
@@ -253,12 +255,13 @@ def attached(settings: RedisSettings, address: Address) -> Iterator[None]:
         connection.disconnect()
 
 
-# -- what can be had ---------------------------------------------------------------------------------------
+# -- possible faults ---------------------------------------------------------------------------------------
 
 
 def lacking(where: Where, *, allowed: bool) -> dict[str, str]:
-    """Of the faults of a store's topology those that cannot be had here, and why. ``allowed``: the user lets
-    it be changed. Rights are tried by commands that change nothing.
+    """Return the faults of a store's topology that are not possible here, with the reasons.
+
+    ``allowed``: the user allows changes of it. Rights are tried by commands that change nothing.
     """
     settings = settings_of(where.store, where.store_options)
     if not allowed:
@@ -310,14 +313,14 @@ def _try_replicas(settings: RedisSettings) -> str:
     with contextlib.closing(Cluster(settings)) as cluster:
         for shard in cluster.shards():
             with attached(settings, shard.address):
-                _refused(cluster, shard.address, "CLUSTER", "FAILOVER")  # of a primary it means nothing
+                _refused(cluster, shard.address, "CLUSTER", "FAILOVER")  # a primary ignores it
         if not any(shard.replicas for shard in cluster.shards()):
             return "no primary of the Cluster has a replica that could be promoted"
     return ""
 
 
 def _refused(cluster: Cluster, address: Address, *command: Any) -> None:
-    """A command that the server refuses for what it says. redis.NoPermissionError: for who says it."""
+    """Send a command whose contents the server refuses. redis.NoPermissionError: its user is refused."""
     try:
         cluster.ask(address, *command)
     except redis.exceptions.NoPermissionError:

@@ -17,7 +17,7 @@ from tidegate.sinks.redis.client.settings import RedisSettings
 MIGRATE_MS = 5_000
 KEYS_AT_ONCE = 100
 AGREE_S, LOOK_S = 20.0, 0.02
-"""How long nodes may take to agree on who owns a slot, or who is a primary."""
+"""The longest time in which nodes agree on who owns a slot, or who is a primary."""
 STABLE_AND_RESTORE = """
 redis.call('CLUSTER', 'SETSLOT', ARGV[1], 'STABLE')
 for at = 2, #ARGV, 2 do redis.call('RESTORE', ARGV[at], 0, ARGV[at + 1]) end
@@ -33,8 +33,9 @@ class Shard(NamedTuple):
 
 
 class Cluster:
-    """The nodes of a Redis Cluster, by commands that an operator uses. redis.RedisError: one did not answer,
-    or lacks the right.
+    """The nodes of a Redis Cluster, by commands that an operator uses.
+
+    redis.RedisError: one did not answer, or lacks the right.
     """
 
     def __init__(self, settings: RedisSettings) -> None:
@@ -42,7 +43,7 @@ class Cluster:
         self._clients: dict[Address, Any] = {}
 
     def ask(self, address: Address, *command: Any) -> Any:
-        """One command at one node."""
+        """Run one command at one node."""
         return self._client(address).execute_command(*command)
 
     def _client(self, address: Address) -> Any:
@@ -54,10 +55,10 @@ class Cluster:
         for client in self._clients.values():
             client.close()
 
-    # -- who is what -----------------------------------------------------------------------------------
+    # -- nodes ------------------------------------------------------------------------------------------
 
     def shards(self) -> list[Shard]:
-        """By address, as the first node that answers sees it."""
+        """List the shards by address, as the first node that answers sees them."""
         lines = self._nodes()
         alive = {name: line for name, line in lines.items() if not {"fail", "fail?", "noaddr"} & line.flags}
         found = []
@@ -79,7 +80,7 @@ class Cluster:
         raise redis.ConnectionError(f"no node of the Cluster answered: {error}")
 
     def owner_of(self, slot: int) -> Address:
-        """ClusterDownError: nobody owns it now."""
+        """Return the primary that owns a slot. ClusterDownError: none does."""
         error: Exception | None = None
         for address in dict.fromkeys((*self._clients, *self._settings.seeds)):
             try:
@@ -95,19 +96,19 @@ class Cluster:
     # -- slots -----------------------------------------------------------------------------------------
 
     def keys_in(self, slot: int, address: Address) -> list[bytes]:
-        """All keys of a slot at a node."""
+        """List all keys of a slot at a node."""
         count = self.ask(address, "CLUSTER", "COUNTKEYSINSLOT", slot)
         found: list[bytes] = self.ask(address, "CLUSTER", "GETKEYSINSLOT", slot, count + 1)
         return found
 
     def begin_move(self, slot: int, source: Address, to: Address) -> None:
-        """From here on the slot is MIGRATING there, IMPORTING here; no key has moved."""
+        """Make the slot MIGRATING at ``source`` and IMPORTING at ``to``; no key has moved yet."""
         ids = {shard.address: shard.id for shard in self.shards()}
         self.ask(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
         self.ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[to])
 
     def move_keys(self, slot: int, source: Address, to: Address, most: int | None = None) -> int:
-        """So many keys, or all there are; how many."""
+        """Move at most ``most`` keys, or all; return their number."""
         moved = 0
         while most is None or moved < most:
             at_once = KEYS_AT_ONCE if most is None else min(most - moved, KEYS_AT_ONCE)
@@ -126,7 +127,10 @@ class Cluster:
         return ["AUTH2", user, password] if user else ["AUTH", password]
 
     def end_move(self, slot: int, source: Address, to: Address) -> None:
-        """All keys go, and the slot with them. The new owner is told first: at no time nobody owns it."""
+        """Move all keys, and the slot with them.
+
+        The new owner learns it first: the slot is never without one.
+        """
         self.move_keys(slot, source, to)
         ids = {shard.address: shard.id for shard in self.shards()}
         others = [address for address in ids if address not in (source, to)]
@@ -135,9 +139,9 @@ class Cluster:
         self._agree(lambda: all(self._says(node, slot, to) for node in ids), f"slot {slot} is at {to}")
 
     def cancel_move(self, slot: int, source: Address, to: Address) -> None:
-        """SETSLOT STABLE, and the keys that have moved come back with it: at no time one seems to be absent.
+        """Set the slot STABLE and put the moved keys back, in one step: no key ever seems to be absent.
 
-        MIGRATE cannot bring them back: their owner takes none in while the slot is leaving it.
+        MIGRATE cannot put them back: their owner accepts none while the slot is leaving it.
         """
         moved = self.keys_in(slot, to)
         back = [part for key in moved for part in (key, self._asking(to, "DUMP", key))]
@@ -147,7 +151,7 @@ class Cluster:
         self.ask(to, "CLUSTER", "SETSLOT", slot, "STABLE")
 
     def _asking(self, address: Address, *command: Any) -> Any:
-        """A command at the node that a slot is coming to."""
+        """Run a command at the node that imports a slot."""
         with self._client(address).pipeline(transaction=False) as pipeline:
             pipeline.execute_command("ASKING")
             pipeline.execute_command(*command)
@@ -160,7 +164,7 @@ class Cluster:
     # -- replicas ----------------------------------------------------------------------------------------
 
     def promote(self, shard: Shard, replica: Address) -> None:
-        """The replica takes over when it has all that its primary acknowledged; on return all nodes know."""
+        """Let the replica take over once it has all acknowledged writes; on return all nodes know it."""
         last_asked_at = 0.0
 
         def agreed() -> bool:
@@ -208,5 +212,5 @@ def _line(text: str, asked: Address) -> tuple[str, _Line]:
 
 
 def client_of(settings: RedisSettings, address: Address) -> Any:
-    """A client of one server, with the login that the store has. Replies are bytes."""
+    """Connect to one server, with the store's login. Replies are bytes."""
     return redis.Redis(host=address.host, port=address.port, ssl=settings.tls, **settings.connection)

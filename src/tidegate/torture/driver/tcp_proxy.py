@@ -1,8 +1,8 @@
-"""A small TCP proxy in a driver's own process: it loses one reply, or brings one request late.
+"""A small TCP proxy in a driver's own process: it loses one reply, or delivers one request late.
 
-It knows nothing of the protocol. Asked to disturb, it takes the next bytes that a client sends: they
-reach the server at once and nothing comes back (``lost``), or they reach it when their client has
-given up, or others have taken over (``late``). Either way the client's connection is closed then.
+It does not know the protocol. Once armed, it takes the next bytes that a client sends. They reach the server
+at once and the reply is lost (``lost``), or they reach it after their client has given up, or after others
+have taken over (``late``). Either way the client's connection is then closed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ CONNECTIONS_MAX = 200
 
 
 class TcpProxy:
-    """In front of one server. ``disturb`` arms it; ``strike`` is called when the bytes are there.
+    """A proxy before one server. ``disturb`` arms it; ``strike`` is called when the bytes are there.
 
-    ``strike`` may stop the process, so that what is late comes when it is woken. ``late_s``: how long
-    bytes are held back besides.
+    ``strike`` may stop the process, so that late bytes are sent after it wakes. ``late_s``: further seconds
+    for which bytes are held back.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class TcpProxy:
         threading.Thread(target=self._admit, name="proxy", daemon=True).start()
 
     def disturb(self) -> None:
-        """The next bytes of any client are those."""
+        """Disturb the next bytes of any client."""
         self._armed.set()
 
     def close(self) -> None:
-        """No more connections; those that are open end with their clients."""
+        """Accept no more connections; open ones end with their clients."""
         self._ending.set()
         self._door.close()
 
@@ -68,7 +68,7 @@ class TcpProxy:
                     server.shutdown(socket.SHUT_RDWR)
                 back.join(SILENCE_S)
         except OSError:
-            pass  # no server: the client is hung up on
+            pass  # no server: the client's connection is closed
         finally:
             self._slots.release()
 
@@ -82,7 +82,7 @@ class TcpProxy:
                 server.sendall(piece)
 
     def _disturbed(self, piece: bytes, client: socket.socket) -> None:
-        """Over a connection of its own, so that no reply finds its way back: the first one ends here."""
+        """Send the piece over a separate connection, so that no reply is passed on, and end the client's."""
         with socket.create_connection(self._server, CONNECT_S) as alone:
             if not self._late:
                 _send_and_wait(alone, piece)
@@ -97,7 +97,7 @@ class TcpProxy:
 
 
 def _send_and_wait(server: socket.socket, piece: bytes) -> None:
-    """Send, and wait until the server has answered: then it was done."""
+    """Send, and wait until the server has answered, which proves that the request was done."""
     server.settimeout(SILENCE_S)
     server.sendall(piece)
     with contextlib.suppress(TimeoutError):
@@ -111,18 +111,18 @@ def _pass_on(source: socket.socket, target: socket.socket) -> None:
 
 
 def proxied(url: str, port: int) -> str:
-    """The URL through a proxy on this machine: user, password and path stay."""
+    """Return the URL through a proxy on this machine, with its user, password and path."""
     parts = urlsplit(url)
     user, at, _ = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=f"{user}{at}127.0.0.1:{port}"))
 
 
 def server_of(url: str) -> tuple[str, int] | None:
-    """The one server of a URL that can be reached through a proxy; None: it cannot.
+    """Return the one server of a URL that can be reached through a proxy; None: it cannot.
 
-    Clients of Kafka, Cassandra and Redis' clusters are told by the servers where to go; with TLS a
-    proxy would not be who it says; with a password, or another database than 0, the connection that
-    brings a disturbed request would have to log in first.
+    Clients of Kafka, Cassandra and Redis' clusters connect to the addresses that the servers report. With TLS
+    the proxy would not match the certificate. With a password, or another database than 0, the connection
+    that delivers a disturbed request would have to log in first.
     """
     parts = urlsplit(url)
     if parts.scheme != "redis" or parts.hostname is None or parts.password or "," in parts.netloc:

@@ -1,8 +1,8 @@
-"""Processes that had no answer in time: which exit codes say so, what it proves, and what to do.
+"""Timeouts of processes: the exit codes that report them, what they prove, and the advice for them.
 
-A log or a store that is away, or only too slow, breaks no promise: a driver then stops and says so. What
-it decided stays decided, though, and whoever comes later has to be able to finish it (I4): that is looked at
-before such a cell is called unproven.
+A log or a store that is down, or only too slow, breaks no promise: a driver then stops and reports it. Its
+decisions stay decided, though, and the next driver has to be able to finish them (I4). That is checked before
+such a cell is called unproven.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HUNG = 71
 """The exit code of readers whose last round did not end in time."""
 NO_ANSWER = (OutcomeUnknownError, WalUnavailableError, StoreUnavailableError, WaitTimeoutError)
 NAMES = {each.exit_code: each.__name__ for each in NO_ANSWER} | {HUNG: "a round of reads did not end"}
-"""By exit code: what the process was told, or did not live to be told."""
+"""By exit code: the error of the process, or the reason that it did not live to raise one."""
 ERRORS = {each.exit_code: name for name, each in BY_NAME.items()}
 """Names of all errors, by exit code."""
 MORE_TIME = (
@@ -33,8 +33,10 @@ TEXT_MAX = 400
 
 
 def exit_code_of(error: TidegateError) -> int:
-    """The exit code that tells what is behind an error. A version that could not be applied in time because
-    rows were missing that the store had acknowledged is no matter of time.
+    """Return the exit code of the first error in the chain of causes that is not about time.
+
+    Without one it is the error's own. A version that could not be applied in time, because rows were missing
+    that the store had acknowledged, is no matter of time.
     """
     for cause in _causes(error):
         if not isinstance(cause, NO_ANSWER):
@@ -49,7 +51,7 @@ def _causes(error: BaseException | None) -> Iterator[TidegateError]:
 
 
 def reason(who: str, exit_code: int, output: str) -> str:
-    """Why a cell is not proven: who was not answered, by what it printed last, and what to do about it."""
+    """Describe why a cell is not proven: the process without an answer, its last message, and the advice."""
     name = NAMES[exit_code]
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     told = next((line for line in reversed(lines) if name in line), lines[-1] if lines else "")

@@ -1,7 +1,7 @@
-"""What a driver of torture does besides committing, so that it comes by every failpoint.
+"""Background work of a driver under torture, by which it reaches the failpoints that a commit does not.
 
-A cell's failpoint tells which: old versions are retired and the log is cut, versions are completed
-pipelined, a second store is added and follows, or every version is put back as if it had been lost.
+The cell's failpoint selects it. Old versions are retired and the log is cut, versions are completed in a
+pipeline, a second store is added and follows, or every version is put back as if it had been lost.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ BESIDES = {
     "follow.": FOLLOWS,
     "repair.": REPAIRS,
 }
-"""By the first word of a failpoint. At all others a driver only commits."""
+"""Background work by the first word of a failpoint. At all others a driver only commits."""
 
 SECOND = "second"
 """The name of the second store of cells that have one: SQLite, in the cell's own folder."""
 ADDED_AT = 2
-"""The second store is added, and filled, when so many batches are committed."""
+"""The number of committed batches at which the second store is added, and filled."""
 
 
 def beside_at(failpoint: str) -> str:
-    """What a driver does besides committing in cells of this failpoint; '' nothing."""
+    """Return the background work of drivers in cells of this failpoint; '' for none."""
     return next((beside for start, beside in BESIDES.items() if failpoint.startswith(start)), "")
 
 
@@ -52,7 +52,7 @@ def beside_at(failpoint: str) -> str:
 
 
 def with_second(driver: Coordinator, url: str) -> bool:
-    """Give the driver the second store when the log lists it; whether it does."""
+    """Give the driver the second store if the log lists it; return whether it does."""
     state = driver.catch_up_log()
     if state is None or SECOND not in state.stores:
         return False
@@ -61,9 +61,9 @@ def with_second(driver: Coordinator, url: str) -> bool:
 
 
 class Second:
-    """The second store of one driver: added once there are versions to fill it with, then kept level.
+    """The second store of one driver: added once there are versions to fill it with, then kept up to date.
 
-    On the driver's own thread, so that a fault comes at the same place each time.
+    It works on the driver's own thread, so that a fault always strikes at the same place.
     """
 
     def __init__(self, driver: Coordinator, store: Store, url: str) -> None:
@@ -73,9 +73,9 @@ class Second:
             self._follower = follower_for(driver, self._at, store)
 
     def step(self, batches: int, opened: Callable[[], None]) -> None:
-        """After a batch: add it when it is time, and bring it to the log's end, or a few tries towards it.
+        """After a batch, add the store when it is time, and catch up with the log's end, in a few tries.
 
-        ``opened`` is told when the driver took a new epoch to add it. FencedError: a newer driver owns it.
+        ``opened`` is called when the driver took a new epoch to add it. FencedError: a newer driver owns it.
         """
         if self._follower is None:
             if batches < ADDED_AT:
@@ -88,7 +88,10 @@ class Second:
             raise self._follower.failed
 
     def finish(self, deadline_s: float, between: Callable[[], None] = lambda: None) -> None:
-        """At the end it is level; ``between`` comes before each try. StoreUnavailableError: not in time."""
+        """Catch up with the log's end; ``between`` is called before each try.
+
+        StoreUnavailableError: not in time.
+        """
         follower, driver = self._follower, self._driver
         backoff = driver.backoff(deadline_s)
         while follower is not None and follower.standing.behind_s:
@@ -106,12 +109,12 @@ class Second:
 
 
 def age(driver: Coordinator, trimmer: Trimmer) -> None:
-    """Retire and trim, as time does: of the versions below the visible one the store alone has the rows.
+    """Retire and trim, as time does, so that only the store has the rows of versions below the visible one.
 
     WalUnavailableError: the log still holds the first version.
     """
     retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
-    if isinstance(driver.log, FileLog):  # trusts no file's time to the second
+    if isinstance(driver.log, FileLog):  # the log trusts no file's time to the second
         for segment in driver.log.folder.rglob("*.seg"):
             os.utime(segment, (0, 0))
     trimmer.trim(driver.view, driver.clock.now_us())
@@ -130,7 +133,7 @@ def age(driver: Coordinator, trimmer: Trimmer) -> None:
 def put_back_everything(driver: Coordinator) -> None:
     """Repair as if every server had changed and lost every version: each is applied and sealed again.
 
-    FencedError: a newer driver runs. Other errors leave it to the next one.
+    FencedError: a newer driver runs. Other errors leave the repair to the next driver.
     """
     with _as_if_lost(driver.store):
         repair(driver)
@@ -138,7 +141,7 @@ def put_back_everything(driver: Coordinator) -> None:
 
 @contextlib.contextmanager
 def _as_if_lost(store: Any) -> Iterator[None]:
-    """Of every version from the horizon on, all is missing when it is asked for the first time."""
+    """Report every version from the horizon on as missing, when the store is asked for it the first time."""
     missing, comparing, asked = store.missing, store.comparing, set[int]()
 
     def all_missing(stamp: Stamp, counts: Counts) -> dict[int, Any]:

@@ -1,8 +1,8 @@
-"""Workloads with a known truth: what batch b changes in each table is a function of the seed and b.
+"""Workloads with a known truth: the changes of batch b to each table are a function of the seed and b.
 
-A workload is one table of its own. Most batches say what is to be done with what is there (move so much
-between two accounts, append to a list, add to a counter); ``rows_after`` turns that into rows, given the
-state that a driver read at the version before. A judge who has only the seed needs no state of the store.
+A workload is one table of its own. Most batches describe an operation on the present rows: move an amount
+between two accounts, append to a list, add to a counter. ``rows_after`` turns that into rows, given the state
+that a driver read one version before. A judge that has only the seed needs no state of the store.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ State = Mapping[str, Any]
 """One table: values by key."""
 
 SCHEMA: TableSchema = BYTES_SCHEMA
-"""Values are JSON texts, which every reader gets as the bytes they are."""
+"""Values are JSON texts, which every reader receives as bytes."""
 
 ACCOUNTS, BALANCE = 8, 100
 MARKERS, LISTS, CHURNED, COUNTERS, REPLACED = 8, 6, 12, 6, 9
 OTHER_ROWS = 1_000_003
-"""What a replay with other rows counts from: none of its numbers is one of the first try's."""
+"""The first number of a replay with other rows: none of its numbers is one of the first try's."""
 
 
 def bank(chance: random.Random, batch: int) -> Change:
-    """Transfers between accounts: the sum over all accounts never changes."""
+    """Transfer between accounts: the sum over all accounts never changes."""
     if batch == 0:
         return Change(table="bank", rows={f"a{at}": {"balance": BALANCE} for at in range(ACCOUNTS)})
     moved = dict.fromkeys((f"a{at}" for at in range(ACCOUNTS)), 0)
@@ -44,19 +44,19 @@ def bank(chance: random.Random, batch: int) -> Change:
 
 
 def marker(chance: random.Random, batch: int) -> Change:
-    """Every key holds the number of the batch: two numbers in one snapshot are two versions."""
+    """Set every key to the number of the batch: two numbers in one snapshot are two versions."""
     number = batch + OTHER_ROWS * chance.randrange(1, 1_000)
     return Change(table="marker", rows=dict.fromkeys((f"m{at}" for at in range(MARKERS)), number))
 
 
 def lists(chance: random.Random, batch: int) -> Change:
-    """Lists that only grow: a lost batch leaves a gap, a doubled one an item twice."""
+    """Append to lists that only grow: a lost batch leaves a gap, a doubled one an item twice."""
     keys = chance.sample(range(LISTS), 3)
     return Change(table="lists", append={f"l{key}": [[batch, chance.randrange(1_000)]] for key in keys})
 
 
 def churn(chance: random.Random, batch: int) -> Change:
-    """Keys are deleted and put back: an old row that comes back to life has an old number."""
+    """Delete keys and put them back: an old row that is resurrected has an old number."""
     rows: dict[str, Any] = {}
     for at in range(CHURNED):
         match chance.randrange(3):
@@ -71,7 +71,7 @@ def churn(chance: random.Random, batch: int) -> Change:
 
 
 def counters(chance: random.Random, batch: int) -> Change:  # noqa: ARG001 - as all workloads
-    """Reducers: a sum, a smallest and a largest per key, folded from the state at the version before."""
+    """Reduce a sum, a smallest and a largest number per key, from the state one version before."""
     reduce: dict[str, dict[str, Any]] = {}
     for at in chance.sample(range(COUNTERS), 4):
         value = chance.randrange(-500, 500)
@@ -80,7 +80,7 @@ def counters(chance: random.Random, batch: int) -> Change:  # noqa: ARG001 - as 
 
 
 def replaced(chance: random.Random, batch: int) -> Change:
-    """Every second batch empties the table and writes it anew; the others change some of its rows."""
+    """Empty the table and write all of it, in every second batch; in the others change some of its rows."""
     keys = chance.sample(range(REPLACED), 5 if batch % 2 == 0 else 2)
     rows = {f"r{key}": {"batch": batch, "rank": rank} for rank, key in enumerate(keys)}
     return Change(table="replaced", replace=batch % 2 == 0, rows=rows)
@@ -94,20 +94,23 @@ WORKLOADS: dict[str, Callable[[random.Random, int], Change]] = {
     "counters": counters,
     "replaced": replaced,
 }
-"""By name, which is the table's too."""
+"""Workloads by name, which is the table's too."""
 
 
 READ_STATE = ("bank", "lists", "counters")
-"""Workloads whose rows are told from the state at the version before."""
+"""Workloads whose rows are computed from the state one version before."""
 
 
 def changes_of(names: Iterable[str], seed: str, batch: int, salt: int = 0) -> list[Change]:
-    """What a batch changes, table by table; ``salt`` gives other rows, as a replay may have them."""
+    """Compute the changes of a batch, table by table; ``salt`` selects other rows, as a replay may have."""
     return [WORKLOADS[name](random.Random(f"{seed}-{batch}-{salt}-{name}"), batch) for name in names]
 
 
 def check_workloads(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, each once, in the list's order. ConfigError: one of them is not known, or there is none."""
+    """Return the names without duplicates, in the list's order.
+
+    ConfigError: one is unknown, or there is none.
+    """
     given = set(names)
     unknown = sorted(given - WORKLOADS.keys())
     if unknown or not given:
@@ -120,12 +123,12 @@ def check_workloads(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def keys_read(change: Change) -> list[str]:
-    """The keys whose values must be known to tell the change's rows."""
+    """Return the keys whose values are needed to compute the change's rows."""
     return sorted({*change.append, *change.reduce} - change.rows.keys())
 
 
 def rows_after(change: Change, state: State) -> dict[bytes, bytes | None]:
-    """The rows of one change as a driver stages them, given the values at the version before."""
+    """Compute the rows of one change as a driver stages them, given the values one version before."""
     found = {} if change.replace else {key: state.get(key) for key in keys_read(change)}
     after: dict[str, Any] = dict(change.rows)
     for key, items in change.append.items():
@@ -148,10 +151,10 @@ def _reduced(before: Any, values: Mapping[str, Any], reducers: Mapping[str, str]
 
 
 def encoded(value: Any) -> bytes:
-    """A value as it is stored."""
+    """Encode a value as it is stored."""
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
 def decoded(content: bytes) -> Any:
-    """The value of stored bytes."""
+    """Decode the value of stored bytes."""
     return json.loads(content)

@@ -3,8 +3,8 @@
     {:index 0, :time 5, :type :invoke, :process 0, :f :txn, :value [[:append "l0" 7]]}
     {:index 1, :time 9, :type :ok, :process 0, :f :txn, :value [[:append "l0" 7]]}
 
-Elle finds dependency cycles between transactions (https://github.com/jepsen-io/elle): what is offered
-as one batch is one transaction of appends, a snapshot of the newest version one of reads.
+Elle finds dependency cycles between transactions (https://github.com/jepsen-io/elle). A batch is exported as
+one transaction of appends, a snapshot of the newest version as one of reads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidegate.torture.history.source import Recompute
 
 @dataclasses.dataclass(eq=False)
 class Transaction:
-    """What Elle is told of one batch or one snapshot."""
+    """One batch or one snapshot, as it is exported to Elle."""
 
     began: int
     operations: list[tuple[str, str, Any]]
@@ -33,16 +33,16 @@ class Transaction:
 
 
 def export(folder: Path, namespace: str, table: str, recompute: Recompute | None = None) -> Iterator[str]:
-    """The lines of one table of lists, in the order of time.
+    """Yield the lines of one table of lists, in the order of time.
 
     A batch that was offered again with the same rows is one transaction. It is :ok when a call returned its
-    version, :fail when all its calls proved that it is not decided, :info when nobody knows; also when other
-    rows were offered for the same batch and it is not known whose count. Each transaction is a process of
-    its own, for a driver that dies ends in the middle of one. Left out: other stores than the primary, and
-    snapshots of a version that was asked for, which are of the past on purpose.
+    version, :fail when all its calls proved that it is not decided, and :info when neither is known. It is
+    also :info when other rows were offered for the same batch and it is not known whose count. Each
+    transaction is a process of its own, because a driver may die in the middle of one. Stores other than the
+    primary are left out, and so are snapshots of a requested version, which are old on purpose.
 
-    ConfigError: the table has changes that are no appends, an item is appended twice to one key, or an
-    item is neither a whole number nor text.
+    ConfigError: the table has changes that are no appends, an item is appended twice to one key, or an item
+    is neither a whole number nor text.
     """
     batches = _Batches(namespace, table, recompute)
     readers = _Readers(namespace, table)
@@ -69,7 +69,7 @@ def _operation(function: str, key: str, value: Any, *, kind: str) -> str:
 
 
 def edn(value: Any) -> str:
-    r"""A value in EDN.
+    r"""Write a value as EDN.
 
     >>> edn([1, "a\"b"]), edn(None)
     ('[1 "a\\"b"]', 'nil')
@@ -86,7 +86,7 @@ def edn(value: Any) -> str:
 
 
 class _Batches:
-    """Batches and how they ended."""
+    """The batches of a table, and how their calls ended."""
 
     def __init__(self, namespace: str, table: str, recompute: Recompute | None) -> None:
         self._namespace, self._table, self._recompute = namespace, table, recompute
@@ -135,7 +135,10 @@ class _Batches:
     def _end(
         transaction: Transaction, outcomes: list[events.Returned | events.Raised | None], *, only: bool
     ) -> None:
-        """With several contents only a call that says so knows that its own rows count."""
+        """Set the outcome of a transaction.
+
+        With several contents, only a call that reports ``own`` proves whose rows count.
+        """
         returned = [
             outcome.at
             for outcome in outcomes
@@ -153,7 +156,7 @@ class _Batches:
 
 
 class _Readers:
-    """Snapshots of the newest version, and reads outside of one."""
+    """Snapshots of the newest version, and reads outside of snapshots."""
 
     def __init__(self, namespace: str, table: str) -> None:
         self._namespace, self._table = namespace, table

@@ -1,9 +1,10 @@
-"""What a history is made of: one event per line, of writers, readers, commands and whoever disturbs them.
+"""The events of a history, one per line: by writers, readers, commands and the processes that inject faults.
 
-An event's ``at`` is the monotonic clock of the host, in nanoseconds, when its line was written: before
-a call for what announces it (Offered, Asked, Fault), after it for what tells how it ended. Answers to
-reads are one event, written afterwards, with ``began`` taken before the request. Numbers of calls,
-clients and snapshots count within one file. Values are JSON; a key is text; ``as_json`` takes bytes.
+An event's ``at`` is the monotonic clock of the host, in nanoseconds, when its line was written. That is
+before the call for an event that announces one (Offered, Asked, Fault), and after it for an event that
+reports how one ended. An answer to a read is one event, written afterwards, with ``began`` taken before the
+request. Numbers of calls, clients and snapshots count within one file. Values are JSON; a key is text;
+``as_json`` converts bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 
 
 class Event(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="event"):
-    """What all events have. ``at`` is set by the recorder."""
+    """The common base of all events. ``at`` is set by the recorder."""
 
     at: int = 0
 
@@ -23,7 +24,7 @@ class Event(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fie
 
 
 class Started(Event, tag="started"):
-    """The first line of each file. Clocks can be compared between files of one ``boot`` only."""
+    """The first line of each file. Clocks are comparable only between files of one ``boot``."""
 
     name: str
     role: str
@@ -34,7 +35,7 @@ class Started(Event, tag="started"):
 
 
 class Ended(Event, tag="ended"):
-    """The process ends by itself. A file without it is of one that was killed, or still runs."""
+    """The end of a process by itself. A file without it is of a process that was killed, or still runs."""
 
     code: int = 0
 
@@ -47,11 +48,11 @@ class Destroyed(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
 
 
 class Fault(Event, tag="fault"):
-    """What is about to be done to the system, such as SIGKILL to a process.
+    """A fault that is about to be done to the system, such as SIGKILL to a process.
 
-    ``forgets``: from here on the store may have lost what it acknowledged (a restore from an older copy),
-    so what was seen visible before no longer bounds what is seen afterwards. ``destroys``: exactly these rows
-    go, and no others.
+    ``forgets``: from here on the store may have lost what it acknowledged, for example by a restore from an
+    older copy. Versions seen visible before then no longer bound those seen afterwards. ``destroys``: exactly
+    these rows are removed, and no others.
     """
 
     kind: str
@@ -65,11 +66,11 @@ class Fault(Event, tag="fault"):
 
 
 class Change(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a batch does to one table, in the order of the fields.
+    """The changes of a batch to one table, in the order of the fields.
 
-    ``replace`` empties the table first. ``rows`` sets values, null deletes. ``append`` adds items to the
-    end of a list. ``reduce`` combines numbers by column with what is there, as ``reducers`` says for
-    each column: "sum", "min" or "max".
+    ``replace`` empties the table first. ``rows`` sets values, null deletes. ``append`` adds items to the end
+    of a list. ``reduce`` combines numbers by column with the existing ones, as ``reducers`` names it for each
+    column: "sum", "min" or "max".
     """
 
     table: str
@@ -81,9 +82,9 @@ class Change(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fi
 
 
 class Opened(Event, tag="opened"):
-    """A driver owns the namespace: its open returned. ``driver`` names it in the whole folder.
+    """The open of a driver returned: it owns the namespace. ``driver`` is unique in the whole folder.
 
-    A driver that opens again is another driver, or tells again with its new epoch.
+    A driver that opens again is another driver, or is noted again with its new epoch.
     """
 
     driver: str
@@ -94,8 +95,8 @@ class Opened(Event, tag="opened"):
 class Offered(Event, tag="offered"):
     """A driver is about to commit a batch, or to load one (``token``).
 
-    What it holds stands in ``changes``; or in ``recipe``, from which whoever made the workload gives
-    the same changes again.
+    Its contents are in ``changes``, or are given by ``recipe``, from which the workload computes the same
+    changes again.
     """
 
     call: int
@@ -110,7 +111,7 @@ class Offered(Event, tag="offered"):
 
 
 class Returned(Event, tag="returned"):
-    """The commit returned. ``own``: the decided attempt is of this call, no other's; null: not known."""
+    """The commit returned. ``own``: whether the decided attempt is of this call; null: not known."""
 
     call: int
     version: int
@@ -118,7 +119,7 @@ class Returned(Event, tag="returned"):
 
 
 class Raised(Event, tag="raised"):
-    """A call of Offered or Asked raised; ``error`` is the class name."""
+    """A call of Offered or Asked raised. ``error`` is the class name."""
 
     call: int
     error: str
@@ -134,7 +135,7 @@ class Asked(Event, tag="asked"):
 
 
 class Done(Event, tag="done"):
-    """The command returned: what was visible then, what it published, the horizon; null: not told."""
+    """The command returned: the visible version, the published one, the horizon; null: not reported."""
 
     call: int
     visible: int | None = None
@@ -143,7 +144,10 @@ class Done(Event, tag="done"):
 
 
 class PutBack(Event, tag="put_back"):
-    """A repair put a version back in so many key groups; 0: the base. ``began``: a time before that."""
+    """A repair put a version back in ``key_groups`` key groups; version 0: the base.
+
+    ``began``: a time before that.
+    """
 
     namespace: str
     version: int
@@ -155,9 +159,9 @@ class PutBack(Event, tag="put_back"):
 
 
 class Connected(Event, tag="connected"):
-    """A client of one namespace. Connecting again after an error makes another client.
+    """A client of one namespace. A connection made after an error is another client.
 
-    ``store`` is empty for the primary, which alone commits wait for. ``kind`` is for the report.
+    ``store`` is empty for the primary, the only store that commits wait for. ``kind`` is for the report.
     """
 
     client: int
@@ -167,7 +171,7 @@ class Connected(Event, tag="connected"):
 
 
 class Looked(Event, tag="looked"):
-    """The visible version that a client saw."""
+    """A client saw the visible version."""
 
     client: int
     version: int
@@ -175,7 +179,7 @@ class Looked(Event, tag="looked"):
 
 
 class Listed(Event, tag="listed"):
-    """All versions that can be read, as ``gate.history()`` has them: from the horizon to the visible one."""
+    """All readable versions, as ``gate.history()`` lists them: from the horizon to the visible one."""
 
     client: int
     versions: list[int]
@@ -183,7 +187,7 @@ class Listed(Event, tag="listed"):
 
 
 class SnapshotOpened(Event, tag="snapshot"):
-    """A snapshot is held. ``asked``: the version asked for, 0 for the newest."""
+    """A snapshot was opened. ``asked``: the requested version, 0 for the newest."""
 
     client: int
     snapshot: int
@@ -193,14 +197,14 @@ class SnapshotOpened(Event, tag="snapshot"):
 
 
 class SnapshotClosed(Event, tag="closed"):
-    """The snapshot was given back."""
+    """The snapshot was closed."""
 
     client: int
     snapshot: int
 
 
 class Read(Event, tag="read"):
-    """What one look-up of one or many keys found. ``snapshot`` 0: at the newest version, in one request."""
+    """The result of a look-up of one or many keys. ``snapshot`` 0: at the newest version, in one request."""
 
     client: int
     table: str
@@ -211,7 +215,7 @@ class Read(Event, tag="read"):
 
 
 class Scanned(Event, tag="scanned"):
-    """A whole table: its rows' number and digest (``RowDigest``), and the rows themselves when few."""
+    """A whole table: the number and digest (``RowDigest``) of its rows; also the rows, if they are few."""
 
     client: int
     table: str
@@ -223,7 +227,7 @@ class Scanned(Event, tag="scanned"):
 
 
 class Failed(Event, tag="failed"):
-    """A read, or the opening of a snapshot, raised; ``error`` is the class name."""
+    """A read, or the opening of a snapshot, raised. ``error`` is the class name."""
 
     client: int
     what: str

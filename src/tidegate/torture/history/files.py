@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 SUFFIX = ".jsonl"
 FORMAT = 1
 MAX_LINE = 16 << 20
-"""Longest line in bytes. A batch that is larger is offered by its recipe, a scan by its digest."""
+"""Longest line in bytes. A larger batch is offered by its recipe, a larger scan by its digest."""
 
 HASHES = 2**128
-"""Sums of row hashes wrap here."""
+"""The modulus of sums of row hashes."""
 
 _decoder: msgspec.json.Decoder[events.AnyEvent] = json_decoder(events.AnyEvent)
 
 
 def as_json(value: bytes | str) -> str:
-    r"""Bytes as the text that stands for them in a history: UTF-8, or base64 behind a NUL.
+    r"""Return the text that represents bytes in a history: UTF-8, or a NUL and base64.
 
     >>> as_json(b"N1"), as_json(b"\xff")
     ('N1', '\x00/w==')
@@ -63,12 +63,12 @@ def as_json(value: bytes | str) -> str:
 
 
 def canonical(value: Any) -> bytes:
-    """The one form in which values are compared: JSON with sorted keys."""
+    """Return the form in which values are compared: JSON with sorted keys."""
     return msgspec.json.encode(value, order="deterministic")
 
 
 class RowDigest:
-    """A digest of rows in any order: the sum of their hashes, so a row can be put in and taken out.
+    """A digest of rows in any order. It is the sum of their hashes, so rows can be added and removed.
 
     >>> scan = RowDigest()
     >>> scan.add("N2", {"flights": 1}); scan.add("N1", 7)
@@ -91,22 +91,22 @@ class RowDigest:
         self._sum = (self._sum - row_hash(key, canonical(value))) % HASHES
 
     def text(self) -> str:
-        """32 hex digits."""
+        """Return 32 hex digits."""
         return digest_text(self._sum)
 
 
 def row_hash(key: str, value: bytes) -> int:
-    """One row's part of a digest; the value is in its canonical form."""
+    """Return one row's part of a digest, of a value in its canonical form."""
     return xxhash.xxh3_128_intdigest(canonical(key) + value)
 
 
 def digest_text(total: int) -> str:
-    """A sum of row hashes as it stands in a history."""
+    """Return a sum of row hashes as text, as histories hold it."""
     return f"{total:032x}"
 
 
 def digest_of(rows: Iterable[tuple[str, Any]]) -> RowDigest:
-    """The digest of rows as they come; nothing of them is kept."""
+    """Compute the digest of a stream of rows, without keeping any."""
     digest = RowDigest()
     for key, value in rows:
         digest.add(key, value)
@@ -114,14 +114,17 @@ def digest_of(rows: Iterable[tuple[str, Any]]) -> RowDigest:
 
 
 class Recorder:
-    """One process's file. Threads may share it; a forked child needs one of its own.
+    """The history file of one process. Threads may share it; a forked child needs one of its own.
 
-    A line is handed to the kernel in one write before ``note`` returns, so a SIGKILL loses at most the
-    line that was just being written. Nothing is kept in memory. A context manager.
+    A line is handed to the kernel in one write before ``note`` returns, so a SIGKILL loses at most the line
+    that was just being written. Nothing is kept in memory. A context manager.
     """
 
     def __init__(self, folder: Path, name: str, role: str) -> None:
-        """ConfigError: the folder has a file of that name; a process that starts anew takes a new name."""
+        """Create the file.
+
+        ConfigError: the folder has one of that name; a restarted process needs a new name.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{name}{SUFFIX}"
         try:
@@ -142,18 +145,18 @@ class Recorder:
 
     @staticmethod
     def now() -> int:
-        """The clock of all events; taken before a read, for its ``began``."""
+        """Read the clock of all events; for ``began``, before the read starts."""
         return time.monotonic_ns()
 
     def number(self) -> int:
-        """A fresh number within this file, for a call, a client or a snapshot."""
+        """Return a fresh number within this file, for a call, a client or a snapshot."""
         return next(self._numbers)
 
     def note(self, event: events.Event) -> None:
-        """Write one event with the time of now; when it returns a SIGKILL cannot lose it.
+        """Write one event with the current time; after the return a SIGKILL cannot lose it.
 
-        ValueError: it is longer than a line may be, or comes from a forked child; OSError: the disk
-        refused it. Nothing was written then.
+        ValueError: it is longer than a line may be, or is from a forked child. OSError: the disk refused it.
+        Nothing was written then.
         """
         if os.getpid() != self._pid:
             raise ValueError(f"process {os.getpid()} writes into the history of {self._pid}, {self.path}")
@@ -165,13 +168,13 @@ class Recorder:
                     f"an event of {len(line)} bytes; {MAX_LINE} are the most: use recipe or digest"
                 )
             written = os.write(self._fd, line)
-            if written != len(line):  # cut off again: the next line would be taken for its end
+            if written != len(line):  # truncated again, because the next line would be read as its end
                 os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
                 said = f"{written} of {len(line)} bytes of an event could be written"
                 raise OSError(errno.ENOSPC, said, str(self.path))
 
     def close(self, code: int = 0) -> None:
-        """Note that the process ends by itself. Again does nothing."""
+        """Note that the process ends by itself. A second call does nothing."""
         if self._fd >= 0:
             self.note(events.Ended(code=code))
             os.close(self._fd)
@@ -187,7 +190,7 @@ class Recorder:
 
 
 def boot_id() -> str:
-    """What the clock counts from: equal in all processes of a host until it is booted again."""
+    """Return the id of the clock's origin: equal in all processes of a host until the next boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -199,7 +202,7 @@ def boot_id() -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """An event and where it stands."""
+    """An event and its place in the history."""
 
     event: events.AnyEvent
     file: str
@@ -208,14 +211,14 @@ class Line:
 
     @property
     def where(self) -> str:
-        """As findings name it: file:line."""
+        """The place as findings name it: file:line."""
         return f"{self.file}:{self.number}"
 
 
 def read_file(path: Path) -> Generator[Line, None, None]:
-    """The events of one file, in order; a last line without its end was torn by a kill and is left out.
+    """Yield the events of one file, in order. A last line without its end was torn by a kill and is left out.
 
-    CorruptError: a line is no event, or goes back in time.
+    CorruptError: a line is no event, or its time is before the last one's.
     """
     offset, before = 0, -1
     with path.open("rb") as file:
@@ -237,7 +240,7 @@ def read_file(path: Path) -> Generator[Line, None, None]:
 
 
 def decode(content: bytes, where: str) -> events.AnyEvent:
-    """One line; CorruptError: it is no event, or longer than a line may be."""
+    """Decode one line. CorruptError: it is no event, or longer than a line may be."""
     if len(content) > MAX_LINE:
         raise CorruptError(f"{where}: the line is longer than {MAX_LINE} bytes")
     try:
@@ -247,9 +250,9 @@ def decode(content: bytes, where: str) -> events.AnyEvent:
 
 
 def read_history(folder: Path) -> Iterator[Line]:
-    """The events of all files of a folder by time, in memory that does not grow with them.
+    """Yield the events of all files of a folder by time, in memory that does not grow with them.
 
-    Of equal times the file whose name sorts first comes first. CorruptError: see ``read_file``.
+    Events of equal times are ordered by the names of their files. CorruptError: see ``read_file``.
     ConfigError: there is no history in the folder, or its files are of several boots or hosts.
     """
     paths = folder.glob(f"*{SUFFIX}")
@@ -262,7 +265,10 @@ def read_history(folder: Path) -> Iterator[Line]:
 
 
 def _merged(waiting: deque[tuple[int, Path]]) -> Iterator[Line]:
-    """Lines of files by time. A file is open from its first event to its last, so few are open at once."""
+    """Merge the lines of files by time.
+
+    A file is open from its first event to its last, so few are open at once.
+    """
     heads: list[tuple[int, str, Line, Iterator[Line]]] = []
     while waiting or heads:
         while waiting and (not heads or waiting[0][0] <= heads[0][0]):
@@ -279,7 +285,7 @@ def _push(heads: list[tuple[int, str, Line, Iterator[Line]]], lines: Iterator[Li
 
 
 def _first(path: Path) -> events.Started | None:
-    """A file's first event; None when the process was killed before its first line was whole."""
+    """Read a file's first event; None when the process was killed before its first line was whole."""
     with contextlib.closing(read_file(path)) as lines:
         first = next(lines, None)
     if first is None:
@@ -289,6 +295,6 @@ def _first(path: Path) -> events.Started | None:
 
 
 def read_at(file: BinaryIO, offset: int, where: str) -> events.AnyEvent:
-    """The event at an offset that ``read_file`` gave."""
+    """Read the event at an offset that ``read_file`` gave."""
     file.seek(offset)
     return decode(file.readline(MAX_LINE + 1), where)

@@ -1,4 +1,4 @@
-"""Batches that were offered: what names them, how each offer ended, and what that proves."""
+"""Offers of batches: the identity of a batch, how each offer ended, and what that proves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REFUSED = frozenset({"ConflictError", "BadRecordError", "LineageError", "Functio
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """What makes one version and no other: a batch of a lineage at its offsets, or a load's token."""
+    """The identity of a version: a batch of a lineage at its offsets, or a load's token."""
 
     lineage: str
     batch: int
@@ -26,7 +26,7 @@ class Origin:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a line of the history stands, so that it can be read again."""
+    """The place of a line of the history, by which it can be read again."""
 
     file: str
     number: int
@@ -47,15 +47,15 @@ class Offer:
     content: bytes
     """Equal for offers of the same changes."""
     fenced: str = ""
-    """Why its driver could no longer have an effect when it called; empty when it could."""
+    """The reason why its driver could no longer have an effect when it called; empty when it could."""
     version: int = 0
     own: bool | None = None
     error: str = ""
     ended: str = ""
-    """The line that says how it ended; empty when none does."""
+    """The line that reports how it ended; empty when none does."""
 
     def impossible(self) -> str:
-        """Why this offer cannot be what was decided; empty when it can be."""
+        """Return the reason why this offer cannot be the decided one; empty when it can be."""
         if self.fenced:
             return f"its driver {self.driver} was fenced before ({self.fenced})"
         if self.error in REFUSED:

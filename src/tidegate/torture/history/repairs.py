@@ -1,4 +1,4 @@
-"""What repairs put back, noted in a history: they report it by a warning of the library's logger."""
+"""Notes of repairs in a history. Repairs report what they put back by a warning of the library's logger."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tidegate.torture.history.files import Recorder
 
 LOGGER = "tidegate"
 PUT_BACK = "put back in %s key groups"
-"""How a message ends that reports what was put back; its arguments end with the version and this number."""
+"""The end of a message that reports what was put back; its last arguments are the version and this number."""
 
 
 def put_back_in(record: logging.LogRecord) -> tuple[int, int] | None:
-    """The version, 0 for merged ones, and in how many key groups it was put back; None: another message."""
+    """Return the version (0 for merged ones) and the number of key groups put back; None: another message."""
     if not str(record.msg).endswith(PUT_BACK):
         return None
     args: Any = record.args
@@ -25,7 +25,7 @@ def put_back_in(record: logging.LogRecord) -> tuple[int, int] | None:
 
 
 class MendingNotes(logging.StreamHandler):  # type: ignore[type-arg] # not generic when it runs
-    """Prints warnings as they come, and notes those that report a version that was put back.
+    """A handler that prints each warning at once, and notes those that report a version that was put back.
 
     ``began`` is a time at or before the begin of the repair.
     """
@@ -47,7 +47,7 @@ class MendingNotes(logging.StreamHandler):  # type: ignore[type-arg] # not gener
 
 @contextlib.contextmanager
 def mending_noted(recorder: Recorder, namespace: str) -> Iterator[MendingNotes]:
-    """Note what is put back by this process meanwhile."""
+    """Note the versions that this process puts back while the block runs."""
     logger, notes = logging.getLogger(LOGGER), MendingNotes(recorder, namespace)
     logger.addHandler(notes)
     try:

@@ -1,4 +1,4 @@
-"""Lines of a history read again by their place, and what a batch holds."""
+"""Lines of a history read again by their place, and the contents of batches."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Recompute = Callable[[events.Offered], list[events.Change]]
-"""The changes of a batch that was offered by its recipe."""
+"""Computes the changes of a batch that was offered by its recipe."""
 
 MOST_OPEN = 64
 
 
 class Source:
-    """The files of a folder, few of them open at once. A context manager."""
+    """The files of a folder, at most ``MOST_OPEN`` open at once. A context manager."""
 
     def __init__(self, folder: Path, recompute: Recompute | None) -> None:
         self._folder, self._recompute = folder, recompute
         self._files: OrderedDict[str, BinaryIO] = OrderedDict()
 
     def event(self, place: Place) -> events.AnyEvent:
-        """The event at a place."""
+        """Read the event at a place."""
         file = self._files.get(place.file)
         if file is None:
             file = self._files[place.file] = (self._folder / place.file).open("rb")
@@ -41,7 +41,10 @@ class Source:
         return read_at(file, place.offset, str(place))
 
     def changes(self, offer: Offer) -> list[events.Change]:
-        """What an offer holds. ConfigError: it has a recipe, and nobody said how to follow it."""
+        """Return the changes of an offer.
+
+        ConfigError: it has a recipe, and there is no function that computes it.
+        """
         event = self.event(offer.place)
         if not isinstance(event, events.Offered):
             raise CorruptError(f"{offer.place} changed while it was read")

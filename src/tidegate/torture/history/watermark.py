@@ -1,4 +1,4 @@
-"""A number that only grows, as it was known at any time: what was surely visible when a reader began."""
+"""A watermark: a number that only grows, by time. It bounds what was surely visible when a reader began."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import bisect
 
 
 class Steps:
-    """Lower bounds by time. Told in the order of time."""
+    """Lower bounds by time, added in the order of time."""
 
     def __init__(self) -> None:
         self._times: list[int] = []
@@ -15,19 +15,19 @@ class Steps:
         self._forgotten = -1
 
     def tell(self, at: int, value: int, line: str) -> None:
-        """From ``at`` on it is at least ``value``, as ``line`` shows."""
+        """Add a bound: from ``at`` on the number is at least ``value``, as ``line`` shows."""
         if value > (self._values[-1] if self._values else 0):
             self._times.append(at)
             self._values.append(value)
             self._lines.append(line)
 
     def forget(self, at: int) -> None:
-        """What was told so far binds nobody from ``at`` on."""
+        """Drop the bounds so far: from ``at`` on they no longer hold."""
         self._times, self._values, self._lines = [], [], []
         self._forgotten = at
 
     def before(self, began: int) -> tuple[int, str]:
-        """What had been told before ``began``, and the line that did; 0 when nothing binds."""
+        """Return the bound known before ``began``, and the line that shows it; 0 when there is none."""
         at = bisect.bisect_left(self._times, began) - 1
         if at < 0 or began <= self._forgotten:
             return 0, ""

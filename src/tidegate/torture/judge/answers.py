@@ -1,4 +1,4 @@
-"""Answers of reads against the tables that they should be of."""
+"""Comparison of answers with the tables that they should be of."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Mismatch:
     place: Place
     began: int
     loose: int | None = None
-    """A read at the newest version: the oldest one that could be meant."""
+    """Of a read at the newest version: the oldest version that could be meant."""
     other: str = ""
-    """A line where the same snapshot answered otherwise."""
+    """A line where the same snapshot answered differently."""
 
 
 def wrongs(tables: Tables, event: Answer) -> Iterator[Wrong]:
-    """What is wrong in an answer, if it is of these tables."""
+    """Yield what is wrong in an answer, if it is of these tables."""
     table = tables.table(event.table)
     if isinstance(event, events.Read):
         for key, value in event.found.items():
@@ -71,7 +71,7 @@ def _compared(name: str, table: Table, key: str, seen: bytes | None) -> Iterator
 
 
 def differs(event: Answer, wrong: Wrong) -> bool:
-    """The answer says something else than a wrong one of the same snapshot did."""
+    """Return whether the answer contradicts a wrong one of the same snapshot."""
     if event.table != wrong.table:
         return False
     if isinstance(event, events.Scanned):
@@ -87,9 +87,9 @@ def differs(event: Answer, wrong: Wrong) -> bool:
 
 
 def writers_of(tables: Tables, event: Answer, found: list[Wrong]) -> Iterator[int]:
-    """The versions whose changes, or deletes, the right part of an answer shows.
+    """Yield the versions whose changes, or deletes, the right part of an answer shows.
 
-    A scan that is right as a whole is not gone through: it shows all that there is.
+    A scan that is right as a whole is skipped: it shows all that there is.
     """
     if isinstance(event, events.Read):
         keys = {*event.found, *event.absent}

@@ -1,4 +1,4 @@
-"""Which batches each version can be of, from what the calls returned and from what stayed unknown."""
+"""The candidate batches of each version, by what the calls returned and what stayed unknown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEVER = 1 << 63
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One batch, with the rows of one of its offers, that a version can be of."""
+    """A candidate of a version: one batch, with the rows of one of its offers."""
 
     origin: Origin
     offer: Offer
@@ -24,13 +24,13 @@ class Choice:
 
 
 class Lineup:
-    """The versions of one namespace, 1 to ``top``, and the choices that each of them has."""
+    """The versions of one namespace, 1 to ``top``, and the candidates of each."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
         self.known: dict[int, list[Origin]] = {}
         self.lines: dict[tuple[Origin, int], str] = {}
-        """Where a call returned that this batch made this version."""
+        """The line by which a call returned that this batch made this version."""
         self._returned()
         self.top = max(account.sights, default=0)
         self.latest = self._latest_first_sights()
@@ -78,12 +78,12 @@ class Lineup:
                 )
 
     def _latest_first_sights(self) -> list[int]:
-        """By version: it was there by then, for it or a later one was seen."""
+        """Compute by version the time by which it existed, because it or a later one was seen."""
         sights = [self._account.sights.get(version, (NEVER, ""))[0] for version in range(self.top + 1)]
         return list(itertools.accumulate(reversed(sights), min))[::-1]
 
     def _by_lineage(self) -> dict[str, list[tuple[int, int]]]:
-        """Each lineage's known versions, ascending, with their batches."""
+        """List each lineage's known versions, ascending, with their batches."""
         lineages: dict[str, list[tuple[int, int]]] = {}
         for version in sorted(self.known):
             for origin in self.known[version]:
@@ -92,7 +92,7 @@ class Lineup:
         return lineages
 
     def _unclaimed(self) -> dict[str, list[tuple[int, Origin]]]:
-        """By lineage, loads apart: batches that no call said to be a version, and that may be one."""
+        """List by lineage, loads apart, batches that no call returned as a version but that may be one."""
         claimed = {origin for origins in self.known.values() for origin in origins}
         free: dict[str, list[tuple[int, Origin]]] = {}
         for origin, offers in self._account.offers.items():
@@ -107,7 +107,7 @@ class Lineup:
     # -- choices -----------------------------------------------------------------------------------
 
     def beyond(self, version: int) -> list[Choice]:
-        """What a version behind ``top`` can be of, which only a read can have shown."""
+        """List the candidates of a version after ``top``, which only a read can have shown."""
         return self._among(Choice(origin, offer, known=False) for origin, offer in self._unknown(version))
 
     def _unknown(self, version: int) -> Iterator[tuple[Origin, Offer]]:
@@ -122,19 +122,19 @@ class Lineup:
             pairs = ((origin, offer) for origin in origins for offer in self._possible(origin, version))
             possible = [Choice(origin, offer, known=True) for origin, offer in pairs]
         in_time = [choice for choice in possible if choice.offer.at <= self.latest[version]]
-        # With none in time the version was seen too early, which is found apart.
+        # With none in time the version was seen too early, which is a finding elsewhere.
         return self._among(in_time or possible)
 
     @staticmethod
     def _among(choices: Iterable[Choice]) -> list[Choice]:
-        """The first of each batch and content."""
+        """Keep the first of each batch and content."""
         by_content: dict[tuple[Origin, bytes], Choice] = {}
         for choice in choices:
             by_content.setdefault((choice.origin, choice.offer.content), choice)
         return list(by_content.values())
 
     def _candidates(self, version: int) -> Iterator[Origin]:
-        """Unclaimed batches that fit between the known ones of their lineage."""
+        """Yield unclaimed batches that fit between the known ones of their lineage."""
         for lineage, batches in self._free.items():
             low, high = 0, len(batches)
             if lineage and (versions := self._neighbours.get(lineage[1:])):
@@ -146,12 +146,12 @@ class Lineup:
             yield from (origin for _, origin in batches[low:high])
 
     def _possible(self, origin: Origin, version: int) -> list[Offer]:
-        """Its offers that can be the decided one."""
+        """List the batch's offers that can be the decided one."""
         offers = [offer for offer in self._account.offers[origin] if not offer.impossible()]
         return [offer for offer in offers if offer.own and offer.version == version] or offers
 
     def _earliest(self) -> Iterator[int]:
-        """By version: the first offer of any choice."""
+        """Yield by version the time of the first offer of any choice."""
         for choices in self.choices:
             yield min((choice.offer.at for choice in choices), default=0)
 
@@ -189,7 +189,10 @@ class Lineup:
         return self.lines[self.known[version][0], version]
 
     def check_made(self) -> None:
-        """Every version up to the newest is of a batch that can be decided, offered before it was seen."""
+        """Check that every version up to the newest is of a batch that can be decided.
+
+        The batch must have been offered before the version was seen.
+        """
         for version, choices in enumerate(self.choices):
             if version and not choices:
                 self._unmade(version)
@@ -204,7 +207,7 @@ class Lineup:
                 )
 
     def _seen_at(self, version: int) -> int:
-        """The version whose first sight proves that this one was there so early."""
+        """Return the version whose first sight proves that this one existed by then."""
         sights = self._account.sights
         return min((w for w in range(version, self.top + 1) if w in sights), key=lambda w: sights[w][0])
 
@@ -212,7 +215,7 @@ class Lineup:
         return self._account.sights[self._seen_at(version)][1]
 
     def _unmade(self, version: int) -> None:
-        """No batch can be this version."""
+        """Report a version that no batch can be."""
         origins = self.known.get(version, [])
         if not origins:
             self._account.find(

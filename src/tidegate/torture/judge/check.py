@@ -1,8 +1,8 @@
-"""The checker: does a recorded history keep every promise that can be seen from outside?
+"""The checker of recorded histories, by every promise that is observable from outside.
 
-It believes nothing but the history: what was offered, what calls and reads answered, and when. What a
-version must hold is computed from the offers alone. The rules are in ``verdict.RULES``; docs/histories.md
-says how each is judged. Time is linear in the history; memory holds the tables at one version, a few
+It trusts nothing but the history: the offers, the answers of calls and reads, and their times. The expected
+content of a version is computed from the offers alone. The rules are in ``verdict.RULES``; docs/histories.md
+describes how each is judged. Time is linear in the history; memory holds the tables at one version, a few
 bytes for each read and a few hundred for each offer.
 """
 

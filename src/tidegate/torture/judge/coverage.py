@@ -1,4 +1,4 @@
-"""Whether a cell's history can prove anything: it is whole, and everyone who was to read has read.
+"""Coverage of a cell's history. It proves something only if it is whole, and every reader has read.
 
 A reader that is always refused sees nothing wrong, and neither does a judge of half a file.
 """
@@ -13,10 +13,10 @@ from tidegate.torture.history.files import SUFFIX, read_file, read_history
 
 
 def gaps(folder: Path, ended: Collection[str], kinds: Collection[str]) -> Iterator[str]:
-    """What the history in a folder lacks, in words.
+    """Describe what the history in a folder lacks.
 
-    ``ended``: the processes that ended by themselves, whose files have to say so. ``kinds``: the readers that
-    have to have read something after the last commit returned.
+    ``ended``: the processes that ended by themselves, whose files have to contain that. ``kinds``: the
+    readers that have to have read something after the last commit returned.
     """
     for name in ended:
         path, last = folder / f"{name}{SUFFIX}", None
@@ -33,7 +33,7 @@ def gaps(folder: Path, ended: Collection[str], kinds: Collection[str]) -> Iterat
 
 
 def _read_last(folder: Path) -> set[str]:
-    """The kinds of readers that read something after the last commit had returned."""
+    """Return the kinds of readers that read something after the last commit had returned."""
     clients: dict[tuple[str, int], str] = {}
     read: set[str] = set()
     for line in read_history(folder):

@@ -1,4 +1,4 @@
-"""Wrong answers traced back to the batches that they show, which says the rule that is broken."""
+"""Diagnosis of wrong answers: traced back to the batches that they show, which selects the broken rule."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Place = tuple[str, str]
 """A table and a key."""
 
 LONGEST = 160
-"""Characters of a value that a finding shows."""
+"""The number of characters of a value that a finding shows."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What an offer wants to do to one key."""
+    """The operations of an offer on one key."""
 
     offer: Offer
     value: bytes | None
@@ -34,7 +34,7 @@ class Part:
 
 
 class Blame:
-    """Of one namespace. ``made``: the offer that each version is of."""
+    """The diagnosis of one namespace. ``made``: the offer that each version is of."""
 
     def __init__(
         self,
@@ -47,16 +47,16 @@ class Blame:
         self._versions = {(offer.origin, offer.content): version for version, offer in made.items()}
         self._parts: dict[Place, list[Part]] = {}
         self._values: dict[Place, dict[bytes | None, list[int]]] = {}
-        """By key: what it is to hold, and from which versions on."""
+        """By key: the values that it should hold, and the versions that made each."""
 
     def judge(self, mismatches: list[Mismatch]) -> None:
-        """A finding for each."""
+        """Add a finding for each."""
         self._gather({(m.wrong.table, m.wrong.key) for m in mismatches if m.wrong.key is not None})
         for mismatch in mismatches:
             self._find(mismatch)
 
     def _gather(self, wanted: set[Place]) -> None:
-        """What each offer did to the keys that were answered wrongly, and what they were to hold."""
+        """Collect what each offer did to the keys that were answered wrongly, and their expected values."""
         if not wanted:
             return
         for offers in self._account.offers.values():
@@ -116,7 +116,7 @@ class Blame:
         return self._versions.get((offer.origin, offer.content))
 
     def _traced(self, mismatch: Mismatch) -> tuple[str, str, list[str]]:
-        """Rule, reason and further lines, by whose doing a key is as it was seen."""
+        """Return rule, reason and further lines, by the cause of a key's seen value."""
         wrong = mismatch.wrong
         place = (wrong.table, wrong.key or "")
         parts = self._parts.get(place, [])
@@ -134,7 +134,7 @@ class Blame:
         return self._unmade([part.offer for part in parts if part.value == wrong.seen])
 
     def _of_versions(self, mismatch: Mismatch, versions: list[int]) -> tuple[str, str, list[str]]:
-        """What was seen is what these versions made of the key."""
+        """Diagnose a seen value that these versions gave the key."""
         before = [version for version in versions if version <= mismatch.version]
         if not before:
             later = versions[0]
@@ -147,7 +147,7 @@ class Blame:
         return rule, f"{why}; it is as version {made} made it", [*lines, self._line(made)]
 
     def _unmade(self, writers: list[Offer]) -> tuple[str, str, list[str]]:
-        """A value of no version at all."""
+        """Diagnose a value of no version at all."""
         if not writers:
             return "ghost", "nobody ever offered this value", []
         lines = [str(offer.place) for offer in writers[:3]]
@@ -158,7 +158,7 @@ class Blame:
         return "ghost", f"only {writers[0].origin} wrote it, which is not decided so: {why}", lines
 
     def _missing(self, mismatch: Mismatch) -> tuple[str, str, list[str]]:
-        """A change that should be there and is not: is its whole version lost, or is the snapshot torn?"""
+        """Diagnose a missing change: its whole version is lost, or the snapshot is torn."""
         writer = mismatch.wrong.writer
         offer = self._made.get(writer)
         if offer is None:
@@ -171,7 +171,7 @@ class Blame:
     def _by_items(
         self, mismatch: Mismatch, parts: list[Part], seen: list[Any], expected: list[Any]
     ) -> tuple[str, str, list[str]]:
-        """A list, by its items."""
+        """Diagnose a list, by its items."""
         left, right = counted(seen), counted(expected)
         twice = [item for item in left if left[item] > right.get(item, 0) > 0]
         if twice:
@@ -194,7 +194,7 @@ class Blame:
     def _by_numbers(
         self, mismatch: Mismatch, parts: list[Part], seen: dict[str, Any], expected: dict[str, Any]
     ) -> tuple[str, str, list[str]] | None:
-        """A sum, by what it has too much or too little; None when no batch explains it."""
+        """Diagnose a sum, by its surplus or deficit; None when no batch explains it."""
         columns = [name for name in expected if seen.get(name) != expected[name]]
         if not columns or not isinstance(seen.get(columns[0]), int | float):
             return None
@@ -219,7 +219,7 @@ class Blame:
 
 
 def keys_of(change: events.Change, wanted: set[Place]) -> list[str]:
-    """The keys of a change that were answered wrongly somewhere."""
+    """Return the keys of a change that were answered wrongly somewhere."""
     keys = {*change.rows, *change.append, *change.reduce}
     return [key for key in keys if (change.table, key) in wanted]
 
@@ -231,7 +231,7 @@ def part_of(offer: Offer, change: events.Change, key: str) -> Part:
 
 
 def only(change: events.Change, wanted: set[Place]) -> events.Change:
-    """A change without the keys that nobody asks for."""
+    """Copy a change without the keys that are not wanted."""
     keys = keys_of(change, wanted)
     return events.Change(
         table=change.table,
@@ -248,7 +248,7 @@ def decoded(value: bytes | None) -> Any:
 
 
 def counted(items: list[Any]) -> dict[bytes, int]:
-    """How often each item is in a list."""
+    """Count each item of a list."""
     counts: dict[bytes, int] = {}
     for item in items:
         key = canonical(item)
@@ -257,7 +257,7 @@ def counted(items: list[Any]) -> dict[bytes, int]:
 
 
 def shown(value: bytes | None) -> str:
-    """A value as a finding shows it."""
+    """Format a value as a finding shows it."""
     if value is None:
         return "absent"
     text = value.decode()

@@ -1,4 +1,4 @@
-"""First pass over a history: every line to the account of its namespace."""
+"""First pass over a history: it adds every line to the account of its namespace."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tidegate.torture.judge.timeline import Account, Asked, Client, check_error
 from tidegate.torture.judge.verdict import Verdict
 
 Number = tuple[int, int]
-"""A call, client or snapshot: its file and its number in there."""
+"""A call, client or snapshot: its file, and its number in that file."""
 
 
 class Accounts:
-    """Takes lines in the order of time."""
+    """The accounts of all namespaces, filled by lines in the order of time."""
 
     def __init__(self, verdict: Verdict) -> None:
         self.by_name: dict[str, Account] = {}
@@ -51,7 +51,7 @@ class Accounts:
         }
 
     def take(self, lines: Iterable[Line]) -> None:
-        """All lines. CorruptError: one speaks of a call, client or snapshot that never began."""
+        """Take all lines. CorruptError: one refers to a call, client or snapshot that never began."""
         for line in lines:
             file = self._file_ids.get(line.file)
             if file is None:
@@ -142,7 +142,7 @@ class Accounts:
         return client
 
     def _saw(self, client: Client, version: int, began: int, line: Line, file: int) -> None:
-        """A client saw the newest version."""
+        """Note that a client saw the newest version."""
         own, own_line = client.seen.before(began)
         if version < own:
             client.account.find(

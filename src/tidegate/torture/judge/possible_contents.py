@@ -1,4 +1,4 @@
-"""What the tables can hold at a version: one content, or several while an outcome is unknown."""
+"""Possible contents of the tables at a version: one, or several while an outcome is unknown."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from tidegate.torture.judge.candidates import Choice
 from tidegate.torture.judge.tables import Tables
 
 MOST = 64
-"""Contents that are followed beside each other; with more the rest of a namespace is left unjudged."""
+"""The number of contents followed in parallel; with more the rest of a namespace is left unjudged."""
 
 
 Chosen = tuple["Chosen", int, Offer] | None
-"""A chain of choices: the ones before, a version, the offer that it is of."""
+"""A chain of choices: the earlier ones, a version, the offer that it is of."""
 
 
 @dataclasses.dataclass
 class World:
-    """One way in which all outcomes that are unknown may have come out."""
+    """One combination of the unknown outcomes."""
 
     tables: Tables
     taken: tuple[Origin, ...] = ()
-    """Batches without a known version that are one here."""
+    """Batches that are a version here, without a known one."""
     chosen: Chosen = None
-    """For the versions that had several choices."""
+    """The choices for the versions that had several."""
 
     def allows(self, choice: Choice) -> bool:
-        """The batch has no version here yet, and no later one of its lineage has."""
+        """Return whether neither the batch nor a later one of its lineage has a version here yet."""
         return choice.known or not any(_bars(other, choice.origin) for other in self.taken)
 
     def offers(self) -> dict[int, Offer]:
-        """The offers that versions with several choices are of here."""
+        """Map the versions with several choices to their offers here."""
         found: dict[int, Offer] = {}
         chain = self.chosen
         while chain is not None:
@@ -50,7 +50,7 @@ def _bars(taken: Origin, origin: Origin) -> bool:
 def step(
     worlds: list[World], version: int, choices: list[Choice], changes_of: Callable[[Offer], list[Change]]
 ) -> list[World]:
-    """The worlds at the next version, of which there are none when no choice is possible in any."""
+    """Advance the worlds to the next version. None is left when no choice is possible in any."""
     contents = [changes_of(choice.offer) for choice in choices]
     stepped: list[World] = []
     for world in worlds:
@@ -66,6 +66,6 @@ def step(
 
 
 def _different(worlds: list[World]) -> list[World]:
-    """One of each content and of each set of batches taken."""
+    """Keep one of each content and of each set of batches taken."""
     by_content = {(world.tables.fingerprint(), frozenset(world.taken)): world for world in reversed(worlds)}
     return list(by_content.values())[::-1]

@@ -1,4 +1,4 @@
-"""Reads at the newest version say by what they show how new it was; who begins later sees no older one."""
+"""Recency of reads at the newest version: what they show bounds the versions that later reads may see."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tidegate.torture.judge.timeline import Account, LooseRead
 
 @dataclasses.dataclass(slots=True)
 class Shown:
-    """A read, and the versions among which it is right: ``lowest`` to ``highest``, -1 while there is none."""
+    """A read, and the range of versions at which it is right; -1 while there is none."""
 
     read: LooseRead
     lowest: int = -1
     highest: int = -1
 
     def at(self, version: int) -> None:
-        """It is right at this version, which is above all before."""
+        """Note that the read is right at this version, which is above all earlier ones."""
         self.lowest = version if self.lowest < 0 else self.lowest
         self.highest = version
 
@@ -44,11 +44,11 @@ class NewestReads:
         self._shown.append(shown)
 
     def since(self, at: int) -> Iterator[Shown]:
-        """Those that ended at that time or later."""
+        """Yield those that ended at that time or later."""
         return (shown for shown in self._shown if shown.read.at >= at)
 
     def check(self) -> None:
-        """Who begins behind a read sees the version that it showed, or a later one (I9)."""
+        """Check that operations after a read see the version that it showed, or a later one (I9)."""
         right = [shown for shown in self._shown if shown.highest >= 0]
         proven: dict[str, Steps] = {}
         for shown in sorted(right, key=lambda one: one.read.at):

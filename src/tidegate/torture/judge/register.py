@@ -1,4 +1,4 @@
-"""The visible version as a register, for checkers of linearizability: who moved it, who saw it, and when."""
+"""The visible version as a register, for linearizability checkers: its writes and reads, with their times."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tidegate.torture.judge.verdict import Verdict
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """Something that took effect at one moment between ``began`` and ``ended``.
+    """An operation that took effect at one moment between ``began`` and ``ended``.
 
-    "publish": the version before gave way to this one. "look": exactly this one was visible. "returned":
-    this one was, or a later one, as when a commit returned it.
+    "publish": this version replaced the one before. "look": exactly this version was visible. "returned":
+    this version, or a later one, was visible, as when a commit returned it.
     """
 
     kind: str
@@ -29,10 +29,10 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 def register(folder: Path, namespace: str) -> list[Operation]:
-    """The operations on a namespace's primary store, by the time they ended.
+    """List the operations on a namespace's primary store, by the time they ended.
 
-    A publish begins with the first offer of its batch and ends with the first commit that returned it;
-    when none did it may have been as late as the end of the history.
+    A publish begins with the first offer of its batch and ends with the first commit that returned it. When
+    none did, it may have been as late as the end of the history.
     """
     accounts = Accounts(Verdict())
     accounts.take(read_history(folder))
@@ -44,7 +44,7 @@ def register(folder: Path, namespace: str) -> list[Operation]:
         if operation.kind == "returned":
             returned.setdefault(operation.version, operation.ended)
     for version, choices in enumerate(lineup.choices):
-        if choices:  # what no batch can be, nothing publishes
+        if choices:  # a version that no batch can be is not published
             began = min(choice.offer.at for choice in choices)
             ended = max(returned.get(version, last), began)
             operations.append(Operation("publish", version, 0, began, ended))
@@ -52,7 +52,7 @@ def register(folder: Path, namespace: str) -> list[Operation]:
 
 
 def _seen(folder: Path, namespace: str) -> tuple[list[Operation], int]:
-    """What commits returned and clients saw, and when the history ends."""
+    """Return the operations that commits returned and clients saw, and the end of the history."""
     operations: list[Operation] = []
     calls: dict[tuple[str, int], int] = {}
     clients: dict[tuple[str, int], int] = {}
@@ -77,7 +77,10 @@ def _seen(folder: Path, namespace: str) -> tuple[list[Operation], int]:
 
 
 def _look(event: events.Looked | events.SnapshotOpened | events.Listed, client: int) -> Operation:
-    """What a client saw; a version that was asked for need not be the newest, the last one listed is."""
+    """Turn a client's sight into an operation.
+
+    A requested version need not be the newest; the last listed one is.
+    """
     if isinstance(event, events.Listed):
         kind = "look" if event.versions else "returned"
         return Operation(kind, max(event.versions, default=0), client, event.began, event.at)
@@ -86,6 +89,6 @@ def _look(event: events.Looked | events.SnapshotOpened | events.Listed, client: 
 
 
 def lines(operations: list[Operation]) -> Iterator[bytes]:
-    """One JSON object per line."""
+    """Yield one JSON object per line."""
     for operation in operations:
         yield msgspec.json.encode(operation) + b"\n"

@@ -19,9 +19,9 @@ from tidegate.torture.judge.timeline import Account, LooseRead
 from tidegate.torture.judge.verdict import Verdict
 
 BEYOND = 8
-"""So many versions behind the last one that was seen may have been shown by reads alone."""
+"""The number of versions after the last one seen that reads alone may have shown."""
 MOST_EXPLAINED = 200
-"""Wrong answers that are traced back to who wrote what they show; further ones are counted."""
+"""The number of wrong answers that are traced back to their writers; further ones are counted."""
 
 
 class Contents:
@@ -41,7 +41,7 @@ class Contents:
         self._newest = NewestReads(account)
 
     def check(self) -> None:
-        """Judge all reads, and say who is to blame for what is wrong."""
+        """Judge all reads, and trace wrong answers back to their causes."""
         for version in range(self._lineup.top + 1):
             if version and not self._step(version):
                 return
@@ -55,7 +55,7 @@ class Contents:
             Blame(self._account, made, self._source, self._witness).judge(self._mismatches)
 
     def _step(self, version: int) -> bool:
-        """Go on to the next version; False when too much is unknown to go on."""
+        """Advance to the next version; False when too much is unknown to continue."""
         choices = self._lineup.choices[version]
         stepped = step(self._worlds, version, choices, self._source.changes)
         if choices and not stepped:
@@ -91,7 +91,7 @@ class Contents:
             self._compare_within(version, self._mismatches[first:])
 
     def _best(self, worlds: list[World], places: Iterable[Place]) -> list[World]:
-        """The worlds that the fewest answers speak against: none, when the history is right."""
+        """Keep the worlds that contradict the fewest answers: none, when the history is right."""
         against = [0] * len(worlds)
         for place in places:
             event = self._read(place)
@@ -105,7 +105,7 @@ class Contents:
         return event
 
     def _answer(self, place: Place) -> Answer:
-        """A read, counted."""
+        """Read an answer, and count its keys."""
         event = self._read(place)
         keys = event.rows if isinstance(event, events.Scanned) else len(event.found) + len(event.absent)
         self._verdict.count("keys", keys)
@@ -123,7 +123,7 @@ class Contents:
                 self._verdict.broken["atomic"] = self._verdict.broken.get("atomic", 0) + 1
 
     def _compare_within(self, version: int, mismatches: list[Mismatch]) -> None:
-        """For each wrong answer, one of the same snapshot that says something else."""
+        """Find, for each wrong answer, another answer of the same snapshot that differs."""
         snapshots: dict[tuple[str, int], list[Mismatch]] = {}
         for mismatch in mismatches:
             event = self._read(mismatch.place)
@@ -135,7 +135,7 @@ class Contents:
                     mismatch.other = str(place)
 
     def _loose_reads(self, version: int) -> None:
-        """Reads at the newest version: right when they are right at one that it can have been."""
+        """Judge reads at the newest version: right if they are right at a version that it can have been."""
         for read in self._loose.pop(version, ()):
             newest = bisect.bisect_right(self._lineup.possible_at, read.at) - 1
             self._active.append(Fit(Shown(read), self._answer(read.place), max(newest, version)))
@@ -160,8 +160,9 @@ class Contents:
         self._note(found, version, read.place, answer, read.least)
 
     def _read_beyond(self) -> None:
-        """Reads that no version seen elsewhere fits: of one that only they have shown, maybe, when nobody
-        looked any more.
+        """Judge reads that fit no version seen elsewhere.
+
+        Their version may be one that only they have shown, after the last look.
         """
         top = self._lineup.top
         for shown in self._unfit:
@@ -181,5 +182,5 @@ class Contents:
                 self._wrong(shown.read, self._read(shown.read.place), top)
 
     def _witness(self, version: int, tables: Iterable[str]) -> bool:
-        """Some right answer shows a change of this version, in one of the tables that it changed."""
+        """Return whether a right answer shows a change of this version, in a table that it changed."""
         return version in self._witnessed or any(self._scanned.get(name, 0) >= version for name in tables)

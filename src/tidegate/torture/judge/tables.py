@@ -1,4 +1,4 @@
-"""The content that batches make: tables folded from changes, who wrote each key, a digest per table."""
+"""The expected content of tables, folded from changes, with the writer of each key and a digest per table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REDUCERS: dict[str, Callable[[Any, Any], Any]] = {"sum": lambda a, b: a + b, "mi
 
 
 class Table:
-    """Live rows of one table and what wrote them, and their number and digest as a scan finds them."""
+    """The live rows of one table and their writers, and the number and digest that a scan must find."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -54,18 +54,18 @@ class Tables:
         return other
 
     def table(self, name: str) -> Table:
-        """The table; an empty one when nothing was ever written to it."""
+        """Return the table; an empty one when nothing was ever written to it."""
         return self.by_name.get(name) or Table()
 
     def fingerprint(self) -> tuple[tuple[str, int, int], ...]:
-        """Equal for equal content."""
+        """Return a fingerprint, equal for equal content."""
         filled = [(name, len(table.values), table.sum) for name, table in self.by_name.items()]
         return tuple(sorted(entry for entry in filled if entry[1]))
 
     def apply(self, changes: Iterable[Change], version: int) -> None:
         """Make the changes of one version, in their order.
 
-        CorruptError: an append to what is no list, a reducer that there is not: no such batch can be
+        CorruptError: an append to a value that is no list, or an unknown reducer: no such batch can be
         committed.
         """
         for change in changes:

@@ -1,7 +1,7 @@
-"""First pass over a history: what each namespace was offered and when what was seen, without any row.
+"""The timeline of a namespace, from a first pass over the history: its offers and sights, without any row.
 
-Rules about time are judged on the way; reads are noted by the version they are of, as places in the
-files, so that the second pass can go through the versions in order.
+Rules about time are judged during the pass. Reads are noted by the version they are of, as places in the
+files, so that the second pass can take the versions in order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidegate.torture.judge.verdict import Verdict
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LooseRead:
-    """A read at whatever version was the newest: somewhere from ``least`` on."""
+    """A read at the version that was newest, of ``least`` or a later version."""
 
     least: int
     began: int
@@ -35,7 +35,7 @@ class LooseRead:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Look:
-    """Somebody who began to look at a time, and saw a version as the newest."""
+    """A look at the newest version: when it began, and the version that it saw."""
 
     began: int
     version: int
@@ -43,7 +43,7 @@ class Look:
 
 
 class Places:
-    """Many places in 24 bytes each."""
+    """A compact list of places, in 24 bytes each."""
 
     def __init__(self, files: list[str]) -> None:
         self._files, self._numbers = files, array("Q")
@@ -61,7 +61,7 @@ class Places:
 
 
 class Looks:
-    """Many looks in 32 bytes each."""
+    """A compact list of looks, in 32 bytes each."""
 
     def __init__(self, files: list[str]) -> None:
         self._files, self._numbers = files, array("Q")
@@ -76,13 +76,13 @@ class Looks:
 
 
 class Account:
-    """What the first pass knows of one namespace."""
+    """The first pass's knowledge of one namespace."""
 
     def __init__(self, name: str, files: list[str], verdict: Verdict) -> None:
         self.name, self._files, self._verdict = name, files, verdict
         self.offers: dict[Origin, list[Offer]] = {}
         self.sights: dict[int, tuple[int, str]] = {}
-        """Each version's first sight: when, and the line."""
+        """Each version's first sight: time and line."""
         self.commits = Steps()
         self.registers: dict[str, Steps] = {}
         self.horizon = Steps()
@@ -90,12 +90,12 @@ class Account:
         self.loose: list[LooseRead] = []
         self.looks: dict[str, Looks] = {}
         self.forgot_at = -1
-        """When the store may last have lost what was seen in it."""
+        """The last time at which the store may have lost what was seen in it."""
         self.destroyed: dict[int, set[int]] = {}
         """By version, the key groups whose rows of it faults have removed."""
         self._epochs: dict[str, int] = {}
         self._owners: list[tuple[int, int, str, str]] = [(-1, 0, "", "")]
-        """Who opened the namespace, with rising epochs: when, epoch, driver, line."""
+        """Opens of the namespace, with rising epochs: time, epoch, driver, line."""
         self._fenced: dict[str, str] = {}
         self._recovered: tuple[int, str, int | None] | None = None
         self._last_write = -1
@@ -124,7 +124,7 @@ class Account:
         return offer
 
     def _replaced(self, driver: str, at: int) -> str:
-        """The line by which another driver had opened with a higher epoch before; empty when none had."""
+        """Return the line by which another driver had opened with a higher epoch before; '' when none had."""
         own = self._epochs.get(driver)
         last = next(owner for owner in reversed(self._owners) if owner[0] < at)
         _, epoch, owner, line = last
@@ -145,7 +145,7 @@ class Account:
             self._fenced.setdefault(offer.driver, line)
 
     def done(self, asked: Asked, event: events.Done, line: str) -> None:
-        """A command returned; a second recovery with no writer in between must have had nothing to do."""
+        """End a command. A second recovery with no writer since the first must have had nothing to do."""
         if event.visible is not None:
             self.see(event.visible, asked.at, event.at, "", line)
         if event.horizon is not None:
@@ -167,7 +167,7 @@ class Account:
             )
 
     def mended(self, event: events.PutBack, line: str) -> None:
-        """A version that was visible before was whole: what is put back of it, a fault had destroyed.
+        """Judge a repair of a version that was visible, hence whole: a fault must have destroyed the rows.
 
         A version that was not visible yet may never have been applied.
         """
@@ -186,18 +186,18 @@ class Account:
         )
 
     def wrote(self, at: int) -> None:
-        """Something other than a recovery was begun, or ended, that may write."""
+        """Note that a command other than a recovery, which may write, began or ended."""
         self._last_write = at
 
     # -- readers -----------------------------------------------------------------------------------
 
     def tell(self, at: int, version: int, store: str, line: str) -> None:
-        """At ``at`` this version was visible in a store, or a later one."""
+        """Note that this version, or a later one, was visible in a store at ``at``."""
         self.registers.setdefault(store, Steps()).tell(at, version, line)
         self.sights.setdefault(version, (at, line))
 
     def see(self, version: int, began: int, at: int, store: str, line: str) -> None:
-        """Somebody saw this as the newest version, having looked between ``began`` and ``at``."""
+        """Note that a process saw this as the newest version, in a look between ``began`` and ``at``."""
         commit, commit_line = self.commits.before(began)
         newest, newest_line = self.registers.setdefault(store, Steps()).before(began)
         if not store and version < commit:
@@ -222,12 +222,12 @@ class Account:
             self.tell(at, version, store, line)
 
     def looked(self, version: int, began: int, store: str, file: int, line: Line) -> None:
-        """A client saw this as the newest version, having begun to look then."""
+        """Note a client's look that began then and saw this as the newest version."""
         self.see(version, began, line.event.at, store, line.where)
         self.looks.setdefault(store, Looks(self._files)).add(began, version, file, line)
 
     def read(self, version: int, file: int, line: Line) -> None:
-        """A read in a snapshot of this version."""
+        """Note a read in a snapshot of this version."""
         self.reads.setdefault(version, Places(self._files)).add(file, line)
 
     def loose_read(self, event: events.Read | events.Scanned, store: str, line: Line) -> None:
@@ -236,7 +236,7 @@ class Account:
         self.loose.append(LooseRead(least, event.began, event.at, store, place))
 
     def forget(self, at: int) -> None:
-        """The store may have lost what was seen in it."""
+        """Drop the bounds so far: the store may have lost what was seen in it."""
         self.forgot_at = at
         for steps in (self.commits, self.horizon, *self.registers.values()):
             steps.forget(at)
@@ -261,7 +261,7 @@ class Client:
 
 
 def check_error(verdict: Verdict, namespace: str, error: str, text: str, line: str) -> None:
-    """Count an error; one that tidegate does not document, and no failpoint raised, is a finding."""
+    """Count an error; one that neither tidegate documents nor a failpoint raised is a finding."""
     verdict.error(error)
     if error not in BY_NAME and error != FailpointError.__name__:
         verdict.find("error", namespace, text or "an error", "an error of tidegate.errors", error, line)

@@ -1,4 +1,4 @@
-"""What a checker says: which rule is broken, by which lines of the history, and how much was looked at."""
+"""The verdict of a checker: the broken rules, the lines of the history that show it, and what was counted."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ RULES: dict[str, tuple[str, str]] = {
     "regressed": ("I9", "the visible version never goes back, for whoever looks"),
     "error": ("I10", "an error that a reader or writer gets is one that is documented"),
 }
-"""Each rule: the promise of docs/protocol.md that it belongs to, and what must hold."""
+"""By rule: the promise of docs/protocol.md that it belongs to, and what must hold."""
 
 MOST_LISTED = 20
-"""Findings of one rule that are listed; further ones are counted."""
+"""The number of findings of one rule that are listed; further ones are counted."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,20 +52,20 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, kw_only=True):
-    """What was found, what was looked at, and what could not be judged."""
+    """The findings of a check, its counts, and the questions that it could not judge."""
 
     findings: list[Finding] = []
     counts: dict[str, int] = {}
     broken: dict[str, int] = {}
-    """How often each rule was broken; at most MOST_LISTED of each are in ``findings``."""
+    """The number of times each rule was broken; at most MOST_LISTED of each are in ``findings``."""
     errors: dict[str, int] = {}
-    """Errors that writers and readers got, by class."""
+    """Errors of writers and readers, by class."""
     unjudged: list[str] = []
-    """What the history leaves open: it is neither proven nor refuted."""
+    """Questions that the history leaves open: neither proven nor refuted."""
 
     @property
     def ok(self) -> bool:
-        """Nothing is broken, and nothing was left unjudged."""
+        """Whether nothing is broken, and nothing was left unjudged."""
         return not self.broken and not self.unjudged
 
     def count(self, what: str, number: int = 1) -> None:
@@ -90,7 +90,7 @@ class Verdict(msgspec.Struct, kw_only=True):
             self.findings.append(finding)
 
     def lines(self) -> Iterator[str]:
-        """For people: what was checked, then each finding."""
+        """Yield lines for people: the counts, then each finding."""
         yield "checked: " + ", ".join(f"{number:,} {what}" for what, number in sorted(self.counts.items()))
         if self.errors:
             yield "errors told: " + ", ".join(f"{name} {n:,}" for name, n in sorted(self.errors.items()))

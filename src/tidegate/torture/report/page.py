@@ -1,4 +1,4 @@
-"""The page that a report is written into: everything is in it, nothing is loaded from elsewhere."""
+"""The HTML template of a report. The page is self-contained: it loads nothing from elsewhere."""
 
 from __future__ import annotations
 

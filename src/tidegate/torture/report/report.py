@@ -1,4 +1,4 @@
-"""The report of a run: ``report.json`` for machines, ``report.html`` for people, from the same facts."""
+"""The report of a run: ``report.json`` for machines and ``report.html`` for people, from the same facts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tidegate.torture.run import Report
 from tidegate.torture.schedule import FINISHES
 
 LISTED_MAX = 100
-"""Cells that are not proven are listed up to so many; all stand in the JSON."""
+"""The number of unproven cells that the page lists; the JSON lists all of them."""
 
 Place = tuple[str, str, str]
 """Failpoint, fault, way of finishing."""
 
 
 def write(report: Report) -> tuple[Path, Path]:
-    """Both files into the report's folder, in the place of those that are there; their paths."""
+    """Write both files into the report's folder, replacing old ones; return their paths."""
     as_json, as_html = report.folder / "report.json", report.folder / "report.html"
     as_json.write_bytes(msgspec.json.format(msgspec.json.encode(facts_of(report))))
     as_html.write_text(page_of(report), encoding="utf-8")
@@ -34,12 +34,12 @@ def write(report: Report) -> tuple[Path, Path]:
 
 
 def repeat_of(report: Report, outcome: Outcome) -> str:
-    """The command that runs one cell again."""
+    """Return the command that runs one cell again."""
     return f"{report.command} --only {outcome.cell}"
 
 
 def facts_of(report: Report) -> dict[str, Any]:
-    """All of it as plain data."""
+    """Return the whole report as plain data."""
     totals = report.totals
     return {
         "asked": report.asked,
@@ -65,7 +65,7 @@ def facts_of(report: Report) -> dict[str, Any]:
 
 
 def page_of(report: Report) -> str:
-    """One self-contained page."""
+    """Render one self-contained page."""
     totals = report.totals
     began = datetime.datetime.fromtimestamp(report.asked.started_us / 1e6, datetime.timezone.utc)
     return PAGE.substitute(
@@ -89,7 +89,7 @@ def page_of(report: Report) -> str:
 
 
 def verdict_of(report: Report) -> str:
-    """The run in one sentence."""
+    """Summarize the run in one sentence."""
     totals = report.totals
     ran = f"{len(totals.outcomes):,} cells"
     if report.all_proven:
@@ -121,7 +121,7 @@ def _pairs(counts: Counter[str]) -> str:
 
 
 def _matrix(report: Report) -> str:
-    """Failpoint x fault x way of finishing: proven cells of all."""
+    """Render failpoint x fault x way of finishing: the number of proven cells, of all."""
     every: Counter[Place] = Counter()
     proven: Counter[Place] = Counter()
     broken: Counter[Place] = Counter()
