@@ -42,7 +42,7 @@ class Setting(NamedTuple):
     endpoints: Endpoints
     options: Options
     locality: Locality
-    teller: SinkReporter
+    reporter: SinkReporter
     published: Published
 
 
@@ -152,7 +152,7 @@ class OpenWriter:
 
     def _open(self, lineage: str | None, check: Callable[[Folded], None]) -> None:
         coordinator, options = self.coordinator, self._setting.options
-        with self._setting.teller.watching(coordinator, None):
+        with self._setting.reporter.watching(coordinator, None):
             self.recovered = open_namespace(coordinator, lineage, check)
         if options.commit == PIPELINED:
             self.commits = PipelineThread(
@@ -182,7 +182,7 @@ class OpenWriter:
             lambda: coordinator.epoch,
             lambda: alive() or (not self.commits.stopped and self.commits.in_flight > 0),
             followers=self.connections.followers,
-            at=self._setting.teller.at,
+            at=self._setting.reporter.at,
             way=coordinator.priority,
             decided=lambda: coordinator.last_decided,
         )
