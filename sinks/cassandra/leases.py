@@ -125,7 +125,7 @@ def announce(
             if old.version < stands:
                 _drop(space, old)  # revoked: the horizon has passed it
         _drop_ran_out(space, seen.now_ms)
-        _drop_foreign(space, rows, seen.pointer.visible)
+        _drop_foreign(space, rows)
         return stands
 
 
@@ -163,12 +163,14 @@ def _drop_ran_out(space: CassandraNamespace, now_ms: int) -> None:
     space.write("drop_leases_until", now_ms * 1_000, space.made.space, _moment(now_ms))
 
 
-def _drop_foreign(space: CassandraNamespace, rows: list[tuple], visible: int) -> None:  # type: ignore[type-arg]
+def _drop_foreign(space: CassandraNamespace, rows: list[tuple]) -> None:  # type: ignore[type-arg]
     """Remove rows that are no leases; where there are more than ``LEASES_MAX`` rows, all: then none holds.
+
+    A lease above the visible version stays: that version may have become visible meanwhile (I8).
 
     A row that was written with a later timestamp than its end stays until it runs out, and holds nothing.
     """
-    foreign = [row for row in rows if len(rows) > LEASES_MAX or not _is_lease(row) or row[1] > visible]
+    foreign = [row for row in rows if len(rows) > LEASES_MAX or not _is_lease(row)]
     if not foreign:
         return
     if not space.warned_of_leases:
