@@ -5,10 +5,10 @@
     python tools/words.py PATH ...    # the same, in these files and folders
     python tools/words.py --update    # lower the allowance to what is found
 
-tools/words-allowed.toml is the allowance: the number of findings that each file may have. Its sections are `docs`
-for pages, `code` for docstrings and comments, and `messages` for string literals that reach people: arguments of
-errors, warnings, log lines, events and options. `--update` never raises a number and never adds a file. A section
-that is absent there is counted from scratch.
+tools/words-allowed.toml is the allowance: the number of findings that each file may have. It has three
+sections: `docs` for pages, `code` for docstrings and comments, and `messages` for string literals that reach
+people, as arguments of errors, warnings, log lines, events and options. `--update` never raises a number and
+never adds a file. A section that is absent there is counted from scratch.
 """
 
 from __future__ import annotations
