@@ -128,6 +128,14 @@ def _assign(clients: Clients, consumer: Any, topic: str, starts: Mapping[int, in
         consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
     except KafkaException as error:
         clients.unavailable(f"reading {topic}", error.args[0], error)
+    # The client looks for the leaders of a topic that is new to it once a second. A request for its
+    # metadata after the assignment starts the fetch at once. A new consumer sends one by itself.
+    if consumer.topics and topic not in consumer.topics:
+        try:
+            consumer.list_topics(topic, clients.settings.request_s)
+        except KafkaException:
+            return  # the fetch will show what is wrong
+    consumer.topics.add(topic)
 
 
 def _seek(
@@ -156,11 +164,13 @@ def _polled(
     while (at_once := count()) > 0:
         # The list is not kept: its memory is reused for the next messages.
         for message in _consumed(clients, consumer, topic, at_once):
+            if message.topic() not in (topic, None):
+                continue  # of an earlier read with this consumer
             told = message.error()
             if told is not None and told.code() in (*TRANSIENT, KafkaError.GROUP_AUTHORIZATION_FAILED):
                 continue  # the client retries by itself, and no group is used
             if told is not None and told.code() in GONE:
-                at = awaited(message.partition()) if message.topic() == topic else None
+                at = awaited(message.partition()) if message.topic() else None
                 if at is None or message.offset() > at:
                     continue
                 if message.offset() < at:
