@@ -77,28 +77,28 @@ def read_offsets(clients: Clients, topic: str, wanted: Mapping[int, Sequence[int
                 _seek(clients, consumer, topic, partition, left)
 
 
-def read_range(clients: Clients, topic: str, partition: int, start: int, end: int) -> list[Message]:
-    """Return every message from ``start`` up to ``end`` that exists: offsets may have gaps (T19).
+def read_range(clients: Clients, topic: str, partition: int, start: int, end: int) -> Iterator[Message]:
+    """Yield every message from ``start`` up to ``end`` that exists: offsets may have gaps (T19).
 
     Raises: as ``read_offsets``; WalGapError also when messages were trimmed meanwhile.
     """
-    found: list[Message] = []
     if start >= end:
-        return found
+        return
+    following = start
     with clients.consumer(topic) as consumer:
         _assign(clients, consumer, topic, {partition: start})
         for message in _polled(
             clients,
             consumer,
             topic,
-            lambda: min(end - _following(found, start), RECORDS_AT_ONCE),
-            lambda _: _following(found, start),
+            lambda: min(end - following, RECORDS_AT_ONCE),  # noqa: B023 - the present value is meant
+            lambda _: following,  # noqa: B023
         ):
             if message.offset() >= end:  # also the event of the partition's end
                 break
             if message.error() is None:
-                found.append(Message(partition, message.offset(), message.value() or b""))
-    return found
+                following = message.offset() + 1
+                yield Message(partition, message.offset(), message.value() or b"")
 
 
 def ends(clients: Clients, topic: str, partition: int) -> tuple[int, int]:
@@ -117,10 +117,6 @@ def ends(clients: Clients, topic: str, partition: int) -> tuple[int, int]:
     if found is None:
         clients.unavailable(f"the ends of {topic}")
     return found
-
-
-def _following(found: Sequence[Message], start: int) -> int:
-    return found[-1].offset + 1 if found else start
 
 
 def _assign(clients: Clients, consumer: Any, topic: str, starts: Mapping[int, int]) -> None:
