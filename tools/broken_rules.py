@@ -244,7 +244,7 @@ RULES: list[Rule] = [
             "            self._poll(POLL_S)\n"
         ),
         "        return list(range(len(self._offsets)))\n",
-        "tests/services/test_kafka_conformance.py",
+        "tests/services/kafka/test_conformance.py",
     ),
     (
         "kafka-trim-what-is-needed",
@@ -252,7 +252,7 @@ RULES: list[Rule] = [
         "wal/kafka/log.py",
         "cut = min(keep_from.get(partition, end), young.get(partition, end), end)",
         "cut = min(young.get(partition, end), end)",
-        "tests/services/test_kafka_trim.py",
+        "tests/services/kafka/test_trim.py",
     ),
     (
         "kafka-ends-from-a-cache",
@@ -260,7 +260,7 @@ RULES: list[Rule] = [
         "wal/kafka/consumer.py",
         "timeout=clients.settings.request_s, cached=False",
         "timeout=clients.settings.request_s, cached=True",
-        "tests/services/test_kafka_conformance.py",
+        "tests/services/kafka/test_conformance.py",
     ),
     (
         "kafka-time-out-is-proof",
@@ -268,7 +268,7 @@ RULES: list[Rule] = [
         "wal/kafka/log.py",
         "                raise OutcomeUnknownError(msg) from error\n",
         "                raise WalUnavailableError(msg) from error\n",
-        "tests/services/test_kafka_lost_replies.py::test_a_produce_that_is_lost_again_and_again_is_an_unknown_outcome",
+        "tests/services/kafka/faults/test_lost_replies.py::test_a_produce_that_is_lost_again_and_again_is_an_unknown_outcome",
     ),
     (
         "announce-past-the-own-fold",
@@ -292,7 +292,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/store.py",
         "space, version - 1, version, epoch)",
         "space, version - 1, version, 2**62)",
-        "tests/services/test_cassandra_zombies.py",
+        "tests/services/cassandra/faults/test_zombies.py",
     ),
     (
         "cassandra-flip-anywhere",
@@ -300,7 +300,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/cql/pointer.cql",
         "IF visible = ? AND horizon < ? AND epoch <= ?;",
         "IF visible < ? AND horizon < ? AND epoch <= ?;",
-        "tests/services/test_cassandra_conformance.py",
+        "tests/services/cassandra/test_conformance.py",
     ),
     (
         "cassandra-read-back-anywhere",
@@ -308,7 +308,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/namespace.py",
         "level = ConsistencyLevel.SERIAL if settle or self.writing else self.read_at",
         "level = self.read_at",
-        "tests/services/test_cassandra_lost_replies.py",
+        "tests/services/cassandra/faults/test_lost_replies.py",
     ),
     (
         "cassandra-missing-is-absent",
@@ -316,7 +316,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/store.py",
         "        if None in found:\n",
         "        if False:\n",
-        "tests/services/test_cassandra_late_applies.py",
+        "tests/services/cassandra/faults/test_late_applies.py",
     ),
     (
         "cassandra-retire-its-own-rows",
@@ -324,7 +324,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/rows.py",
         "((below, False), (until, True))",
         "((until, False), (until, True))",
-        "tests/services/test_cassandra_late_applies.py",
+        "tests/services/cassandra/faults/test_late_applies.py",
     ),
     (
         "cassandra-rows-of-now",
@@ -332,7 +332,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/rows.py",
         "of, packed, stamp.decided_at_us, space.write_at)",
         'of, packed, __import__("time").time_ns() // 1_000, space.write_at)',
-        "tests/services/test_cassandra_late_applies.py",
+        "tests/services/cassandra/faults/test_late_applies.py",
     ),
     (
         "held-as-long-as-leases-are-taken",
@@ -348,7 +348,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/cql/leases.cql",
         "SET leases_at = uuid() WHERE",
         "SET heartbeat_at = toTimestamp(now()) WHERE",
-        "tests/services/test_cassandra_zombies.py::test_a_lease_is_taken_while_an_announcement_is_under_way",
+        "tests/services/cassandra/faults/test_zombies.py::test_a_lease_is_taken_while_an_announcement_is_under_way",
     ),
     (
         "cassandra-lease-without-a-look",
@@ -356,7 +356,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/leases.py",
         "    if not held[0]:\n",
         "    if False:\n",
-        "tests/services/test_cassandra_zombies.py",
+        "tests/services/cassandra/faults/test_zombies.py",
     ),
     (
         "cassandra-seal-does-not-count",
@@ -364,7 +364,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/rows.py",
         "_without_zeros(counts[group]) == found.get(group, {})",
         "True",
-        "tests/services/test_cassandra_conformance.py",
+        "tests/services/cassandra/test_conformance.py",
     ),
     (
         "open-does-not-look-above-the-visible-version",
@@ -428,6 +428,6 @@ RULES: list[Rule] = [
         "sinks/cassandra/rows.py",
         'return f"{stamp.attempt}/{table}" if stamp.attempt else table',
         'return f"/{table}" if stamp.attempt else table',
-        "tests/services/test_cassandra_conformance.py",
+        "tests/services/cassandra/test_conformance.py",
     ),
 ]

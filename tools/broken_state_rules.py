@@ -38,7 +38,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/group.lua",
         "text(math.max(tonumber(header[1]) or 0, upto))",
         "header[1] or '0'",
-        "tests/services/test_redis_conformance.py::TestRedisStore",
+        "tests/services/redis/test_conformance.py::TestRedisStore",
     ),
     (
         "state-cache-of-any-attempt",

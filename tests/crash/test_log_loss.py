@@ -1,6 +1,6 @@
 """Logs in memory and in files that lose their last records, at every step of a commit; copies put back.
 
-On servers: ``tests/services/test_log_loss.py``.
+On servers: ``tests/services/mixed/test_log_loss.py``.
 """
 
 import collections

@@ -16,7 +16,7 @@ import msgspec
 import psutil
 import pytest
 
-from polling import wait_until
+from support.wait import wait_until
 from tidegate.base import failpoints
 from tidegate.committers.apply import apply, processes
 from tidegate.committers.apply import worker as local_worker

@@ -8,8 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from polling import wait_until
 from support.places import driver_at, fails
+from support.wait import wait_until
 from tidegate.base import failpoints
 from tidegate.committers.commit import until_decided
 from tidegate.committers.opening.open import open_namespace

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import tidegate
-from polling import wait_until
+from support.wait import wait_until
 from tidegate.committers.background.worker import Background
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator

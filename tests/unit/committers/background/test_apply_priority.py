@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from polling import wait_until
+from support.wait import wait_until
 from tidegate.committers import coordinator as right_of_way
 from tidegate.committers.apply import apply
 from tidegate.committers.background.worker import Background

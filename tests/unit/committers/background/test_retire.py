@@ -5,8 +5,8 @@ import uuid
 
 import pytest
 
-from polling import wait_until
 from support.places import opened
+from support.wait import wait_until
 from tidegate.base import failpoints
 from tidegate.committers.background.worker import Background
 from tidegate.committers.steps.facts import known_facts
