@@ -160,10 +160,7 @@ def decided_of(
             )
             raise ConfigError(msg)
     return Decided(
-        namespace=state.namespace,
-        writer=coordinator.writer,
-        epoch=coordinator.epoch,
-        prev_digest=state.digest,
+        **coordinator.decisions.header(),
         attempt=manifest.attempt,
         version=manifest.version,
         origin=barrier.origin,

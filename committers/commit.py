@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 from tidegate.base import failpoints
 from tidegate.committers.barrier import Barrier, catalog_entry, decided_of, manifest_of, stage_spec
-from tidegate.committers.coordinator import Backoff, Coordinator
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import Backoff
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.states import Event, Machine, State
 from tidegate.committers.steps.acks import check_acks
 from tidegate.committers.steps.decide import decide
+from tidegate.committers.steps.epoch import claim_epoch
 from tidegate.committers.steps.facts import facts_from
 from tidegate.committers.steps.publish import publish
 from tidegate.committers.steps.retire import behind_most
@@ -61,7 +63,7 @@ def commit(coordinator: Coordinator, barrier: Barrier) -> VersionFact:
         complete(coordinator, *each)
 
     # The version is visible. A Summary may be due; the outcome of its append changes nothing for the version.
-    summarise_if_due(coordinator)
+    summarise_if_due(coordinator.decisions, coordinator.options.summary_every)
     failpoints.hit("commit.before_return")
     return in_flight_version.fact
 
@@ -98,7 +100,9 @@ def until_decided(
 
     # The commit point: one record, and which attempt the fold gives for the barrier.
     record = decided_of(coordinator, barrier, manifest, address, manifest_digest(content), spec.at_us)
-    fact = decide(coordinator, machine, record)
+    fact = decide(coordinator.decisions, machine, record)
+    if coordinator.epoch != record.epoch:
+        claim_epoch(coordinator)
     won = fact.attempt == attempt
     if not won and isinstance(barrier.origin, BatchOrigin):
         replay_of(coordinator.folded, barrier.origin)  # LineageError when it was from other offsets
@@ -146,7 +150,7 @@ def complete(
     """
     coordinator.watch.of_version(fact.version)
     machine = machine or Machine(State.DECIDED, coordinator.watch)
-    backoff = coordinator.backoff(coordinator.options.apply_deadline_s)
+    backoff = coordinator.backoff()
     while machine.state is not State.VISIBLE:
         try:
             manifest = apply_and_seal(coordinator, machine, fact, manifest)
@@ -174,8 +178,9 @@ def decided_since(coordinator: Coordinator, base: int, mine: InFlight) -> list[I
         or coordinator.folded.epoch != coordinator.epoch
     ):
         return [mine]
+    first = min(base + 1, mine.fact.version)
     try:
-        facts = list(facts_from(coordinator, min(base + 1, mine.fact.version)))
+        facts = list(facts_from(coordinator.decisions, first, coordinator.store.where))
     except WalUnavailableError as error:  # raised by a commit, it means that nothing was decided
         msg = (
             f"version {mine.fact.version} is decided, and others beside it that are not visible yet:"
@@ -197,7 +202,8 @@ def _repair_and_republish(
     while True:
         try:
             repair(coordinator)
-            for earlier in facts_from(coordinator, coordinator.store.pointer().visible + 1):
+            visible = coordinator.store.pointer().visible
+            for earlier in facts_from(coordinator.decisions, visible + 1, coordinator.store.where):
                 if earlier.version < fact.version:
                     complete(coordinator, earlier)
             return

@@ -9,7 +9,6 @@ of each half; this module contains only the waits between the sides.
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import logging
 import threading
 from collections import deque
@@ -61,7 +60,7 @@ class Pipeline:
         changes: Changes | None = None,
     ) -> None:
         self._coordinator, self._published, self._changes = coordinator, published, changes or Changes()
-        self._completing = dataclasses.replace(coordinator)  # a copy: a coordinator is not thread-safe
+        self._completing = coordinator.copy()  # a coordinator is not thread-safe
         self._line: deque[InFlight] = deque()
         self._decided = self._visible = 0
         self._stopping = self._not_ours = False
@@ -101,7 +100,7 @@ class Pipeline:
         in_flight_version = until_decided(self._coordinator, barrier, self._wait_for_room)
         for each in decided_since(self._coordinator, base, in_flight_version):
             self._put(each)
-        summarise_if_due(self._coordinator)
+        summarise_if_due(self._coordinator.decisions, self._coordinator.options.summary_every)
         failpoints.hit("commit.before_return")
         return in_flight_version.fact
 
@@ -213,11 +212,11 @@ class Pipeline:
         fact, manifest, machine = in_flight_version
         mine = self._completing
         if mine.folded.last_version < fact.version:
-            mine.view = self._coordinator.view  # it has at least this version
+            mine.decisions.view = self._coordinator.decisions.view  # it has at least this version
         mine.watch = machine.watch
         mine.waiting_for("")
         while True:
-            mine.epoch = mine.tried_epoch = self._coordinator.epoch
+            mine.decisions.epoch = mine.decisions.tried_epoch = self._coordinator.epoch
             try:
                 complete(mine, fact, manifest, machine)
             except FencedError:

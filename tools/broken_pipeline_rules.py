@@ -66,7 +66,7 @@ RULES: list[Rule] = [
         "pipeline-takes-a-repair-for-corruption",
         "a repair beside may publish ahead of the line",
         "committers/steps/publish.py",
-        "                        coordinator.catch_up_log()  # a repair",
+        "                        coordinator.decisions.catch_up()  # a repair",
         "                        pass  # a repair",
         "tests/unit/committers/test_pipeline.py",
     ),

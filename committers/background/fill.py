@@ -20,9 +20,10 @@ from tidegate.base import failpoints
 from tidegate.committers.apply.apply import stamp_of
 from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.states import Machine, State
-from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.steps.facts import known_fact
 from tidegate.committers.steps.publish import publish
 from tidegate.errors import (
     CorruptError,
@@ -58,7 +59,7 @@ def fill(coordinator: Coordinator, source: Store, stopped: Callable[[], bool] = 
         repair(coordinator)  # puts nothing back: the fill writes again the rows of it that servers lost
     held = _hold(coordinator, source)
     try:
-        fact = _fact(coordinator, held.version)
+        fact = _fact(coordinator.decisions, held.version)
         entry = _entry(source, fact)
         stands = coordinator.store.begin_fill(entry, coordinator.epoch)
         failpoints.hit("fill.after_begin")
@@ -114,13 +115,11 @@ def _not_ours(coordinator: Coordinator, version: int, stands: int) -> bool:
     raise StoreUnavailableError(msg)
 
 
-def _fact(coordinator: Coordinator, version: int) -> VersionFact:
-    coordinator.catch_up_log()  # a version visible in the source was decided before
-    fact = next(known_facts(coordinator.log, coordinator.folded, version), None)
-    if fact is None or fact.version != version:
-        msg = (
-            f"{coordinator.log.where} does not know version {version}: log and stores do not belong together"
-        )
+def _fact(decisions: DecisionLog, version: int) -> VersionFact:
+    decisions.catch_up()  # a version visible in the source was decided before
+    fact = known_fact(decisions, version)
+    if fact is None:
+        msg = f"{decisions.where} does not know version {version}: log and stores do not belong together"
         raise WalGapError(msg)
     return fact
 

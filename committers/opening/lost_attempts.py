@@ -6,11 +6,11 @@ import logging
 from collections.abc import Sequence
 
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.decision_log import DecisionLog
+from tidegate.committers.steps.facts import known_fact
 from tidegate.errors import WalGapError
 from tidegate.sinks.records import Stamp
 from tidegate.sinks.rules.attempts import DISCARDED
-from tidegate.wal.record import VersionFact
 
 logger = logging.getLogger("tidegate")
 
@@ -22,9 +22,9 @@ def settle_lost_attempts(coordinator: Coordinator) -> None:
     later time than all begun attempts. Raises: WalGapError, nothing was written.
     """
     begun = coordinator.store.begun()
-    if lost_of(coordinator, begun):
-        coordinator.catch_up_log()  # a newer driver may have decided and begun since
-    lost = lost_of(coordinator, begun)
+    if lost_of(coordinator.decisions, begun):
+        coordinator.decisions.catch_up()  # a newer driver may have decided and begun since
+    lost = lost_of(coordinator.decisions, begun)
     if lost and not coordinator.discard_lost:
         raise lost_by_the_log(coordinator, lost[0])
     if lost:
@@ -39,26 +39,21 @@ def settle_lost_attempts(coordinator: Coordinator) -> None:
 
 def refuse_lost_attempts(coordinator: Coordinator, begun: Sequence[Stamp]) -> None:
     """Refuse attempts that the store has begun and the folded log lacks. Raises: WalGapError."""
-    lost = lost_of(coordinator, begun)
+    lost = lost_of(coordinator.decisions, begun)
     if lost and not coordinator.discard_lost:
         raise lost_by_the_log(coordinator, lost[0])
 
 
-def lost_of(coordinator: Coordinator, begun: Sequence[Stamp]) -> list[Stamp]:
+def lost_of(decisions: DecisionLog, begun: Sequence[Stamp]) -> list[Stamp]:
     """List the begun versions that the log does not have, or has as another attempt."""
     lost = []
     for one in begun:
         if one.attempt == DISCARDED:
             continue
-        decided = _decided(coordinator, one.version)
-        if one.version > coordinator.folded.last_version or (decided and decided.attempt != one.attempt):
+        decided = known_fact(decisions, one.version)
+        if one.version > decisions.last_decided or (decided and decided.attempt != one.attempt):
             lost.append(one)
     return lost
-
-
-def _decided(coordinator: Coordinator, version: int) -> VersionFact | None:
-    fact = next(known_facts(coordinator.log, coordinator.folded, version), None)
-    return fact if fact is not None and fact.version == version else None
 
 
 def _refuse_if_decided_earlier(coordinator: Coordinator, lost: Sequence[Stamp]) -> None:
@@ -67,7 +62,7 @@ def _refuse_if_decided_earlier(coordinator: Coordinator, lost: Sequence[Stamp]) 
     A store that orders rows by time would hide the decided rows behind the lost ones. Raises: WalGapError.
     """
     for one in lost:
-        decided = _decided(coordinator, one.version)
+        decided = known_fact(coordinator.decisions, one.version)
         if decided is not None and decided.decided_at_us <= one.decided_at_us:
             raise WalGapError(
                 f"{coordinator.store.where}: attempt {one.attempt} of version {one.version}, which the log"
@@ -79,7 +74,7 @@ def _refuse_if_decided_earlier(coordinator: Coordinator, lost: Sequence[Stamp]) 
 
 def lost_by_the_log(coordinator: Coordinator, lost: Stamp) -> WalGapError:
     """Build the error for a store that has begun an attempt that the log lacks; it names the remedies."""
-    decided = _decided(coordinator, lost.version)
+    decided = known_fact(coordinator.decisions, lost.version)
     has = f"ends at version {coordinator.folded.last_version}"
     if decided is not None:
         has = f"has attempt {decided.attempt} of it"

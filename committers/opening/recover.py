@@ -27,7 +27,7 @@ def recover(coordinator: Coordinator, stopped: Callable[[], bool] = lambda: Fals
             repair(coordinator)
     visible = coordinator.store.pointer().visible
     recovered = []
-    for fact in facts_from(coordinator, visible + 1):
+    for fact in facts_from(coordinator.decisions, visible + 1, coordinator.store.where):
         if stopped():
             break
         try:

@@ -37,7 +37,7 @@ def finish_decided(
     ConfigError: another writer's heartbeat is younger than 30 s, and ``force`` is not set; or the log has
     other stores. Otherwise as ``open_namespace``.
     """
-    if coordinator.catch_up_log() is None:
+    if coordinator.decisions.catch_up() is None:
         if (identity := coordinator.store.identity()) is not None:
             raise log_is_empty(coordinator, identity)
         return Finished([], 0, [])
@@ -58,10 +58,10 @@ def is_behind(coordinator: Coordinator) -> bool:
         return True
     ensure_made(coordinator)  # writes nothing, since both exist; checks that they are one namespace
     pointer, begun = coordinator.store.pointer(), coordinator.store.begun()
-    coordinator.catch_up_log()
+    coordinator.decisions.catch_up()
     fact = fact_of(coordinator.folded, pointer.visible)
     digest = "" if fact is None else fact.digest
-    if lost_of(coordinator, begun):
+    if lost_of(coordinator.decisions, begun):
         return True  # opening refuses it with details, or discards it
     return (pointer.visible, pointer.digest) != (coordinator.folded.last_version, digest)
 

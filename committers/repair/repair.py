@@ -38,12 +38,12 @@ def repair(coordinator: Coordinator, source: Source | None = None) -> list[Mende
     with contextlib.ExitStack() as comparing:
         copy = None if source is None else comparing.enter_context(copy_from(coordinator, source))
         oldest = comparing.enter_context(coordinator.store.comparing(coordinator.epoch))
-        coordinator.catch_up_log()  # a version sealed before the servers were compared was decided before
+        coordinator.decisions.catch_up()  # after the comparison began: what was sealed before is decided
         mended, gaps = rebuild(coordinator, oldest, copy)
         for one in mended:
             what = "all versions up to" if one.base else "version"
             logger.warning("%s %s were put back in %s key groups", what, one.version, one.key_groups)
-        for fact in facts_from(coordinator, oldest):
+        for fact in facts_from(coordinator.decisions, oldest, coordinator.store.where):
             if put_back := _put_back(coordinator, fact):
                 mended.append(Mended(fact.version, put_back))
                 logger.warning("version %s was put back in %s key groups", fact.version, put_back)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import DecisionLog
 from tidegate.errors import WalGapError
 from tidegate.wal.fold import View, fact_of, fold_all
 from tidegate.wal.log import Log
@@ -34,24 +34,31 @@ def known_facts(log: Log, state: Folded, version: int) -> Iterator[VersionFact]:
     yield from (fact for fact in state.recent if fact.version >= version)
 
 
-def facts_from(coordinator: Coordinator, version: int) -> Iterator[VersionFact]:
+def facts_from(decisions: DecisionLog, version: int, store: str) -> Iterator[VersionFact]:
     """Yield the facts of ``version`` and all later ones, oldest first.
 
-    Raises: WalGapError: the log no longer has them.
+    ``store`` is the location of the store that lacks them, for the message. Raises: WalGapError: the log no
+    longer has them.
     """
-    state, expected = coordinator.folded, version
-    for fact in known_facts(coordinator.log, state, version):
+    state, expected = decisions.folded, version
+    for fact in known_facts(decisions.log, state, version):
         if fact.version != expected:
             break
         yield fact
         expected += 1
     if expected <= state.last_version:
         msg = (
-            f"version {expected} is not whole in {coordinator.store.where}, and {coordinator.log.where} no"
+            f"version {expected} is not whole in {store}, and {decisions.where} no"
             " longer holds its decision: it was trimmed, wal_retain_s says how far back the log reaches;"
             " restore the store from a newer copy, or use a new namespace"
         )
         raise WalGapError(msg)
+
+
+def known_fact(decisions: DecisionLog, version: int) -> VersionFact | None:
+    """Return the fact of one version; None: it is not decided, or the log no longer has its decision."""
+    fact = next(known_facts(decisions.log, decisions.folded, version), None)
+    return fact if fact is not None and fact.version == version else None
 
 
 def _newer(view: View, version: int) -> list[VersionFact]:

@@ -36,7 +36,7 @@ def publish(
     StoreUnavailableError: the outcome is unproven at the deadline, or the store went back; the version stays
     decided.
     """
-    backoff, pointer = coordinator.backoff(coordinator.options.apply_deadline_s), Pointer()
+    backoff, pointer = coordinator.backoff(), Pointer()
     before = 0 if filled else fact.version - 1
     flip = coordinator.store.publish_filled if filled else coordinator.store.publish
     while machine.state is not State.VISIBLE:
@@ -52,7 +52,7 @@ def publish(
                         pointer.epoch <= coordinator.epoch
                         and pointer.visible > coordinator.folded.last_version
                     ):
-                        coordinator.catch_up_log()  # a repair meanwhile published a version decided since
+                        coordinator.decisions.catch_up()  # a repair published a version decided since
                     event = after_read_back(pointer, fact, coordinator.epoch, coordinator.folded, before)
                 except (StoreUnavailableError, WalUnavailableError) as error:
                     coordinator.retried(error)

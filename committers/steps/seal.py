@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tenacity
-
 from tidegate.base import failpoints
 from tidegate.committers.apply import apply
 from tidegate.committers.barrier import parallelism_of
@@ -33,37 +31,27 @@ def apply_and_seal(
     attempt was begun in the store. StoreNotVerifiedError: a server restarted or was promoted; repair, then
     seal again. StoreUnavailableError: the deadline passed.
     """
-    end = coordinator.clock.monotonic() + coordinator.options.apply_deadline_s
-    again = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(RETRIED),
-        wait=tenacity.wait_exponential(multiplier=0.05, max=5),
-        stop=lambda _: coordinator.clock.monotonic() >= end,
-        sleep=coordinator.clock.sleep,
-        before_sleep=lambda tried: _again(coordinator, tried),
-        reraise=True,
-    )
-    try:
-        manifest = again(_seal_once, coordinator, fact, manifest)
-    except RETRIED as error:
-        machine.on(Event.DEADLINE)
-        msg = (
-            f"version {fact.version} is decided but could not be applied within"
-            f" {coordinator.options.apply_deadline_s} s ({error}); it stays decided: restart the query or run"
-            " `tidegate recover` when the cause is gone"
-        )
-        raise StoreUnavailableError(msg) from error
-    except WalGapError as error:
-        _refuse_if_fenced(coordinator, fact, error)
-        raise
-    machine.on(Event.SEALED)
-    return manifest
-
-
-def _again(coordinator: Coordinator, tried: tenacity.RetryCallState) -> None:
-    assert tried.outcome is not None
-    error = tried.outcome.exception()
-    assert error is not None
-    coordinator.retried(error)
+    backoff = coordinator.backoff(first_s=0.05, most_s=5.0)
+    while True:
+        try:
+            manifest = _seal_once(coordinator, fact, manifest)
+        except RETRIED as error:
+            if backoff.expired:
+                machine.on(Event.DEADLINE)
+                msg = (
+                    f"version {fact.version} is decided but could not be applied within"
+                    f" {coordinator.options.apply_deadline_s} s ({error}); it stays decided: restart the"
+                    " query or run `tidegate recover` when the cause is gone"
+                )
+                raise StoreUnavailableError(msg) from error
+            coordinator.retried(error)
+            backoff.wait()
+        except WalGapError as error:
+            _refuse_if_fenced(coordinator, fact, error)
+            raise
+        else:
+            machine.on(Event.SEALED)
+            return manifest
 
 
 def _refuse_if_fenced(coordinator: Coordinator, fact: VersionFact, error: WalGapError) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tidegate.base import failpoints
 from tidegate.base.clock import Clock
 from tidegate.committers.apply.apply import read_manifest
-from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import DecisionLog
 from tidegate.errors import CorruptError, StoreUnavailableError, TidegateError, WalGapError
 from tidegate.options import Options
 from tidegate.sinks.records import Pointer
@@ -33,28 +33,20 @@ TRIMS_PER_RETENTION = 24
 # -- the Summary, on the driver's thread ----------------------------------------------------------
 
 
-def summarise_if_due(coordinator: Coordinator) -> None:
+def summarise_if_due(decisions: DecisionLog, summary_every: int) -> None:
     """Append the folded state when ``summary_every`` versions were decided since the last Summary.
 
     It never fails a commit, and its outcome need not be known: a Summary repeats only what the log already
     contains. Whether it lands twice, late or never, every other record counts as before. A lost one is
     made again after the next version.
     """
-    state, summaries = coordinator.folded, coordinator.view.summaries
+    state, summaries = decisions.folded, decisions.view.summaries
     since = summaries[-1].version if summaries else 0
-    if state.last_version - since < coordinator.options.summary_every:
+    if state.last_version - since < summary_every:
         return
     failpoints.hit("summary.before_append")
     try:
-        coordinator.append(
-            Summary(
-                namespace=state.namespace,
-                writer=coordinator.writer,
-                epoch=coordinator.epoch,
-                prev_digest=state.digest,
-                state=state,
-            )
-        )
+        decisions.append(Summary(**decisions.header(), state=state))
     except TidegateError as error:
         logger.warning("the Summary at version %s failed, tried again later: %s", state.last_version, error)
     failpoints.hit("summary.after_append")

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.stored_rows import StoredRowsBarrier
 from tidegate.committers.transfer.export_format import Manifest, batches_of, check_files, read_manifest
+from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import key_group_of_each
 from tidegate.values.decode import described

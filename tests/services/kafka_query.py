@@ -109,9 +109,8 @@ class Query:
 
     def impatient(self, driver: Coordinator) -> None:
         """From now on the driver gives up soon. What must succeed has all the time until then."""
-        driver.log = self.log(timeout_s=AWAY_S)
-        short = {"decide_deadline_s": AWAY_S, "apply_deadline_s": AWAY_S}
-        driver.options = dataclasses.replace(driver.options, **short)
+        driver.decisions.log, driver.decisions.deadline_s = self.log(timeout_s=AWAY_S), AWAY_S
+        driver.options = dataclasses.replace(driver.options, apply_deadline_s=AWAY_S)
 
     def run(self, batches: int = BATCHES, deadline_s: float = BACK_S, **client: Any) -> Coordinator:
         """A driver that starts anew: it opens and commits what is not decided yet."""

@@ -242,10 +242,11 @@ def _follow(query: Query, driver: Coordinator, actor: Actor) -> None:
     store = query.second
     if store is not None:
         steps = query.world.chance.randint(0, 6) if actor.faulty else FOLLOWS_TO_THE_END
-        own = dataclasses.replace(driver, log=driver.log, others=())
+        own = driver.copy()
+        own.others = ()
 
         def body(thread: Actor) -> Follower:
-            own.log = FaultyLog(query.history.log, thread)
+            own.decisions.log = FaultyLog(query.history.log, thread)
             own.store = FaultyStore(query.history.store, thread)
             return follow_on(own, store, thread, steps)
 
@@ -257,7 +258,7 @@ def _open(query: Query, driver: Coordinator, lineage: str | None) -> None:
         open_namespace(driver, lineage)
     except TidegateError as error:
         query.errors[f"open {type(error).__name__}"] += 1
-        _check_error(query, driver, error, driver.tried_epoch)
+        _check_error(query, driver, error, driver.decisions.tried_epoch)
         raise
     query.history.opened(driver.folded.last_version, driver.epoch)
 

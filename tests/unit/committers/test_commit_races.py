@@ -69,7 +69,7 @@ def test_a_namespace_is_tried_once_although_its_deadline_passed_meanwhile(place)
             return self._now
 
     driver = driver_at(place)
-    driver.clock = Leaping()
+    driver.decisions.clock = Leaping()
     assert ensure_made(driver).name == driver.endpoints.namespace
 
 

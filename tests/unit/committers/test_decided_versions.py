@@ -8,7 +8,7 @@ from tidegate.committers.steps.facts import known_facts
 
 def test_facts_that_only_a_summary_has_are_found_once(place):
     driver = opened(place, 4, summary_every=4)
-    driver.log.trim_decisions(driver.view.summaries[-1].position)
+    driver.log.trim_decisions(driver.decisions.view.summaries[-1].position)
     state = msgspec.structs.replace(driver.folded, recent=driver.folded.recent[-1:])
     assert [fact.version for fact in known_facts(driver.log, state, 1)] == [1, 2, 3, 4]
 

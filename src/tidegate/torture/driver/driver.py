@@ -275,7 +275,7 @@ class Torture:
             checkpoint.done(batch_id)
             if plan.beside == TIDIES:
                 with self._in_the_background("trim"):
-                    trimmer.trim(driver.view, driver.clock.now_us())
+                    trimmer.trim(driver.decisions.view, driver.clock.now_us())
         if pipeline is not None:
             pipeline.drain(plan.deadline_s)
         if plan.beside == FOLLOWS:
