@@ -50,7 +50,7 @@ RULES: list[Rule] = [
         "what-a-fenced-driver-decided-stays",
         "I4: what a driver decided that this one fenced becomes visible by this one",
         "committers/commit.py",
-        "        coordinator.last_decided == mine.fact.version == base + 1\n",
+        "        coordinator.last_decided == mine.decided.version == base + 1\n",
         "        True\n",
         "tests/unit/committers/test_commit_races.py",
     ),

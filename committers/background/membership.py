@@ -8,7 +8,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.open import open_namespace, refuse_other_history, refuse_other_uuid
 from tidegate.committers.opening.store_list import add_to_list, remove_from_list
-from tidegate.committers.steps.facts import known_fact
+from tidegate.committers.steps.decided_versions import decided_version
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.options import StoreRef
 from tidegate.sinks.store import Store
@@ -56,7 +56,7 @@ def _refuse_unfit(coordinator: Coordinator, store: Store) -> None:
 
 
 def _reaches_back(decisions: DecisionLog) -> bool:
-    first = known_fact(decisions, 1)
+    first = decided_version(decisions, 1)
     if first is None:
         return False
     try:

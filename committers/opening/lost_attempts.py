@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
-from tidegate.committers.steps.facts import known_fact
+from tidegate.committers.steps.decided_versions import decided_version
 from tidegate.errors import WalGapError
 from tidegate.sinks.records import Stamp
 from tidegate.sinks.rules.attempts import DISCARDED
@@ -50,7 +50,7 @@ def lost_of(decisions: DecisionLog, begun: Sequence[Stamp]) -> list[Stamp]:
     for one in begun:
         if one.attempt == DISCARDED:
             continue
-        decided = known_fact(decisions, one.version)
+        decided = decided_version(decisions, one.version)
         if one.version > decisions.last_decided or (decided and decided.attempt != one.attempt):
             lost.append(one)
     return lost
@@ -62,7 +62,7 @@ def _refuse_if_decided_earlier(coordinator: Coordinator, lost: Sequence[Stamp]) 
     A store that orders rows by time would hide the decided rows behind the lost ones. Raises: WalGapError.
     """
     for one in lost:
-        decided = known_fact(coordinator.decisions, one.version)
+        decided = decided_version(coordinator.decisions, one.version)
         if decided is not None and decided.decided_at_us <= one.decided_at_us:
             raise WalGapError(
                 f"{coordinator.store.where}: attempt {one.attempt} of version {one.version}, which the log"
@@ -74,7 +74,7 @@ def _refuse_if_decided_earlier(coordinator: Coordinator, lost: Sequence[Stamp]) 
 
 def lost_by_the_log(coordinator: Coordinator, lost: Stamp) -> WalGapError:
     """Build the error for a store that has begun an attempt that the log lacks; it names the remedies."""
-    decided = known_fact(coordinator.decisions, lost.version)
+    decided = decided_version(coordinator.decisions, lost.version)
     has = f"ends at version {coordinator.folded.last_version}"
     if decided is not None:
         has = f"has attempt {decided.attempt} of it"

@@ -29,7 +29,7 @@ from tidegate.errors import (
 from tidegate.keys.groups import KEY_GROUPS_DEFAULT
 from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.records import Identity, Pointer, Stamp
-from tidegate.wal.fold import fact_of
+from tidegate.wal.fold import recent_version
 from tidegate.wal.log import Appended
 from tidegate.wal.record import Folded, Genesis
 
@@ -254,9 +254,11 @@ def refuse_other_history(coordinator: Coordinator, state: Folded, pointer: Point
     if pointer.visible > state.last_version:
         why = f"version {pointer.visible} is visible, the log ends at version {state.last_version}"
         raise _log_behind(coordinator, why)
-    fact = fact_of(state, pointer.visible)
-    if fact is not None and fact.digest != pointer.digest:
-        why = f"version {pointer.visible} has digest {pointer.digest} in the store, {fact.digest} in the log"
+    decided = recent_version(state, pointer.visible)
+    if decided is not None and decided.digest != pointer.digest:
+        why = (
+            f"version {pointer.visible} has digest {pointer.digest} in the store, {decided.digest} in the log"
+        )
         raise _log_behind(coordinator, why)
 
 

@@ -18,7 +18,7 @@ from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.repair.rebuild import Source
-from tidegate.committers.steps.facts import known_fact
+from tidegate.committers.steps.decided_versions import decided_version
 from tidegate.committers.transfer.export_format import batches_of
 from tidegate.committers.transfer.import_rows import read_whole
 from tidegate.errors import ConfigError, SnapshotExpiredError
@@ -123,13 +123,13 @@ def _entry(coordinator: Coordinator, where: str, version: int) -> CatalogEntry:
             " written"
         )
     if version > pointer.visible:
-        fact = known_fact(coordinator.decisions, version)
-        if fact is None:
+        decided = decided_version(coordinator.decisions, version)
+        if decided is None:
             raise ConfigError(
                 f"{coordinator.log.where} no longer has the decision of version {version}: take a source with"
                 " another version; nothing was written"
             )
-        return catalog_entry(fact, read_manifest(coordinator.log, fact))
+        return catalog_entry(decided, read_manifest(coordinator.log, decided))
     entries = coordinator.store.catalog(version, version)
     if not entries:
         raise ConfigError(
@@ -140,8 +140,8 @@ def _entry(coordinator: Coordinator, where: str, version: int) -> CatalogEntry:
 
 
 def _refuse_other_digest(decisions: DecisionLog, where: str, entry: CatalogEntry, digest: str) -> None:
-    fact = known_fact(decisions, entry.version)
-    ours = {entry.digest, fact.digest} if fact else {entry.digest}
+    decided = decided_version(decisions, entry.version)
+    ours = {entry.digest, decided.digest} if decided else {entry.digest}
     if ours != {digest}:
         raise ConfigError(
             f"{where}: version {entry.version} has digest {digest}, here it has {' and '.join(sorted(ours))}:"

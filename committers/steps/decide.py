@@ -13,10 +13,10 @@ from tidegate.errors import (
     TidegateError,
 )
 from tidegate.wal.log import Appended
-from tidegate.wal.record import Decided, VersionFact
+from tidegate.wal.record import Decided, DecidedVersion
 
 
-def decide(decisions: DecisionLog, machine: Machine, record: Decided) -> VersionFact:
+def decide(decisions: DecisionLog, machine: Machine, record: Decided) -> DecidedVersion:
     """Append Decided until the fold proves which attempt won (append rules 2 to 5).
 
     The same bytes are sent each time, so a late copy of an earlier try is void. When the deadline passes, or
@@ -37,7 +37,7 @@ def decide(decisions: DecisionLog, machine: Machine, record: Decided) -> Version
                 failpoints.hit("decide.after_append")
                 machine.on(Event.APPEND_LOST if appended is None else Event.APPENDED)
             case Action.FOLD:
-                event, fact = _fold(decisions, appended, record)
+                event, decided = _fold(decisions, appended, record)
                 if event in (Event.NOT_THERE, Event.LOG_SILENT) and decisions.should_give_up(backoff):
                     event, backoff = Event.DEADLINE, decisions.backoff()
                 elif event in (Event.NOT_THERE, Event.LOG_SILENT):
@@ -45,20 +45,20 @@ def decide(decisions: DecisionLog, machine: Machine, record: Decided) -> Version
                 machine.on(event)
             case Action.APPEND_OPEN:
                 appended = take_epoch(decisions, decisions.folded.lineage)
-                event, fact = _fold(decisions, appended, record)
+                event, decided = _fold(decisions, appended, record)
                 if event in (Event.NOT_THERE, Event.LOG_SILENT):
                     event = Event.DEADLINE if decisions.should_give_up(backoff) else event
                     backoff.wait()
                 machine.on(event)
-            case Action.APPLY if fact is not None:
-                return fact
+            case Action.APPLY if decided is not None:
+                return decided
             case _:
                 raise _undecided(decisions, machine, record)
 
 
 def _fold(
     decisions: DecisionLog, appended: Appended | None, record: Decided
-) -> tuple[Event, VersionFact | None]:
+) -> tuple[Event, DecidedVersion | None]:
     state = decisions.try_catch_up(appended)
     if state is None:
         return Event.LOG_SILENT, None

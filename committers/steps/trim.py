@@ -22,7 +22,7 @@ from tidegate.sinks.records import Pointer
 from tidegate.sinks.store import Store
 from tidegate.wal.fold import RECENT_MAX, SummaryPlace, View
 from tidegate.wal.log import Log
-from tidegate.wal.record import Folded, Summary, VersionFact, decode_record
+from tidegate.wal.record import DecidedVersion, Folded, Summary, decode_record
 
 logger = logging.getLogger("tidegate")
 
@@ -101,7 +101,9 @@ class Trimmer:
             failpoints.hit("trim.before_decisions")
             self._cut(place, state)
             failpoints.hit("trim.after_decisions")
-        needed = self._needed([fact for fact in state.recent if fact.version >= pointer.horizon], stopped)
+        needed = self._needed(
+            [decided for decided in state.recent if decided.version >= pointer.horizon], stopped
+        )
         if stopped():
             return
         for store, its_own in pointers.items():
@@ -145,15 +147,17 @@ class Trimmer:
             self._log.trim_decisions(place.position)
         self._cut_at = place.position
 
-    def _needed(self, facts: Sequence[VersionFact], stopped: Callable[[], bool]) -> set[str]:
+    def _needed(self, versions: Sequence[DecidedVersion], stopped: Callable[[], bool]) -> set[str]:
         """Collect the addresses of these versions' manifests and frames. Each manifest is read once."""
         known = self._addresses
-        self._addresses = {fact.version: known[fact.version] for fact in facts if fact.version in known}
-        for fact in facts:
-            if fact.version not in self._addresses and not stopped():
-                frames = read_manifest(self._log, fact).frames()
-                addresses = (fact.manifest_address, *(frame.address for frame in frames))
-                self._addresses[fact.version] = addresses
+        self._addresses = {
+            decided.version: known[decided.version] for decided in versions if decided.version in known
+        }
+        for decided in versions:
+            if decided.version not in self._addresses and not stopped():
+                frames = read_manifest(self._log, decided).frames()
+                addresses = (decided.manifest_address, *(frame.address for frame in frames))
+                self._addresses[decided.version] = addresses
         return {address for addresses in self._addresses.values() for address in addresses}
 
 
@@ -182,7 +186,7 @@ def least_of(pointers: Sequence[Pointer]) -> Pointer:
 def cut_place(summaries: Sequence[SummaryPlace], pointer: Pointer, before_us: int) -> SummaryPlace | None:
     """Find the newest valid Summary below which all is published, and decided before ``before_us``.
 
-    Its facts reach back to the horizon at least, from where retirement continues.
+    Its recent versions reach back to the horizon at least, from where retirement continues.
     """
     for place in reversed(summaries):
         reaches = place.version < max(pointer.horizon, 1) + RECENT_MAX

@@ -57,8 +57,8 @@ def imported_before(state: Folded | None, token: str) -> Imported | None:
     origin = ImportOrigin(token)
     if state is None or once_key(origin) not in state.once:
         return None
-    fact = decided_for(state, origin)
-    return Imported(None if fact is None else fact.version, new=False, recovered=[])
+    decided = decided_for(state, origin)
+    return Imported(None if decided is None else decided.version, new=False, recovered=[])
 
 
 def import_rows(

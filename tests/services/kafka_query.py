@@ -26,7 +26,7 @@ from tidegate.testing.process.driver import MARKER, expected_at, rows_of
 from tidegate.wal.fold import View, fold_all, replay_of
 from tidegate.wal.kafka.log import KafkaLog
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import Folded, VersionFact
+from tidegate.wal.record import DecidedVersion, Folded
 
 SEED, ROWS, KEY_GROUPS, BATCHES = 11, 500, 8, 3
 FRAME_BYTES, BATCH_ROWS = 200, 20
@@ -120,7 +120,7 @@ class Query:
             self.commit(driver, batch_id)
         return driver
 
-    def commit(self, driver: Coordinator, batch_id: int) -> VersionFact:
+    def commit(self, driver: Coordinator, batch_id: int) -> DecidedVersion:
         """One batch; nothing is done when it was decided before."""
         origin = batch("lineage", batch_id)
         fact = replay_of(driver.folded, origin)

@@ -17,7 +17,7 @@ from tidegate.cli import app
 from tidegate.committers.background.membership import add_store, remove_store
 from tidegate.committers.commit import complete
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.steps.facts import facts_from
+from tidegate.committers.steps.decided_versions import decided_versions_from
 from tidegate.committers.transfer.export import export
 from tidegate.errors import WalGapError
 from tidegate.options import StoreRef
@@ -117,7 +117,7 @@ def another_store_ahead(query: Query, driver: Coordinator, url: str) -> None:
     copy = query.driver(url, keep_versions=1)
     copy.decisions.catch_up()
     copy.decisions.epoch = driver.epoch
-    for fact in facts_from(copy.decisions, copy.store.pointer().visible + 1, copy.store.where):
+    for fact in decided_versions_from(copy.decisions, copy.store.pointer().visible + 1, copy.store.where):
         complete(copy, fact)
     query.retire(copy)
 

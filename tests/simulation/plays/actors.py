@@ -45,7 +45,7 @@ from tidegate.testing.arrow_barrier import ArrowBarrier
 from tidegate.testing.faulty import FaultyLog, FaultyStore
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View, replay_of, same_barrier
-from tidegate.wal.record import Ack, BatchOrigin, VersionFact
+from tidegate.wal.record import Ack, BatchOrigin, DecidedVersion
 from tidegate.wal.staging.bad_rows import StageSpec
 from tidegate.wal.staging.changelog import stage_task
 
@@ -56,7 +56,7 @@ TRIMS_AFTER_S = 0.001
 KEYS = tuple(b"k%d" % number for number in range(5))
 FOLLOWS_TO_THE_END = 20
 """The steps of a follower where nothing fails: more than versions can be decided."""
-Commit = Callable[[ArrowBarrier], VersionFact]
+Commit = Callable[[ArrowBarrier], DecidedVersion]
 LEASE_S = 600.0
 """The lease of a simulated reader: as long as the options let a lease hold."""
 
@@ -298,7 +298,7 @@ def _run_batches(query: Query, driver: Coordinator, actor: Actor, commit_one: Co
 
 def _commit(
     query: Query, driver: Coordinator, actor: Actor, origin: BatchOrigin, commit_one: Commit
-) -> VersionFact:
+) -> DecidedVersion:
     chance, epoch = query.world.chance, driver.epoch
     rows = query.rows(origin.batch_id)
     told = None if query.hosts is None else query.hosts.told(driver)

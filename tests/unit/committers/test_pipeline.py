@@ -211,7 +211,7 @@ def test_phases_are_those_of_each_version_by_itself(gates, make, place):
         driver.watch = Phases()
         pipeline.commit(barrier_of(driver, batch_id))
     assert pipeline.close() is None
-    assert [in_flight_version.fact.version for in_flight_version in told] == [1, 2]
+    assert [in_flight_version.decided.version for in_flight_version in told] == [1, 2]
     for in_flight_version in told:
         named = ["staging", "staged", "deciding", "folding", "decided", "sealed"]
         assert list(in_flight_version.machine.watch.seconds) == named

@@ -197,7 +197,7 @@ def test_a_pipelined_commit_is_told_when_it_is_visible(place, told):
     done = []
 
     def published(on):
-        done.append(teller.published(on.fact, on.manifest, on.machine.watch))
+        done.append(teller.published(on.decided, on.manifest, on.machine.watch))
 
     pipeline = PipelineThread(driver, published)
     for batch_id in range(2):

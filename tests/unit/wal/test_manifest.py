@@ -22,10 +22,10 @@ from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal import manifest as m
 from tidegate.wal.memory_log import MemoryLog
-from tidegate.wal.record import BatchOrigin, Column, FrameRef, TableAt, TableSchema, VersionFact, checksum
+from tidegate.wal.record import BatchOrigin, Column, DecidedVersion, FrameRef, TableAt, TableSchema, checksum
 
 more = settings(max_examples=int(os.environ.get("TIDEGATE_FUZZ", "50")))
-FACT = VersionFact(1, "a1", BatchOrigin("q", 0, 0, "f"), 0, "at", "digest", 1_000, "d")
+FACT = DecidedVersion(1, "a1", BatchOrigin("q", 0, 0, "f"), 0, "at", "digest", 1_000, "d")
 SCHEMA = TableSchema((Column("k", "string"),), (Column("v", "int"),))
 SCHEMAS = {"s": SCHEMA}
 TABLES = ("flights", "alerts")

@@ -1,4 +1,4 @@
-"""The facts of versions, including those that the fold no longer keeps."""
+"""The decided versions, including those that the fold no longer keeps."""
 
 from __future__ import annotations
 
@@ -6,45 +6,45 @@ from collections.abc import Iterator
 
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.errors import WalGapError
-from tidegate.wal.fold import View, fact_of, fold_all
+from tidegate.wal.fold import View, fold_all, recent_version
 from tidegate.wal.log import Log
-from tidegate.wal.record import Folded, VersionFact
+from tidegate.wal.record import DecidedVersion, Folded
 
 
-def known_facts(log: Log, state: Folded, version: int) -> Iterator[VersionFact]:
-    """Yield the facts of ``version`` and all later ones up to ``state``'s last, oldest first.
+def decided_versions(log: Log, state: Folded, version: int) -> Iterator[DecidedVersion]:
+    """Yield ``version`` and all later decided versions up to ``state``'s last, oldest first.
 
     Those that ``state`` no longer keeps are read from the decision log, in one pass. Versions whose
     decision was trimmed there are left out.
     """
     version, last = max(version, 1), state.last_version
-    if fact_of(state, version) is None and version <= last:
+    if recent_version(state, version) is None and version <= last:
         kept_from = state.recent[0].version if state.recent else last + 1
         view, expected = View(), version
         for entry in log.decisions():
             view = fold_all(view, [entry], log.where)
-            for fact in _newer(view, expected):
-                if fact.version >= kept_from:
+            for decided in _newer(view, expected):
+                if decided.version >= kept_from:
                     break
-                yield fact
-                expected = fact.version + 1
+                yield decided
+                expected = decided.version + 1
             if view.state is not None and view.state.last_version + 1 >= kept_from:
                 break
         version = kept_from
-    yield from (fact for fact in state.recent if fact.version >= version)
+    yield from (decided for decided in state.recent if decided.version >= version)
 
 
-def facts_from(decisions: DecisionLog, version: int, store: str) -> Iterator[VersionFact]:
-    """Yield the facts of ``version`` and all later ones, oldest first.
+def decided_versions_from(decisions: DecisionLog, version: int, store: str) -> Iterator[DecidedVersion]:
+    """Yield ``version`` and all later decided versions, oldest first.
 
     ``store`` is the location of the store that lacks them, for the message. Raises: WalGapError: the log no
     longer has them.
     """
     state, expected = decisions.folded, version
-    for fact in known_facts(decisions.log, state, version):
-        if fact.version != expected:
+    for decided in decided_versions(decisions.log, state, version):
+        if decided.version != expected:
             break
-        yield fact
+        yield decided
         expected += 1
     if expected <= state.last_version:
         msg = (
@@ -55,14 +55,14 @@ def facts_from(decisions: DecisionLog, version: int, store: str) -> Iterator[Ver
         raise WalGapError(msg)
 
 
-def known_fact(decisions: DecisionLog, version: int) -> VersionFact | None:
-    """Return the fact of one version; None: it is not decided, or the log no longer has its decision."""
-    fact = next(known_facts(decisions.log, decisions.folded, version), None)
-    return fact if fact is not None and fact.version == version else None
+def decided_version(decisions: DecisionLog, version: int) -> DecidedVersion | None:
+    """Return one decided version; None: it is not decided, or the log no longer has its decision."""
+    decided = next(decided_versions(decisions.log, decisions.folded, version), None)
+    return decided if decided is not None and decided.version == version else None
 
 
-def _newer(view: View, version: int) -> list[VersionFact]:
-    """List the facts that a view has from ``version`` on; after a Summary they are many."""
+def _newer(view: View, version: int) -> list[DecidedVersion]:
+    """List the decided versions that a view has from ``version`` on; after a Summary they are many."""
     recent = view.state.recent if view.state else ()
     if not recent or recent[-1].version < version:
         return []
