@@ -127,8 +127,8 @@ def _let_retirement_catch_up(coordinator: Coordinator) -> None:
     coordinator.waiting_for(f"{coordinator.priority.behind} older versions to be retired")
     if not coordinator.priority.wait_for_backlog(most, deadline_s):
         logger.warning(
-            "the retirement of older versions has gone on for more than %s s while %s became visible: readers"
-            " look through all of them, and they take room; write fewer or larger batches, or give the store"
+            "the retirement of older versions has taken more than %s s while %s became visible: readers"
+            " look through all of them, and they use space; write fewer or larger batches, or give the store"
             " more servers",
             deadline_s,
             coordinator.priority.behind,
@@ -183,7 +183,7 @@ def decided_since(coordinator: Coordinator, base: int, mine: InFlight) -> list[I
         versions = list(decided_versions_from(coordinator.decisions, first, coordinator.store.where))
     except WalUnavailableError as error:  # raised by a commit, it means that nothing was decided
         msg = (
-            f"version {mine.decided.version} is decided, and others beside it that are not visible yet:"
+            f"version {mine.decided.version} is decided, like others that are not visible yet:"
             f" {error}; restart the query or run `tidegate recover`"
         )
         raise OutcomeUnknownError(msg) from error

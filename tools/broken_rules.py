@@ -77,7 +77,10 @@ RULES: list[Rule] = [
         "append rule 3: ask which attempt won",
         "committers/states.py",
         "        return (Event.WON if decided.attempt == record.attempt else Event.OTHER_WON), decided\n",
-        "        return (Event.WON, decided) if decided.attempt == record.attempt else (Event.NOT_THERE, None)\n",
+        (
+            "        return (Event.WON, decided) if decided.attempt == record.attempt"
+            " else (Event.NOT_THERE, None)\n"
+        ),
         "tests/model",
     ),
     (
@@ -370,8 +373,8 @@ RULES: list[Rule] = [
         "open-does-not-look-above-the-visible-version",
         "what a store has begun is in the log, with its attempt",
         "committers/opening/lost_attempts.py",
-        "        if one.version > decisions.last_decided or (",
-        "        if one.version < 0 and (",
+        "        if stamp.version > decisions.last_decided or (",
+        "        if stamp.version < 0 and (",
         "tests/crash/test_log_loss.py",
     ),
     (
@@ -386,7 +389,7 @@ RULES: list[Rule] = [
         "decided-before-what-was-discarded",
         "a version is decided later than any attempt that the log lost",
         "committers/opening/lost_attempts.py",
-        "max((one.decided_at_us for one in begun), default=0)",
+        "max((stamp.decided_at_us for stamp in begun), default=0)",
         "0",
         "tests/crash/test_log_loss.py",
     ),

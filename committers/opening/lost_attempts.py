@@ -30,11 +30,15 @@ def settle_lost_attempts(coordinator: Coordinator) -> None:
     if lost:
         _refuse_if_decided_earlier(coordinator, lost)
         coordinator.store.discard(lost, coordinator.epoch)
-        for one in lost:
-            told = "%s: attempt %s of version %s was discarded: no log has its decision"
-            logger.warning(told, coordinator.store.where, one.attempt, one.version)
+        for stamp in lost:
+            logger.warning(
+                "%s: attempt %s of version %s was discarded: no log has its decision",
+                coordinator.store.where,
+                stamp.attempt,
+                stamp.version,
+            )
         coordinator.discarded += lost
-    coordinator.begun_us = max((one.decided_at_us for one in begun), default=0)
+    coordinator.begun_us = max((stamp.decided_at_us for stamp in begun), default=0)
 
 
 def refuse_lost_attempts(coordinator: Coordinator, begun: Sequence[Stamp]) -> None:
@@ -47,12 +51,12 @@ def refuse_lost_attempts(coordinator: Coordinator, begun: Sequence[Stamp]) -> No
 def lost_of(decisions: DecisionLog, begun: Sequence[Stamp]) -> list[Stamp]:
     """List the begun versions that the log does not have, or has as another attempt."""
     lost = []
-    for one in begun:
-        if one.attempt == DISCARDED:
+    for stamp in begun:
+        if stamp.attempt == DISCARDED:
             continue
-        decided = decided_version(decisions, one.version)
-        if one.version > decisions.last_decided or (decided and decided.attempt != one.attempt):
-            lost.append(one)
+        decided = decided_version(decisions, stamp.version)
+        if stamp.version > decisions.last_decided or (decided and decided.attempt != stamp.attempt):
+            lost.append(stamp)
     return lost
 
 
@@ -61,14 +65,14 @@ def _refuse_if_decided_earlier(coordinator: Coordinator, lost: Sequence[Stamp]) 
 
     A store that orders rows by time would hide the decided rows behind the lost ones. Raises: WalGapError.
     """
-    for one in lost:
-        decided = decided_version(coordinator.decisions, one.version)
-        if decided is not None and decided.decided_at_us <= one.decided_at_us:
+    for stamp in lost:
+        decided = decided_version(coordinator.decisions, stamp.version)
+        if decided is not None and decided.decided_at_us <= stamp.decided_at_us:
             raise WalGapError(
-                f"{coordinator.store.where}: attempt {one.attempt} of version {one.version}, which the log"
-                f" lost, has a later time than attempt {decided.attempt}, which the log has: it cannot be"
-                " discarded. Nothing was written; make this store anew: `tidegate store remove`, `tidegate"
-                " drop --only-stores`, `tidegate store add`, which fills it; or use a new namespace"
+                f"{coordinator.store.where}: attempt {stamp.attempt} of version {stamp.version}, which the"
+                f" log lost, is later than attempt {decided.attempt}, which the log has: it cannot be"
+                " discarded. Nothing was written; fill this store from another one: `tidegate store"
+                " remove`, `tidegate drop --only-stores`, `tidegate store add`; or use a new namespace"
             )
 
 

@@ -298,21 +298,25 @@ def _refuse_other_lineage(namespace: str, state: Folded, lineage: str | None) ->
 
 def writer_is_alive(coordinator: Coordinator) -> bool:
     """Whether a writer's heartbeat is younger than 30 s."""
-    if coordinator.store.identity() is None:
-        return False
-    age = coordinator.store.pointer().heartbeat_age_s
-    return age is not None and age < WRITER_ALIVE_S
+    return _living_writer(coordinator) is not None
 
 
 def refuse_if_writer_alive(coordinator: Coordinator, command: str, *, force: bool) -> None:
     """Refuse to run while a writer's heartbeat is younger than 30 s, unless forced. Raises: ConfigError."""
-    if coordinator.store.identity() is None:
-        return
-    pointer = coordinator.store.pointer()
-    age = pointer.heartbeat_age_s
-    if not force and age is not None and age < WRITER_ALIVE_S:
+    pointer = None if force else _living_writer(coordinator)
+    if pointer is not None:
         msg = (
-            f"driver {pointer.writer} gave a sign of life {age:.0f} s ago and seems to be running;"
-            f" `{command}` would fence it: stop the query and wait {WRITER_ALIVE_S:.0f} s, or use --force"
+            f"driver {pointer.writer} gave a sign of life {pointer.heartbeat_age_s:.0f} s ago and seems to be"
+            f" running; `{command}` would fence it: stop the query and wait {WRITER_ALIVE_S:.0f} s, or use"
+            " --force"
         )
         raise ConfigError(msg)
+
+
+def _living_writer(coordinator: Coordinator) -> Pointer | None:
+    """Read the pointer of a store whose writer's heartbeat is younger than 30 s; None: there is none."""
+    if coordinator.store.identity() is None:
+        return None
+    pointer = coordinator.store.pointer()
+    age_s = pointer.heartbeat_age_s
+    return pointer if age_s is not None and age_s < WRITER_ALIVE_S else None

@@ -79,7 +79,7 @@ def _refuse(coordinator: Coordinator, version: int, *, reprocess: bool) -> None:
     if version < pointer.horizon:
         raise SnapshotExpiredError(
             f"version {version} of namespace {name} was retired, the oldest that can be restored is"
-            f" {pointer.horizon}; keep_versions at the writer says how many are kept"
+            f" {pointer.horizon}; keep_versions at the writer sets how many are kept"
         )
     if version == state.last_version or (not reprocess and _is_restored(state, version)):
         raise ConfigError(f"namespace {name} shows version {version} already: nothing was written")

@@ -49,7 +49,7 @@ def resume(coordinator: Coordinator) -> None:
     entry = catalog_entry(versions[-1], apply.read_manifest(coordinator.log, versions[-1]))
     if store.resume(entry, oldest.version, coordinator.epoch, pointer.visible):
         logger.warning(
-            "%s had lost what its pointer said: version %s is the visible one again, and version %s the"
+            "%s had lost its pointer's contents: version %s is the visible one again, and version %s the"
             " oldest; every server is compared with the log now",
             store.where,
             entry.version,

@@ -49,7 +49,7 @@ def decided_versions_from(decisions: DecisionLog, version: int, store: str) -> I
     if expected <= state.last_version:
         msg = (
             f"version {expected} is not whole in {store}, and {decisions.where} no"
-            " longer holds its decision: it was trimmed, wal_retain_s says how far back the log reaches;"
+            " longer holds its decision: it was trimmed, wal_retain_s sets how far back the log reaches;"
             " restore the store from a newer copy, or use a new namespace"
         )
         raise WalGapError(msg)

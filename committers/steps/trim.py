@@ -204,5 +204,5 @@ def _check_summary(log: Log, place: SummaryPlace, namespace: str) -> None:
         namespace,
         place.digest,
     ):
-        msg = f"{where}: the Summary of version {place.version} is not there any more: this is another log"
+        msg = f"{where}: the Summary of version {place.version} is gone: this is another log"
         raise CorruptError(msg)

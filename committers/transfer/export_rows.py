@@ -69,7 +69,7 @@ def rows_of(source: BinaryIO, path: str, of: RowsOf, count: int, before: Place |
         why = (str(error) or type(error).__name__).partition("\n")[0]
         raise CorruptError(f"{path} cannot be read: {why}; {NEXT_STEP}") from error
     if rows != count:
-        raise CorruptError(f"{path} has {rows} rows, the manifest says {count}; {NEXT_STEP}")
+        raise CorruptError(f"{path} has {rows} rows, the manifest lists {count}; {NEXT_STEP}")
 
 
 def place_at(batch: Any, row: int) -> Place:

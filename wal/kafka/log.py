@@ -116,7 +116,7 @@ class KafkaLog(Log):
                 (offset,) = receipts.all_in()
             except (WalUnavailableError, ConfigError) as error:
                 self._refuse_if_gone(self._decisions, error)
-                msg = f"{error}: the record may or may not be there, or may still come"
+                msg = f"{error}: the record may be in the log or not, or may still arrive"
                 raise OutcomeUnknownError(msg) from error
         try:
             self._same(self._decisions, topic_id)

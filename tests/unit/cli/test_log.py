@@ -25,7 +25,7 @@ from tidegate.wal.memory_log import MemoryLog, forget
 from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded
 
 PASSED = Check("cleanup", "pass", "delete", "nothing decided is lost (I10)")
-WARNED = Check("in sync", "warn", "2 replicas of 3", "the stream goes on when a broker is down")
+WARNED = Check("in sync", "warn", "2 replicas of 3", "the stream continues when a broker is down")
 FAILED = Check("replication", "fail", "1 replica; give it 3", "durable before acknowledged (I3)")
 DAY_S = 86_400.0
 
