@@ -312,7 +312,7 @@ def replay_of(state: Folded, origin: BatchOrigin) -> DecidedVersion | None:
     if decided is None:
         msg = (
             f"batch {origin.batch_id} of query {origin.lineage} comes again, the last one decided is"
-            f" {last}, and what was decided for it is no longer kept (the last {RECENT_MAX} versions"
+            f" {last}, and its version is no longer kept (the last {RECENT_MAX} versions"
             f" are): the checkpoint is too old; {advice}"
         )
         raise LineageError(msg)

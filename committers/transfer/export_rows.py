@@ -24,7 +24,7 @@ from tidegate.wal.staging.bad_rows import shown_key
 ROWS = pa.schema(
     [pa.field("key_group", pa.int32()), pa.field("key", pa.binary()), pa.field("value", pa.binary())]
 )
-NEXT_STEP = "export again; what somebody else has made up is not to be imported"
+NEXT_STEP = "export again; import no folder that somebody else has made up"
 UNORDERED = "rows are by key group and key, and it is not in its place"
 UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, NotImplementedError)
 

@@ -126,7 +126,7 @@ def _rest(names: Names, topic: Topic, of: Mapping[str, str]) -> Iterator[Check]:
 def _rights(topic: Topic, grant: Grant) -> Check:
     missing = [name for name in NEEDED if name not in topic.may]
     if not missing or not topic.may:
-        known = "read, write, trim" if topic.may else "the brokers do not say"
+        known = "read, write, trim" if topic.may else "the brokers list none"
         return Check("rights", "pass", known, "the writer can write")
     fails = any(NEEDED[name] == "fail" for name in missing)
     rights = [name.capitalize() for name in missing]
