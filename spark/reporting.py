@@ -13,7 +13,7 @@ from tidegate.observe import events, metrics, spans
 from tidegate.observe.events import Commit, Count, Gauge, Labels, LogPlace
 from tidegate.options import Endpoints, Options
 from tidegate.wal.manifest import Manifest
-from tidegate.wal.record import BatchOrigin, Folded, Origin, StateReads, VersionFact
+from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, Origin, StateReads
 
 logger = logging.getLogger("tidegate")
 
@@ -48,7 +48,7 @@ class SinkReporter:
         if origin is None:
             phases.end()
 
-    def published(self, fact: VersionFact, manifest: Manifest | None, phases: Phases) -> Commit:
+    def published(self, fact: DecidedVersion, manifest: Manifest | None, phases: Phases) -> Commit:
         """Report that a version became visible, with one line at INFO."""
         phases.of_version(fact.version)
         phases.end()
@@ -61,12 +61,12 @@ class SinkReporter:
         self._stands(Gauge.VISIBLE, fact.version)
         return commit
 
-    def skipped(self, fact: VersionFact, batch_id: int) -> Commit:
+    def skipped(self, fact: DecidedVersion, batch_id: int) -> Commit:
         """Build the commit of a batch that was visible already."""
         return Commit(self.at.namespace, fact.version, batch_id, self.at.store)
 
     def decided(
-        self, coordinator: Coordinator, fact: VersionFact, state: StateReads, spilled_bytes: int
+        self, coordinator: Coordinator, fact: DecidedVersion, state: StateReads, spilled_bytes: int
     ) -> None:
         """Report the end of a batch: its tasks' reads of state, and the version's gauges."""
         self._warn_of_ttl(coordinator.folded)

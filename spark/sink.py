@@ -45,7 +45,7 @@ from tidegate.spark.writer import Alive, Connections, OpenWriter, Setting
 from tidegate.wal.fold import decided_for, once_key, replay_of
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import BatchOrigin, Folded, Origin, StateReads, VersionFact
+from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, Origin, StateReads
 from tidegate.wal.staging import quarantine
 
 logger = logging.getLogger("tidegate")
@@ -124,7 +124,7 @@ class VersionedSink:
         self._writer_id = ""
         self._done: tuple[str, int] | None = None
         self._failed: Failed | None = None
-        self.last_decided: VersionFact | None = None
+        self.last_decided: DecidedVersion | None = None
         """The version of the last batch that ended; with ``commit="pipelined"`` it may not be visible yet."""
         self.last_commit: Commit | None = None
         """The last version that this sink made visible, and its times; None before the first."""
@@ -314,7 +314,7 @@ class VersionedSink:
             if self._options.commit != PIPELINED and skipped:
                 self.last_commit = self._reporter.skipped(fact, batch_id)
 
-    def _commit(self, batch_df: DataFrame, batch: BatchContext, write: Write) -> VersionFact:
+    def _commit(self, batch_df: DataFrame, batch: BatchContext, write: Write) -> DecidedVersion:
         writer = self._opened(batch_df, batch)
         coordinator = writer.coordinator
         writer.check()
@@ -338,7 +338,7 @@ class VersionedSink:
         source_offsets: str = "",
         expiring: frozenset[str] = frozenset(),
         local: DriverStage | None = None,
-    ) -> VersionFact:
+    ) -> DecidedVersion:
         coordinator = writer.coordinator
         state = coordinator.folded
         calls, schemas = txn.close(), txn.schemas
@@ -367,7 +367,7 @@ class VersionedSink:
         self._reporter.decided(coordinator, fact, self.last_state, barrier.spilled_bytes)
         return fact
 
-    def _published(self, fact: VersionFact, manifest: Manifest | None, watch: Watch) -> None:
+    def _published(self, fact: DecidedVersion, manifest: Manifest | None, watch: Watch) -> None:
         phases = cast("Phases", watch)  # ``_committed`` watches each commit so
         self.last_commit, self.last_phases = self._reporter.published(fact, manifest, phases), phases.seconds
 

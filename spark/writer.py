@@ -27,12 +27,12 @@ from tidegate.spark.state.cache import CachePlace, cache_place
 from tidegate.spark.state.links import StateLinks
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import Folded, TableSchema, VersionFact
+from tidegate.wal.record import DecidedVersion, Folded, TableSchema
 
 logger = logging.getLogger("tidegate")
 
 Alive = Callable[[], bool]
-Published = Callable[[VersionFact, Manifest | None, Watch], None]
+Published = Callable[[DecidedVersion, Manifest | None, Watch], None]
 """Called for each version that becomes visible; with ``commit="pipelined"`` by another thread."""
 
 
@@ -91,7 +91,7 @@ class SyncCommits:
     def __init__(self, coordinator: Coordinator, published: Published) -> None:
         self._coordinator, self._published = coordinator, published
 
-    def commit(self, barrier: Barrier) -> VersionFact:
+    def commit(self, barrier: Barrier) -> DecidedVersion:
         """Make one barrier the next version, and visible. Raises: as ``commit.commit``."""
         fact = commit(self._coordinator, barrier)
         last = self._coordinator.last_manifest
@@ -157,7 +157,7 @@ class OpenWriter:
         if options.commit == PIPELINED:
             self.commits = PipelineThread(
                 coordinator,
-                lambda on: self._published(on.fact, on.manifest, on.machine.watch),
+                lambda on: self._published(on.decided, on.manifest, on.machine.watch),
                 lambda: self.background.ended,
             )
         coordinator.store.heartbeat(coordinator.epoch)
@@ -187,7 +187,7 @@ class OpenWriter:
             decided=lambda: coordinator.last_decided,
         )
 
-    def _published(self, fact: VersionFact, manifest: Manifest | None, watch: Watch) -> None:
+    def _published(self, fact: DecidedVersion, manifest: Manifest | None, watch: Watch) -> None:
         self._setting.published(fact, manifest, watch)
         self.background.published()
 

@@ -272,7 +272,7 @@ RULES: list[Rule] = [
         "redis-repair-lists-only",
         "a server counts again when all that it lost is back",
         "committers/repair/repair.py",
-        "            if put_back := _put_back(coordinator, fact):",
+        "            if put_back := _put_back(coordinator, decided):",
         "            if put_back := 0:",
         "tests/services/redis/repair/test_lost_suffix.py",
     ),

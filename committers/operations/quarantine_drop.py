@@ -11,7 +11,7 @@ import xxhash
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.stored_rows import StoredRowsBarrier
+from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.keys.groups import key_group
 from tidegate.sinks.records import CatalogEntry
 from tidegate.wal.record import LoadOrigin

@@ -121,7 +121,7 @@ def run(
 def _make(where: Endpoints, *, allow_unsafe: bool) -> None:
     """Make the namespace, so that a log that cannot be used is told here and in plain words."""
     with coordinator_for(where, Options(allow_unsafe=allow_unsafe)) as driver:
-        if driver.catch_up_log() is not None or driver.store.identity() is not None:
+        if driver.decisions.catch_up() is not None or driver.store.identity() is not None:
             msg = f"namespace {where.namespace} is there already, and the demo removes its own in the end"
             raise ConfigError(msg)
         try:

@@ -31,7 +31,7 @@ from tidegate.spark.source.arrow_rows import columns_of, record_batch
 from tidegate.spark.source.options import SourceOptions
 from tidegate.spark.source.pinned import LeasedTable, pin
 from tidegate.values.decode import values_of
-from tidegate.wal.fold import View, fact_of, fold_all
+from tidegate.wal.fold import View, fold_all, recent_version
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import shared_log
@@ -219,7 +219,7 @@ class FeedPlanner:
             return
         schema = self._schema(table, at.schema_id, manifest, version)
         tasks = 1 if changes <= ROWS_PER_PART else self._parallelism
-        fact = fact_of(self._folded, version)
+        fact = recent_version(self._folded, version)
         assert fact is not None
         works = plan(manifest, fact, tasks)
         if emptied and not works:  # no row of any table was written instead
@@ -245,7 +245,7 @@ class FeedPlanner:
         trimmed first.
         """
         self._fold(version)
-        fact = fact_of(self._folded, version)
+        fact = recent_version(self._folded, version)
         if fact is None:
             raise self._retired(version, "it keeps what the last 1,000 versions were")
         try:
@@ -299,7 +299,7 @@ class FeedPlanner:
             )
 
     def _is_of(self, pointer: Pointer) -> bool:
-        fact = fact_of(self._folded, pointer.visible)
+        fact = recent_version(self._folded, pointer.visible)
         if fact is None:  # so old that it is not kept, or never decided
             return bool(self._folded.last_version >= pointer.visible)
         return fact.digest == pointer.digest

@@ -101,7 +101,7 @@ def test_a_writer_does_not_open_without_a_keyspace(cassandra):
         ConfigError, match=rf"keyspace {missing} or a table in it is not there.*`tidegate init`"
     ):
         open_namespace(driver, "q")
-    assert driver.catch_up_log() is None  # nothing was appended
+    assert driver.decisions.catch_up() is None  # nothing was appended
     assert not cassandra.ask("SELECT * FROM system_schema.keyspaces WHERE keyspace_name = %s", missing)
     driver.store.close()
 

@@ -106,7 +106,7 @@ def test_kafka(certificates):
         with pytest.raises(ConfigError, match=OWN):
             decisions(**own("expired-client"))
         shows_an_expired_one(brokers, folder)
-        with pytest.raises(ConfigError, match=r"the brokers' certificate is over its time .*renew it there"):
+        with pytest.raises(ConfigError, match=r"the brokers' certificate has expired .*renew it"):
             decisions(**{"ssl.ca.location": str(folder / "expired-ca.pem")})
 
 

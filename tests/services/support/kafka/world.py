@@ -136,7 +136,7 @@ class World:
         """Retire and trim, as the background does it."""
         folded_at_us = driver.clock.now_us()
         retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
-        (trimmer or self.trimmer(driver)).trim(driver.view, folded_at_us)
+        (trimmer or self.trimmer(driver)).trim(driver.decisions.view, folded_at_us)
 
     def trimmer(self, driver: Coordinator) -> Trimmer:
         options = dataclasses.replace(

@@ -251,7 +251,7 @@ class Run:
         assert isinstance(driver.log, FileLog)
         for segment in driver.log.folder.rglob("*.seg"):
             os.utime(segment, (old, old))
-        make_trimmer(driver, KEEP_NOTHING_S).trim(driver.view, folded_at_us)
+        make_trimmer(driver, KEEP_NOTHING_S).trim(driver.decisions.view, folded_at_us)
 
     def _note_restart(self, error: TidegateError) -> None:
         self.seen.restarts.append(f"version {self.seen.versions}: {type(error).__name__}: {error}"[:600])

@@ -137,7 +137,7 @@ class Query:
         options = dataclasses.replace(
             driver.options, wal_retain_s=KEEP_NOTHING_S, apply_deadline_s=KEEP_NOTHING_S / 10
         )
-        Trimmer(driver.log, driver.store, options).trim(driver.view, folded_at_us)
+        Trimmer(driver.log, driver.store, options).trim(driver.decisions.view, folded_at_us)
 
     # -- what is true of it -----------------------------------------------------------------------------
 
