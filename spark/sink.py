@@ -326,8 +326,14 @@ class VersionedSink:
             return fact
         txn = Transaction(batch.batch_id, coordinator.folded.last_version, writer.schemas())
         write(txn, batch_df)
-        local = DriverStage(coordinator, self._small)
-        return self._committed(writer, txn, origin, batch_df, batch.source_offsets, local=local)
+        return self._committed(
+            writer,
+            txn,
+            origin,
+            batch_df,
+            batch.source_offsets,
+            driver_stage=DriverStage(coordinator, self._small),
+        )
 
     def _committed(
         self,
@@ -337,7 +343,7 @@ class VersionedSink:
         rows: DataFrame,
         source_offsets: str = "",
         expiring: frozenset[str] = frozenset(),
-        local: DriverStage | None = None,
+        driver_stage: DriverStage | None = None,
     ) -> VersionFact:
         coordinator = writer.coordinator
         state = coordinator.folded
@@ -358,7 +364,7 @@ class VersionedSink:
             placement=writer.placement,
             function_deadline_s=self._options.function_deadline_s,
             cache=writer.cache(),
-            alone=local,
+            driver_stage=driver_stage,
         )
         with self._reporter.watching(coordinator, origin):
             fact = writer.commits.commit(barrier)

@@ -85,7 +85,7 @@ def check_value_type(table: str, field: types.StructField) -> None:
     for struct in _structs(field.dataType):
         names = struct.names
         if wrong := sorted({name for name in names if ":" in name or names.count(name) > 1}):
-            why = "has a colon in its name" if ":" in wrong[0] else "stands twice"
+            why = "has a colon in its name" if ":" in wrong[0] else "is repeated"
             msg = (
                 f"table {table}: column {field.name}: field {wrong[0]!r} {why} in {struct.simpleString()},"
                 " and readers could not tell it; rename it before writing"

@@ -4,7 +4,6 @@ their DDL.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,6 @@ from pyspark.sql.types import DataType, StructField, StructType
 from tidegate.base.names import check_name
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.spark.calls.columns import check_key_type, check_value_type, schema_column
-from tidegate.spark.state.update import StateFunction
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
 
@@ -25,15 +23,6 @@ Outputs = str | Sequence[str] | Mapping[str, tuple[Ddl, Ddl]]
 
 BYTES = "bytes"
 """Instead of columns: the values are bytes, unchanged."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Update:
-    """An update's function, the columns of its rows, the tables that it may emit to."""
-
-    fn: StateFunction
-    rows: tuple[SchemaColumn, ...]
-    outputs: tuple[str, ...]
 
 
 def check_function(table: str, fn: object, call: str = "update", first: str = "key") -> None:
@@ -131,6 +120,6 @@ def _fields(table: str, ddl: object, what: str) -> list[StructField]:
         raise ConfigError(msg)
     names = [field.name for field in kind.fields]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        msg = f"table {table}: column {twice[0]!r} stands twice in {ddl!r}"
+        msg = f"table {table}: column {twice[0]!r} is repeated in {ddl!r}"
         raise ConfigError(msg)
     return list(kind.fields)

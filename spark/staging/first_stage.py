@@ -18,15 +18,15 @@ from tidegate.keys.groups import task_of as group_owner
 from tidegate.options import Endpoints
 from tidegate.sinks.open_store import shared_store
 from tidegate.spark.calls.columns import key_group, made_changes, task_of
+from tidegate.spark.calls.records import Update
 from tidegate.spark.placement.preferred import Places, placed
 from tidegate.spark.state.cache import CachedState, CachePlace, state_reader
 from tidegate.spark.state.output_rows import OUTPUT_DDL
 from tidegate.spark.state.update import StateFunction, UpdateWork, run_function
-from tidegate.spark.transaction import Call
 
 
 def first_stage(
-    call: Call,
+    call: Update,
     work: UpdateWork,
     endpoints: Endpoints,
     base_version: int,
@@ -37,7 +37,6 @@ def first_stage(
 
     With ``places`` each task prefers the location of the staging task of the same key groups.
     """
-    assert call.update is not None
     orders = {f"o{place}": column for place, column in enumerate(call.order)}
     keyed = call.rows.select(
         call.key.alias("k"), *(column.alias(name) for name, column in orders.items()), call.value.alias("v")
@@ -48,7 +47,7 @@ def first_stage(
         .sortWithinPartitions("g", "k", *orders, "v")
         .select("g", "k", "v")
     )
-    run = _functions(call.update.fn, work, endpoints, base_version, cached_at)
+    run = _functions(call.fn, work, endpoints, base_version, cached_at)
     if places is not None:
         sorted_rows = placed(sorted_rows, places)
     made = sorted_rows.mapInArrow(run, OUTPUT_DDL)

@@ -22,7 +22,8 @@ from tidegate.errors import BadRecordError, ConfigError
 from tidegate.spark.state.read import ReadState
 from tidegate.spark.state.reduce import INTEGERS, TEXTS, ReducedColumn, parse_given, parse_held
 from tidegate.wal.record import Column
-from tidegate.wal.staging.bad_rows import CHANGES, shown_key
+from tidegate.wal.staging.spec import CHANGES
+from tidegate.wal.staging.validate import shown_key
 from tidegate.wal.value_flags import DELETE, UNUSABLE, VALUE, VALUE_END
 
 SEQUENCE_TYPES = (*INTEGERS, *TEXTS)

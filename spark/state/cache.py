@@ -23,7 +23,7 @@ from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.store import Store
 from tidegate.spark.state.read import ReadState, from_store
 from tidegate.wal.record import Ack, Folded, StateReads
-from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.spec import StageSpec
 
 
 @dataclasses.dataclass(frozen=True)

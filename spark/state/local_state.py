@@ -36,7 +36,7 @@ from tidegate.spark.state.user_calls import ADVICE, Emit, Source, UdfRunner, che
 from tidegate.values.decode import values_of
 from tidegate.values.encode import encoder_of
 from tidegate.wal.record import TableSchema
-from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.value_flags import DELETE, NO_TIME, NOT_TEXT, VALUE
 
 ITEMS_MAX = 100_000

@@ -17,8 +17,8 @@ from tidegate.errors import CorruptError
 from tidegate.spark.state.apply_changes import ChangedTable, changed
 from tidegate.spark.state.read import ReadChunks, ReadState
 from tidegate.spark.state.reduce import ReduceStep, reduced
-from tidegate.wal.staging.bad_rows import CHANGES
 from tidegate.wal.staging.changelog import Merge
+from tidegate.wal.staging.spec import CHANGES
 
 # -- patches: some columns of a row are set, the others keep their value at the base version ----------------
 

@@ -21,7 +21,7 @@ import pyarrow.json as pj
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.wal.record import UNREADABLE, Column
-from tidegate.wal.staging.bad_rows import shown_key
+from tidegate.wal.staging.validate import shown_key
 from tidegate.wal.value_flags import UNUSABLE, VALUE_END
 
 REDUCERS = ("sum", "count", "min", "max", "first", "last")

@@ -26,8 +26,9 @@ from tidegate.spark.state.user_calls import ADVICE, Emit, UdfRunner, check_size,
 from tidegate.values.decode import values_of
 from tidegate.values.encode import encoder_of
 from tidegate.wal.record import StateReads, TableSchema
-from tidegate.wal.staging.bad_rows import MARKS, StageSpec, bad_rows
 from tidegate.wal.staging.quarantine import ROWS_MAX
+from tidegate.wal.staging.spec import StageSpec
+from tidegate.wal.staging.validate import MARKS, bad_rows
 from tidegate.wal.value_flags import DELETE, VALUE
 
 StateFunction = Callable[[Any, Iterator[dict[str, Any]], Any, Emit], Any]

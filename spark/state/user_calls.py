@@ -16,7 +16,7 @@ from tidegate.spark.state.call_deadline import Deadline, Overdue
 from tidegate.spark.state.output_rows import OutputRows
 from tidegate.values.encode import encoder_of, shown
 from tidegate.wal.record import TableSchema
-from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.value_flags import DELETE, VALUE
 
 TEXT_MAX = 1_000

@@ -67,11 +67,11 @@ CALLS = {
         lambda t, r: t.upsert("x", r, "n", delete_when="d"),
         "delete_when.*double.*boolean",
     ),
-    "column stands twice": (
+    "column is repeated": (
         lambda t, r: t.upsert("x", r.select("n", "d", "d"), key="n"),
-        "column 'd' stands twice",
+        "column 'd' is repeated",
     ),
-    "column stands twice but for case": (
+    "column is repeated but for case": (
         lambda t, r: t.upsert("x", r.selectExpr("n", "d", "n AS D"), key="n"),
         "table x",
     ),

@@ -19,10 +19,11 @@ from tidegate.base import failpoints
 from tidegate.errors import BadRecordError, FunctionError
 from tidegate.wal.frame import FrameHeader, encode_frame, frame_ref
 from tidegate.wal.record import Ack, FrameRef, Refusal
-from tidegate.wal.staging.bad_rows import CHANGES, StageSpec, refused
 from tidegate.wal.staging.expiry import expiring
 from tidegate.wal.staging.last_per_key import last_per_key
 from tidegate.wal.staging.quarantine import accepted
+from tidegate.wal.staging.spec import CHANGES, StageSpec
+from tidegate.wal.staging.validate import refused
 
 ROW_BYTES = 8
 """The bytes that Arrow adds to a row's key and value: two 32-bit offsets."""

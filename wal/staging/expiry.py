@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.wal.staging.bad_rows import CHANGES, StageSpec
+from tidegate.wal.staging.spec import CHANGES, StageSpec
 from tidegate.wal.value_flags import EXPIRING, VALUE, VALUE_END
 
 

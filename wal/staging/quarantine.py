@@ -22,8 +22,9 @@ import xxhash
 from tidegate.errors import BadRecordError
 from tidegate.keys.groups import HASH_SEED
 from tidegate.wal.record import Column, TableSchema
-from tidegate.wal.staging.bad_rows import CHANGES, BadRow, StageSpec, bad_rows, refused
 from tidegate.wal.staging.last_per_key import PLACE, place_of
+from tidegate.wal.staging.spec import CHANGES, StageSpec
+from tidegate.wal.staging.validate import BadRow, bad_rows, refused
 from tidegate.wal.value_flags import VALUE
 
 TABLE = "_quarantine"

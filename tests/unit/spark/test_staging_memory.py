@@ -14,8 +14,8 @@ from tidegate.spark.state import read as state_read
 from tidegate.spark.state.key_rows import ROWS, KeyRows
 from tidegate.spark.state.merge import PatchedTable, merge_with
 from tidegate.wal.file.log import FileLog
-from tidegate.wal.staging.bad_rows import CHANGES, StageSpec
 from tidegate.wal.staging.changelog import stage_task
+from tidegate.wal.staging.spec import CHANGES, StageSpec
 
 BATCH_ROWS, VALUE_BYTES, FRAME_BYTES = 1_000, 200, 100_000
 

@@ -38,8 +38,8 @@ from tidegate.wal import memory_log
 from tidegate.wal.manifest import Component, Manifest
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import TableAt
-from tidegate.wal.staging.bad_rows import StageSpec
 from tidegate.wal.staging.changelog import stage_task
+from tidegate.wal.staging.spec import StageSpec
 
 UUID = "0123456789abcdef" * 2
 TABLES = ("airports", "sums")

@@ -25,7 +25,7 @@ from tidegate.spark.state.local_state import (
 from tidegate.spark.state.output_rows import MARK, OutputRows
 from tidegate.spark.state.user_calls import UdfRunner
 from tidegate.wal.record import Column, TableSchema
-from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.value_flags import REFUSED
 
 NAME = "seen"

@@ -22,8 +22,8 @@ from tidegate.spark.state.output_rows import MARK, unmarked
 from tidegate.spark.state.update import UpdateWork, run_function
 from tidegate.values.decode import values_of
 from tidegate.wal.record import Column, TableSchema
-from tidegate.wal.staging.bad_rows import StageSpec
 from tidegate.wal.staging.quarantine import ROWS_MAX
+from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.value_flags import REFUSED
 
 KEY_GROUPS = 8

@@ -23,8 +23,8 @@ from tidegate.sinks.rules.layout import unpack
 from tidegate.testing.example import Example
 from tidegate.testing.store.harness import ManualClock
 from tidegate.wal import memory_log
-from tidegate.wal.staging.bad_rows import CHANGES, StageSpec
 from tidegate.wal.staging.expiry import expiring
+from tidegate.wal.staging.spec import CHANGES, StageSpec
 
 DAY_S = 86_400
 WEEK = Options(key_groups=2, keep_versions=2, ttl={"airports": "7 days"})

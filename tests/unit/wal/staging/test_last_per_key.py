@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tidegate.errors import BadRecordError
 from tidegate.wal.staging import last_per_key as settle
-from tidegate.wal.staging.bad_rows import CHANGES, StageSpec
 from tidegate.wal.staging.changelog import as_changes, stage_task
 from tidegate.wal.staging.last_per_key import groups_and_tables, last_per_key, place_of, winners
 from tidegate.wal.staging.quarantine import accepted
+from tidegate.wal.staging.spec import CHANGES, StageSpec
 
 FULL = pa.schema(
     [*CHANGES, ("place", pa.int64()), ("c", pa.int32()), ("o0", pa.int64()), ("o1", pa.float64())]

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from tidegate.errors import BadRecordError
 from tidegate.keys.groups import key_group
 from tidegate.wal.staging import quarantine
-from tidegate.wal.staging.bad_rows import CHANGES, StageSpec, bad_rows
 from tidegate.wal.staging.changelog import Merge, stage_task
 from tidegate.wal.staging.last_per_key import last_per_key
 from tidegate.wal.staging.quarantine import id_in
+from tidegate.wal.staging.spec import CHANGES, StageSpec
+from tidegate.wal.staging.validate import bad_rows
 
 SPEC = StageSpec(
     namespace="u1",
