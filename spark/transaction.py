@@ -26,7 +26,7 @@ from tidegate.spark.calls.checks import (
     predicate,
     same_key,
 )
-from tidegate.spark.calls.column_cache import analyse, kept, know_schema
+from tidegate.spark.calls.column_cache import analyse, cached, use_cached_schema
 from tidegate.spark.calls.columns import (
     bytes_value,
     check_key_type,
@@ -309,7 +309,7 @@ class Transaction:
         """Make the table contain exactly these rows, ``key`` and ``value`` as stored, for imports."""
         if own_tables.is_own(table) and (fault := own_tables.fault_of(table, schema, self._known)):
             raise ConfigError(f"table {table}: {fault}; import into a new namespace")
-        order = (kept(functions.monotonically_increasing_id),)
+        order = (cached(functions.monotonically_increasing_id),)
         self._add(Replace(table, rows, schema.key, schema, column("key"), column("value"), order))
 
     @property
@@ -367,7 +367,7 @@ class Transaction:
             schema = TableSchema(_columns(keys), _columns([field]), "bytes")
             stored = bytes_value(value)
         if delete_when is not None:
-            stored = kept(unless_deleted, predicate(table, rows, delete_when), stored)
+            stored = cached(unless_deleted, predicate(table, rows, delete_when), stored)
         order = self._order(table, rows, order_by)
         return record(table, rows, _columns(keys), schema, key_bytes(keys), stored, order)
 
@@ -402,7 +402,7 @@ class Transaction:
         if rows.isStreaming:
             msg = f"table {table}: this is the streaming DataFrame; use the one the function is given"
             raise ConfigError(msg)
-        know_schema(rows)
+        use_cached_schema(rows)
         fields = [self._field(table, rows, name) for name in key_columns(table, key)]
         for field in fields:
             check_key_type(table, field)
@@ -421,7 +421,7 @@ class Transaction:
 
     def _order(self, table: str, rows: DataFrame, order_by: Names | None) -> tuple[Column, ...]:
         if order_by is None:
-            return (kept(functions.monotonically_increasing_id),)
+            return (cached(functions.monotonically_increasing_id),)
         names = columns_named(table, "order_by", order_by)
         fields = [self._field(table, rows, name) for name in names]
         for field in fields:

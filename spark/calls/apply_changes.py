@@ -36,7 +36,7 @@ def changes_call(
         if field.name in taken or (op is not None and field.name == op.name):
             raise ConfigError(f"table {table}: sequence_by column {field.name} is a key or the operation")
     if op is not None and (not isinstance(op.dataType, StringType) or op.name in taken):
-        raise ConfigError(f"table {table}: op_column {op.name} must be a string column beside the key")
+        raise ConfigError(f"table {table}: op_column {op.name} must be a string column outside the key")
     argument: object = delete_values
     texts = isinstance(argument, Collection) and not isinstance(argument, str | bytes)
     if op is not None and not (texts and delete_values):

@@ -16,8 +16,8 @@ from tidegate.base.names import check_name
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints
 from tidegate.sinks.open_store import shared_store
-from tidegate.spark.calls.column_cache import know_schema
-from tidegate.spark.calls.columns import check_value_type, column, json_value, made_changes
+from tidegate.spark.calls.column_cache import use_cached_schema
+from tidegate.spark.calls.columns import check_value_type, column, json_value, output_changes
 from tidegate.spark.calls.records import LocalState
 from tidegate.spark.calls.update import BYTES, Ddl, check_function, table_schema
 from tidegate.spark.state.local_state import LocalWork, Redistribute, Step, run_local, table_of
@@ -64,7 +64,7 @@ def check_rows(name: str, rows: object) -> str:
         raise ConfigError(
             f"local state {name}: this is the streaming DataFrame; use the one the function is given"
         )
-    know_schema(rows)
+    use_cached_schema(rows)
     return table
 
 
@@ -88,7 +88,7 @@ def local_stage(call: LocalState, work: LocalWork, endpoints: Endpoints) -> Data
     """Return the function's output from its rows: (k, t, c, two order columns, v, g)."""
     sent = _sent_to_instances(call, work.parallelism)
     output = sent.mapInArrow(_instances(call.fn, work, endpoints), OUTPUT_DDL)
-    return made_changes(output, work.call, work.spec.key_groups)
+    return output_changes(output, work.call, work.spec.key_groups)
 
 
 def _sent_to_instances(call: LocalState, parallelism: int) -> DataFrame:

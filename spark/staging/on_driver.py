@@ -36,7 +36,7 @@ class DriverStage:
         Raises: as a task: the user's plan's own errors, the log's after ``TRIES`` tries of the same
         rows.
         """
-        if not self._small.expected:
+        if not self._small.predicts_small:
             return None
         tables = [work.spec.tables.index(call.table) for call in calls]
         try:
@@ -44,7 +44,7 @@ class DriverStage:
                 rows = collect(calls, self._small)
             changes = None if rows is None else changes_of(rows, tables, work.spec.key_groups)
         except BaseException:
-            self._small.cut()  # it may have been too much for the driver: the next try uses the job
+            self._small.overflowed()  # it may have been too much for the driver: the next try uses the job
             raise
         if rows is None:
             return None

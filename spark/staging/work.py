@@ -14,9 +14,9 @@ import msgspec
 
 from tidegate.options import Endpoints
 from tidegate.sinks.store import Store
-from tidegate.spark.state.cache import CachedState, CachePlace, state_reader, together
+from tidegate.spark.state.cache import CachedState, CachePlace, state_reader, total_reads
 from tidegate.spark.state.merge import MergedTable, merge_with
-from tidegate.spark.state.output_rows import unmarked
+from tidegate.spark.state.output_rows import strip_marks
 from tidegate.spark.state.read import from_store
 from tidegate.wal.record import Ack, StateReads
 from tidegate.wal.staging.changelog import Staging, stage_task
@@ -62,7 +62,7 @@ class StageWork:
         reads: dict[str, StateReads] = {}  # of functions' first stages; every staging task receives all
         rows_in = InputCounter()
         ack = stage_task(
-            rows_in.counted(unmarked(batches, runs, reads)),
+            rows_in.counted(strip_marks(batches, runs, reads)),
             spec,
             log,
             task=task,
@@ -72,9 +72,9 @@ class StageWork:
             watch=None if cache is None else cache.watch,
         )
         ack = msgspec.structs.replace(ack, runs=runs, given=(rows_in.rows, rows_in.bytes))
-        ack = ack if cache is None else cache.kept(ack)
+        ack = ack if cache is None else cache.keep(ack)
         if task == 0 and ack.state is not None:
-            ack = msgspec.structs.replace(ack, state=together([ack.state, *reads.values()]))
+            ack = msgspec.structs.replace(ack, state=total_reads([ack.state, *reads.values()]))
         return ack
 
 

@@ -191,7 +191,7 @@ def test_calls_that_cannot_be_are_refused_before_anything_runs(stream):
         (lambda t, r: t.update("t", r, "k", 7, schema="n int"), "fn is 7; update needs a function"),
         (lambda t, r: t.update("t", r, "k", two, schema="n int"), r"as two\(key, rows, state, emit"),
         (lambda t, r: t.update("t", r, "k", lambda *_: r.count(), schema="n int"), "Spark cannot send "),
-        (lambda t, r: t.update("t", r, "k", ok, schema="n nothing"), "'n nothing' does not say"),
+        (lambda t, r: t.update("t", r, "k", ok, schema="n nothing"), "'n nothing' does not name"),
         (lambda t, r: t.update("t", r, "k", ok, schema="n int, n int"), "column 'n' is repeated"),
         (lambda t, r: t.update("t", r, "k", ok, schema="k string"), "k is a key column, leave it out"),
         (lambda t, r: t.update("t", r, "k", ok, schema="v variant"), "column v: .*cast"),

@@ -48,13 +48,13 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
     Rows that are already in the quarantine and are checked again have limits of their own.
     """
     keys, values = batch["k"], batch["v"]
-    found: dict[int, BadRow] = {}
+    reasons: dict[int, BadRow] = {}
 
     def note(mask: Any, why: str, advice: str, sizes: Any = None) -> None:
         hit = pc.fill_null(mask, fill_value=False).to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(hit).tolist():
             size = "" if sizes is None else sizes[row].as_py()
-            found.setdefault(row, BadRow(row, why.format(size=size), advice))
+            reasons.setdefault(row, BadRow(row, why.format(size=size), advice))
 
     if keys.null_count:
         note(pc.is_null(keys), "its key is null", "filter such rows out")
@@ -76,10 +76,10 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
             why = f"its {what} takes {{size}} bytes, {limit} are allowed"
             note(pc.greater(sizes, limit), why, f"shorten it or raise {what}_bytes_max", sizes)
     for row in _not_utf8(batch, spec):
-        found.setdefault(row, BadRow(row, "its key is not valid UTF-8", "use a binary key column"))
+        reasons.setdefault(row, BadRow(row, "its key is not valid UTF-8", "use a binary key column"))
     for row, why in (*_no_time_in_keys(batch, spec), *_no_time_in_values(batch, spec)):
-        found.setdefault(row, BadRow(row, why, "mend or filter such rows, or use a string column"))
-    return [found[row] for row in sorted(found) if batch["t"][row].as_py() != spec.quarantine]
+        reasons.setdefault(row, BadRow(row, why, "mend or filter such rows, or use a string column"))
+    return [reasons[row] for row in sorted(reasons) if batch["t"][row].as_py() != spec.quarantine]
 
 
 def _not_utf8(batch: Any, spec: StageSpec) -> list[int]:
@@ -102,9 +102,11 @@ def _no_time_in_values(batch: Any, spec: StageSpec) -> Iterator[tuple[int, str]]
         names = spec.time_columns[batch["t"][row].as_py()] if spec.time_columns else ()
         value = memoryview(batch["v"][row].as_py())[len(NO_TIME) :]
         cells = json_decoder(dict[str, msgspec.Raw]).decode(value)
-        looked_at = [name for name in names if name in cells] or list(cells)  # a function's rows have others
-        hit = [name for name in looked_at if OUTSIDE.search(bytes(cells[name]))]
-        where = f"column {hit[0]}" if hit else f"one of the columns {', '.join(looked_at)}"
+        names_in_value = [name for name in names if name in cells] or list(
+            cells
+        )  # a function's rows have others
+        hit = [name for name in names_in_value if OUTSIDE.search(bytes(cells[name]))]
+        where = f"column {hit[0]}" if hit else f"one of the columns {', '.join(names_in_value)}"
         yield row, f"{where} of its value has a date or time {YEARS}"
 
 
@@ -114,11 +116,11 @@ def _no_time_in_keys(batch: Any, spec: StageSpec) -> Iterator[tuple[int, str]]:
             continue
         mine = pc.and_(pc.equal(batch["t"], table), pc.is_valid(batch["k"]))
         rows = np.flatnonzero(mine.to_numpy(zero_copy_only=False))
-        for at, part in enumerate(parts_of(batch["k"].filter(mine), len(types))):
-            if types[at] != "date":
+        for index, part in enumerate(parts_of(batch["k"].filter(mine), len(types))):
+            if types[index] != "date":
                 continue
             fits = pc.and_(pc.equal(pc.binary_length(part), DAY), pc.greater_equal(part, FIRST_YEAR))
-            name = spec.key_names[table][at] if spec.key_names else str(at + 1)
+            name = spec.key_names[table][index] if spec.key_names else str(index + 1)
             for row in rows[~fits.to_numpy(zero_copy_only=False)].tolist():
                 yield row, f"column {name} of its key has a date {YEARS}"
 

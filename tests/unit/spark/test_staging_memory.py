@@ -74,7 +74,7 @@ class States:
     """A store whose states are large, and made as they are asked for; how much of them is held at once."""
 
     def __init__(self, monkeypatch):
-        monkeypatch.setattr(state_read, "PORTION_BYTES", PORTION)
+        monkeypatch.setattr(state_read, "CHUNK_BYTES", PORTION)
         monkeypatch.setattr(state_read, "FIRST_ROWS", 50)
         self.pool = pa.default_memory_pool()
         self.before, self.peak, self.given = self.pool.bytes_allocated(), 0, 0

@@ -149,7 +149,7 @@ class World:
         ack = stage_task(barrier.batches(task), spec, self.log, **named, merge=merge, watch=watch)
         if cache is None:
             return ack
-        ack = cache.kept(ack)
+        ack = cache.keep(ack)
         self.counts += Counter(hits=ack.state.hits, absent=ack.state.absent, misses=ack.state.misses)
         assert ack.state.cache_bytes <= self.bytes_max
         return ack
