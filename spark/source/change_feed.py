@@ -317,6 +317,6 @@ class FeedPlanner:
         return WalGapError(
             f"the changes of version {version} are no longer in log {redact(self._feed.wal)} ({why}), so the"
             " feed cannot continue without a gap: raise wal_retain_s at the writer; now, start a new"
-            " checkpoint with startingVersion=latest, or set onRetired=snapshot to get the whole table once, and"
-            " the changes after it"
+            " checkpoint with startingVersion=latest, or set onRetired=snapshot to get the whole table once,"
+            " and the changes after it"
         )
