@@ -1,7 +1,7 @@
 """The demo's input: every departure from New York's airports in January 2013, day by day.
 
 Rows as they are: 27,004 flights; 155 have no tail number, 521 were cancelled (no departure
-time). What the tables must say after each day is computed here from the rows alone, without
+time). What the tables must contain after each day is computed here from the rows alone, without
 tidegate and without Spark: the reader checks against it.
 """
 
@@ -24,7 +24,7 @@ Row = dict[str, str]
 
 
 class Expected(NamedTuple):
-    """What the tables must say at the version of one day."""
+    """What the tables must contain at the version of one day."""
 
     departures: int
     cancelled: int
