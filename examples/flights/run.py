@@ -36,7 +36,7 @@ KILLS = {
 
 @dataclasses.dataclass
 class Outcome:
-    """What a run of the demo came to."""
+    """The outcome of a run of the demo."""
 
     folder: str
     wal: str

@@ -51,7 +51,7 @@ def check_local(
             columns_there = ", ".join(usable) or "none"
             raise ConfigError(f"{where}: column {column_name!r} {why}; there are {columns_there}")
     if not usable:
-        raise ConfigError(f"{where}: none of the columns has an order; add one that tells rows apart")
+        raise ConfigError(f"{where}: none of the columns has an order; add one that distinguishes the rows")
 
 
 def check_rows(name: str, rows: object) -> str:
