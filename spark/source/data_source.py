@@ -109,8 +109,8 @@ class TidegateSource(DataSource):
         raise ConfigError(
             "df.writeStream.format('tidegate') cannot keep what a version promises: Spark runs its commit in"
             " a process without memory, passes it neither the checkpoint nor the offsets, and aborts after"
-            " a commit that took effect. Use df.writeStream.foreachBatch(VersionedSink(namespace=..., wal=...,"
-            " store=..., table=..., key=...)), which makes each batch one version"
+            " a commit that took effect. Use df.writeStream.foreachBatch(VersionedSink(namespace=...,"
+            " wal=..., store=..., table=..., key=...)), which makes each batch one version"
         )
 
 
