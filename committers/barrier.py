@@ -25,7 +25,7 @@ from tidegate.wal.record import (
     TableSchema,
 )
 from tidegate.wal.staging import quarantine
-from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.spec import StageSpec
 
 COMPONENT = "sink"
 CLOCK_AHEAD_MAX_US = 3_600_000_000

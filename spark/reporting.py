@@ -58,7 +58,7 @@ class SinkReporter:
         values = (fact.version, self.at.namespace, commit.batch, rows, commit.bytes, commit.seconds, took)
         logger.info(what, *values, extra={"phases": commit.phases, "rows": rows, "bytes": commit.bytes})
         events.tell(lambda observer: observer.committed(commit))
-        self._stands(Gauge.VISIBLE, fact.version)
+        self._gauge(Gauge.VISIBLE, fact.version)
         return commit
 
     def skipped(self, fact: DecidedVersion, batch_id: int) -> Commit:
@@ -95,7 +95,7 @@ class SinkReporter:
         """Build the context for log records of the sink's other threads."""
         return LogPlace(self.at.namespace, phase=phase)
 
-    def _stands(self, what: Gauge, version: int) -> None:
+    def _gauge(self, what: Gauge, version: int) -> None:
         events.level(what, self.at, version)
 
     def _warn_of_ttl(self, state: Folded) -> None:

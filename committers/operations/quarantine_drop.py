@@ -16,7 +16,7 @@ from tidegate.keys.groups import key_group
 from tidegate.sinks.records import CatalogEntry
 from tidegate.wal.record import LoadOrigin
 from tidegate.wal.staging import quarantine
-from tidegate.wal.staging.bad_rows import CHANGES
+from tidegate.wal.staging.spec import CHANGES
 from tidegate.wal.value_flags import DELETE
 
 KEYS_AT_ONCE = 10_000

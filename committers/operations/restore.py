@@ -26,7 +26,7 @@ from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.store import Store
 from tidegate.wal.fold import last_batch_within
 from tidegate.wal.record import BatchOrigin, Folded, RestoreOrigin, Rewound, TableSchema
-from tidegate.wal.staging.bad_rows import CHANGES
+from tidegate.wal.staging.spec import CHANGES
 
 
 class Restored(NamedTuple):

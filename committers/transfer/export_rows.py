@@ -19,7 +19,7 @@ from tidegate.options import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from tidegate.sinks.rules.layout import STORED_MORE
 from tidegate.values.row_checks import row_checks
 from tidegate.wal.record import TableSchema
-from tidegate.wal.staging.bad_rows import shown_key
+from tidegate.wal.staging.validate import shown_key
 
 ROWS = pa.schema(
     [pa.field("key_group", pa.int32()), pa.field("key", pa.binary()), pa.field("value", pa.binary())]

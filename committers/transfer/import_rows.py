@@ -26,7 +26,7 @@ from tidegate.values.decode import described
 from tidegate.wal.fold import decided_for, once_key
 from tidegate.wal.record import Folded, ImportOrigin, TableSchema
 from tidegate.wal.staging import own_tables
-from tidegate.wal.staging.bad_rows import CHANGES
+from tidegate.wal.staging.spec import CHANGES
 
 BUCKET_BYTES = 64 * 1024 * 1024
 """The approximate size of a bucket, in bytes of the exported files."""

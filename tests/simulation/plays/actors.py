@@ -46,8 +46,8 @@ from tidegate.testing.faulty import FaultyLog, FaultyStore
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View, replay_of, same_barrier
 from tidegate.wal.record import Ack, BatchOrigin, DecidedVersion
-from tidegate.wal.staging.bad_rows import StageSpec
 from tidegate.wal.staging.changelog import stage_task
+from tidegate.wal.staging.spec import StageSpec
 
 KEY_GROUPS = 4
 LINEAGE = "query-1"

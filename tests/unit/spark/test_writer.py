@@ -31,7 +31,7 @@ def writer_on(sink, driver, alive=lambda: True, followers=()):
     connections = SimpleNamespace(
         coordinator=driver,
         followers=list(followers),
-        setting=sink._setting(),
+        settings=sink._settings(),
         placement=None,
         close=lambda: None,
     )
