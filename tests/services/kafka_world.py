@@ -13,6 +13,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from polling import wait_until
+from support.driver_process import expected_at, rows_of
+from support.faulty import FaultyLog
 from tidegate.base.clock import Clock
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
@@ -23,8 +25,6 @@ from tidegate.committers.steps.trim import Trimmer
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.faulty import FaultyLog
-from tidegate.testing.process.driver import expected_at, rows_of
 from tidegate.wal.fold import View, fold_all, replay_of
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log

@@ -35,6 +35,7 @@ import tidegate
 from query import KEEP_NOTHING_S, KEY_GROUPS, LINEAGE, Content, _plain
 from redis_cluster import RedisCluster
 from redis_query import Query
+from support.driver_process import rows_of
 from tidegate.committers.background.worker import Background
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
@@ -45,7 +46,7 @@ from tidegate.sinks.redis.client.settings import settings_of
 from tidegate.sinks.redis.keys import header_key, meta_key, slot_of
 from tidegate.sinks.redis.upkeep.rebuild import Rebuild
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.process.driver import make_trimmer, rows_of
+from tidegate.testing.process.driver import make_trimmer
 from tidegate.torture.driver.redis_topology import Cluster
 from tidegate.torture.history.repairs import put_back_in
 from tidegate.wal.file.log import FileLog

@@ -15,9 +15,9 @@ from cassandra_cluster import CassandraCluster
 from cassandra_query import at_last, query_on
 from polling import wait_until
 from query import KEY_GROUPS, Query, Reader
+from support.driver_process import MARKER
 from tidegate.errors import StoreUnavailableError
 from tidegate.sinks.cassandra.store import CassandraStore
-from tidegate.testing.process.driver import MARKER
 
 PATIENT_S = 60.0
 """A store's call, while the nodes do not know yet that one of them is gone."""

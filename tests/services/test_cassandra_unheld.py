@@ -5,8 +5,8 @@ import pytest
 import tidegate
 from cassandra_query import query_on
 from polling import wait_until
+from support.driver_process import MARKER
 from tidegate.errors import SnapshotExpiredError
-from tidegate.testing.process.driver import MARKER
 
 LEASE_S = 0.9
 """A snapshot that may not be held asks a third of this long whether its version is still there."""

@@ -21,12 +21,12 @@ from confluent_kafka.admin import (
 from kafka_query import WAIT_S, Query
 from kafka_server import KafkaCluster
 from polling import wait_until
+from support.driver_process import MARKER
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError, OutcomeUnknownError
 from tidegate.spark.source.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
 from tidegate.spark.source.options import SourceOptions
 from tidegate.spark.source.pinned import pin
-from tidegate.testing.process.driver import MARKER
 
 pytestmark = [pytest.mark.xdist_group("kafka-rights"), pytest.mark.slow]  # a broker of their own
 

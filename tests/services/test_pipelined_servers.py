@@ -17,10 +17,10 @@ from crash.sweep.place import BATCHES, FINISHES, stops, wakes_fenced
 from kafka_place import place_on
 from query import AWAY_S, KEY_GROUPS, LINEAGE, ROWS, SEED, Reader
 from redis_query import query_on
+from support.driver_process import rows_of
 from tidegate.committers.pipeline import PipelineThread
 from tidegate.errors import FencedError, StoreUnavailableError
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.process.driver import rows_of
 
 IN_FLIGHT = 2
 PIPELINED = ("--in-flight", str(IN_FLIGHT))

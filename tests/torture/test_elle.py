@@ -5,11 +5,12 @@ import re
 
 import pytest
 
+import elle
 import written
+from elle import export
 from made import NAMESPACE, Made
 from tidegate.errors import ConfigError
-from tidegate.torture.history import elle, events
-from tidegate.torture.history.elle import export
+from tidegate.torture.history import events
 from written import write
 
 

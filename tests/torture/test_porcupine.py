@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import register
 from made import NAMESPACE, Made
 from mutators import MUTATORS
 from tidegate.torture.history import events
-from tidegate.torture.judge import register
 from tidegate.torture.judge.check import check
 
 FOLDER = Path(__file__).parent / "porcupine"

@@ -31,9 +31,9 @@ from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import batch
 from tidegate.testing.process.driver import (
     Checkpoint,
-    Turns,
     make_driver_of,
     make_trimmer,
+    pipeline_of,
 )
 from tidegate.torture.driver import timeouts
 from tidegate.torture.driver.barriers import WorkloadBarrier, reader_of
@@ -255,7 +255,7 @@ class Torture:
         self._open(driver, name)
         keep_s = KEEP_LOG_CLOCK_S if plan.clocks_step else KEEP_LOG_S
         checkpoint, trimmer = Checkpoint(Path(plan.checkpoint)), make_trimmer(driver, keep_s)
-        pipeline = self._pipeline(driver) if plan.beside == PIPELINES else None
+        pipeline = pipeline_of(driver, self._published) if plan.beside == PIPELINES else None
         first = checkpoint.next_batch()
         for batch_id in range(first, plan.batches):
             self._heartbeat(driver)
@@ -313,12 +313,6 @@ class Torture:
                 raise
         else:
             recorder.note(Done(call=call))
-
-    def _pipeline(self, driver: Coordinator) -> Pipeline:
-        """Make a pipeline whose two sides are this thread: a wait completes versions until it is over."""
-        turns = Turns()
-        turns.pipeline = Pipeline(driver, self._published, turns)
-        return turns.pipeline
 
     def _published(self, done: InFlight) -> None:
         """Note that a commit returned once its version is visible: the promises hold only from then on."""
