@@ -6,16 +6,16 @@ import re
 import pytest
 
 import elle
-import written
+import write_histories
 from elle import export
-from made import NAMESPACE, Made
+from generate_histories import NAMESPACE, Made
 from tidegate.errors import ConfigError
 from tidegate.torture.history import events
-from written import write
+from write_histories import write
 
 
 def offered(call, batch, **lists):
-    return written.offered(call, batch, events.Change(table="lists", append=lists))
+    return write_histories.offered(call, batch, events.Change(table="lists", append=lists))
 
 
 def exported(folder):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import register
-from made import NAMESPACE, Made
+from generate_histories import NAMESPACE, Made
 from mutators import MUTATORS
 from tidegate.torture.history import events
 from tidegate.torture.judge.check import check

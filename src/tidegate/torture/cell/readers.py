@@ -31,8 +31,8 @@ from tidegate.sinks.store import Store
 from tidegate.testing.process.forked import DISK_FULL, NO_ROOM
 from tidegate.torture.driver import workloads
 from tidegate.torture.driver.driver import Where
+from tidegate.torture.driver.side_work import SECOND
 from tidegate.torture.driver.timeouts import HUNG
-from tidegate.torture.driver.upkeep import SECOND
 from tidegate.torture.driver.workloads import decoded
 from tidegate.torture.history.events import (
     Connected,

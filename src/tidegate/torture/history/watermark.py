@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 
 
-class Steps:
+class Watermark:
     """Lower bounds by time, added in the order of time."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from tidegate.torture.history.offers import Offer
 from tidegate.torture.history.source import Source
 from tidegate.torture.judge.answers import Mismatch
 from tidegate.torture.judge.tables import Tables
-from tidegate.torture.judge.timeline import Account
+from tidegate.torture.judge.timeline import Timeline
 
 Place = tuple[str, str]
 """A table and a key."""
@@ -33,17 +33,17 @@ class Part:
     numbers: dict[str, Any]
 
 
-class Blame:
+class Diagnosis:
     """The diagnosis of one namespace. ``made``: the offer that each version is of."""
 
     def __init__(
         self,
-        account: Account,
+        timeline: Timeline,
         made: dict[int, Offer],
         source: Source,
         witness: Callable[[int, Iterable[str]], bool],
     ) -> None:
-        self._account, self._made, self._source, self._witness = account, made, source, witness
+        self._timeline, self._made, self._source, self._witness = timeline, made, source, witness
         self._versions = {(offer.origin, offer.content): version for version, offer in made.items()}
         self._parts: dict[Place, list[Part]] = {}
         self._values: dict[Place, dict[bytes | None, list[int]]] = {}
@@ -59,7 +59,7 @@ class Blame:
         """Collect what each offer did to the keys that were answered wrongly, and their expected values."""
         if not wanted:
             return
-        for offers in self._account.offers.values():
+        for offers in self._timeline.offers.values():
             for offer in offers:
                 for change in self._source.changes(offer):
                     for key in keys_of(change, wanted):
@@ -76,7 +76,7 @@ class Blame:
 
     def _find(self, mismatch: Mismatch) -> None:
         wrong = mismatch.wrong
-        horizon, retired = self._account.horizon.before(mismatch.began)
+        horizon, retired = self._timeline.horizon.before(mismatch.began)
         lines = [str(mismatch.place)]
         if mismatch.other:
             rule, why = "repeatable", "the same snapshot said something else before or after"
@@ -95,7 +95,7 @@ class Blame:
         if (expected := self._made.get(wrong.writer)) is not None:
             lines.append(str(expected.place))
         what = f"{self._reader(mismatch)}: {why}"
-        self._account.find(rule, what, self._said(wrong.expected, wrong.writer), shown(wrong.seen), *lines)
+        self._timeline.find(rule, what, self._said(wrong.expected, wrong.writer), shown(wrong.seen), *lines)
 
     def _reader(self, mismatch: Mismatch) -> str:
         wrong = mismatch.wrong

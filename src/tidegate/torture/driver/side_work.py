@@ -26,7 +26,7 @@ from tidegate.sinks.store import Store
 from tidegate.wal.file.log import FileLog
 
 TIDIES, PIPELINES, FOLLOWS, REPAIRS = "tidies", "pipelines", "follows", "repairs"
-BESIDES = {
+SIDE_WORK = {
     "retire.": TIDIES,
     "trim.": TIDIES,
     "summary.": TIDIES,
@@ -43,9 +43,9 @@ ADDED_AT = 2
 """The number of committed batches at which the second store is added, and filled."""
 
 
-def beside_at(failpoint: str) -> str:
+def side_work_at(failpoint: str) -> str:
     """Return the background work of drivers in cells of this failpoint; '' for none."""
-    return next((beside for start, beside in BESIDES.items() if failpoint.startswith(start)), "")
+    return next((beside for start, beside in SIDE_WORK.items() if failpoint.startswith(start)), "")
 
 
 # -- a second store -----------------------------------------------------------------------------------------

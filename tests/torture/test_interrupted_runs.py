@@ -141,7 +141,7 @@ def test_a_run_that_is_going_on_is_not_resumed_beside(urls, tmp_path):
     refused = []
 
     def beside(*_):
-        with pytest.raises(ConfigError, match="is going on") as error:
+        with pytest.raises(ConfigError, match="another process runs") as error:
             torture(*urls, resume=folder)
         refused.append(error)
 
