@@ -378,15 +378,15 @@ class Torture:
             )
         )
         try:
-            fact = commit(driver, barrier) if pipeline is None else pipeline.commit(barrier)
+            decided = commit(driver, barrier) if pipeline is None else pipeline.commit(barrier)
         except (FailpointError, TidegateError) as error:
             recorder.note(Raised(call=call, error=type(error).__name__, text=str(error)[:500]))
             raise
-        own = fact.attempt == barrier.attempt
+        own = decided.attempt == barrier.attempt
         if pipeline is not None:
-            self._calls[fact.attempt] = call, own
+            self._calls[decided.attempt] = call, own
             return
-        recorder.note(Returned(call=call, version=fact.version, own=own))
+        recorder.note(Returned(call=call, version=decided.version, own=own))
         self._look()
 
     def _look(self) -> None:

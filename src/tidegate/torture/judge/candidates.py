@@ -62,7 +62,7 @@ class Candidates:
                     find(
                         "replanned",
                         f"{origin} was committed from two sets of offsets; the second one's rows are lost",
-                        f"LineageError for {origin.fingerprint!r} behind {other.fingerprint!r}",
+                        f"LineageError for {origin.fingerprint!r} after {other.fingerprint!r}",
                         f"versions {', '.join(str(version) for version in versions)}",
                         other_line,
                         line,
@@ -71,7 +71,7 @@ class Candidates:
             if len(origins) > 1:
                 find(
                     "shared",
-                    f"several batches were told that they are version {version}: all but one are lost",
+                    f"several commits returned version {version}: all their batches but one are lost",
                     "a version for each",
                     ", ".join(str(origin) for origin in origins),
                     *(self.lines[origin, version] for origin in origins),
@@ -165,7 +165,7 @@ class Candidates:
                     lines = [self._line(version), self._line(later)]
                     find(
                         "order",
-                        f"batch {other} is version {later}, behind batch {batch} of the same lineage",
+                        f"batch {other} is version {later}, after batch {batch} of the same lineage",
                         f"a version before {version}",
                         f"version {later}",
                         *lines,
@@ -199,7 +199,7 @@ class Candidates:
             elif version and min(choice.offer.at for choice in choices) > self.latest[version]:
                 self._timeline.find(
                     "early",
-                    f"version {version} was there before a batch that can be it was offered",
+                    f"version {version} was seen before any batch was offered that it can be of",
                     f"nothing after version {version - 1} before that",
                     f"version {self._seen_at(version)}",
                     self._sight(version),
@@ -220,7 +220,7 @@ class Candidates:
         if not origins:
             self._timeline.find(
                 "hole",
-                f"no batch can be version {version}: all others are of other versions, or were refused",
+                f"no batch can be version {version}: each is of another version, or was refused",
                 "a batch with an outcome that allows it",
                 f"version {self._seen_at(version)}",
                 self._sight(version),

@@ -79,7 +79,7 @@ class Diagnosis:
         horizon, retired = self._timeline.horizon.before(mismatch.began)
         lines = [str(mismatch.place)]
         if mismatch.other:
-            rule, why = "repeatable", "the same snapshot said something else before or after"
+            rule, why = "repeatable", "the same snapshot had another answer before or after"
             lines.append(mismatch.other)
         elif mismatch.version < horizon and mismatch.loose is None:
             rule, why = (
@@ -95,7 +95,9 @@ class Diagnosis:
         if (expected := self._made.get(wrong.writer)) is not None:
             lines.append(str(expected.place))
         what = f"{self._reader(mismatch)}: {why}"
-        self._timeline.find(rule, what, self._said(wrong.expected, wrong.writer), shown(wrong.seen), *lines)
+        self._timeline.find(
+            rule, what, self._expected(wrong.expected, wrong.writer), shown(wrong.seen), *lines
+        )
 
     def _reader(self, mismatch: Mismatch) -> str:
         wrong = mismatch.wrong
@@ -107,7 +109,7 @@ class Diagnosis:
             versions = f"versions {mismatch.loose} to {mismatch.version}, of which the last is compared"
         return f"read at the newest version ({versions}), table {wrong.table!r}, {key}"
 
-    def _said(self, expected: bytes | None, writer: int) -> str:
+    def _expected(self, expected: bytes | None, writer: int) -> str:
         if not writer:
             return shown(expected)
         return f"{shown(expected)}, {'deleted' if expected is None else 'written'} in version {writer}"
@@ -128,9 +130,9 @@ class Diagnosis:
         if isinstance(seen, list) and any(part.items for part in parts):
             return self._by_items(mismatch, parts, seen, expected or [])
         if isinstance(seen, dict) and isinstance(expected, dict):
-            told = self._by_numbers(mismatch, parts, seen, expected)
-            if told is not None:
-                return told
+            diagnosis = self._by_numbers(mismatch, parts, seen, expected)
+            if diagnosis is not None:
+                return diagnosis
         return self._unmade([part.offer for part in parts if part.value == wrong.seen])
 
     def _of_versions(self, mismatch: Mismatch, versions: list[int]) -> tuple[str, str, list[str]]:
@@ -162,7 +164,7 @@ class Diagnosis:
         writer = mismatch.wrong.writer
         offer = self._made.get(writer)
         if offer is None:
-            return "atomic", "nothing was to be changed", []
+            return "atomic", "no version changes this key", []
         tables = {change.table for change in self._source.changes(offer)}
         if self._witness(writer, tables):
             return "atomic", f"the change of version {writer} is missing, others of it were seen", []

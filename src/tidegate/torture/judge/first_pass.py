@@ -1,4 +1,4 @@
-"""First pass over a history: it adds every line to the account of its namespace."""
+"""First pass over a history: it adds every line to the timeline of its namespace."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Timelines:
                 own_line,
                 line.where,
             )
-        client.seen.tell(line.event.at, version, line.where)
+        client.seen.add(line.event.at, version, line.where)
         client.timeline.looked(version, began, client.store, file, line)
 
     def _looked(self, event: events.Looked, line: Line, file: int) -> None:
@@ -167,7 +167,7 @@ class Timelines:
             if after != version + 1:
                 client.timeline.find(
                     "hole",
-                    "the versions that can be read have a hole",
+                    "the readable versions have a hole",
                     f"version {version + 1} after version {version}",
                     f"version {after}",
                     line.where,
@@ -175,7 +175,7 @@ class Timelines:
         if versions:
             self._saw(client, versions[-1], event.began, line, file)
             if not client.store:
-                client.timeline.horizon.tell(event.at, versions[0], line.where)
+                client.timeline.horizon.add(event.at, versions[0], line.where)
 
     def _snapshot(self, event: events.SnapshotOpened, line: Line, file: int) -> None:
         self._verdict.count("snapshots")
@@ -187,12 +187,12 @@ class Timelines:
         if event.asked != event.version:
             client.timeline.find(
                 "other-version",
-                "a snapshot is of another version than was asked for",
+                "a snapshot is of another version than the requested one",
                 f"version {event.asked}",
                 f"version {event.version}",
                 line.where,
             )
-        client.timeline.tell(event.at, event.version, client.store, line.where)
+        client.timeline.note_visible(event.at, event.version, client.store, line.where)
 
     def _read(self, event: events.Read | events.Scanned, line: Line, file: int) -> None:
         self._verdict.count("reads")
@@ -214,7 +214,7 @@ class Timelines:
             if timeline.forgot_at < 0:
                 timeline.find(
                     "regressed",
-                    "a client was told that the visible version went back, and nothing made the store forget",
+                    "a read raised VersionRegressedError, though no fault made the store forget",
                     "a visible version that only grows",
                     event.error,
                     line.where,

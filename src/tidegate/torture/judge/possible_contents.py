@@ -34,12 +34,12 @@ class CandidateState:
 
     def offers(self) -> dict[int, Offer]:
         """Map the versions with several choices to their offers here."""
-        found: dict[int, Offer] = {}
+        offers: dict[int, Offer] = {}
         chain = self.chosen
         while chain is not None:
             chain, version, offer = chain
-            found[version] = offer
-        return found
+            offers[version] = offer
+        return offers
 
 
 def _bars(taken: Origin, origin: Origin) -> bool:

@@ -51,10 +51,10 @@ class NewestReads:
         """Check that operations after a read see the version that it showed, or a later one (I9)."""
         right = [shown for shown in self._shown if shown.highest >= 0]
         proven: dict[str, Watermark] = {}
-        for shown in sorted(right, key=lambda one: one.read.at):
+        for shown in sorted(right, key=lambda shown: shown.read.at):
             if shown.read.at > self._timeline.forgot_at:
                 steps = proven.setdefault(shown.read.store, Watermark())
-                steps.tell(shown.read.at, shown.lowest, str(shown.read.place))
+                steps.add(shown.read.at, shown.lowest, str(shown.read.place))
         for store, steps in proven.items():
             for shown in right:
                 if shown.read.store == store:
@@ -67,7 +67,7 @@ class NewestReads:
         if version < least:
             self._timeline.find(
                 "regressed",
-                "the visible version went back behind one that a read at the newest version had shown",
+                "the visible version went back, below one that a read at the newest version had shown",
                 f"version {least} or later, whose content had been read before this began",
                 f"version {version}",
                 by,

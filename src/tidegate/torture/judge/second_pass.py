@@ -61,7 +61,7 @@ class Contents:
         if choices and not stepped:
             self._timeline.find(
                 "hole",
-                f"no batch is left that can be version {version}: each that may be is another version",
+                f"no batch is left that can be version {version}: each candidate is another version",
                 "a batch for each version",
                 f"version {self._candidates.top} was seen",
                 self._timeline.sights[self._candidates.top][1],
@@ -69,8 +69,8 @@ class Contents:
         self._states = stepped or self._states
         if len(self._states) > MOST:
             self._verdict.unjudged.append(
-                f"namespace {self._timeline.name}, from version {version} on: the outcomes of so many batches"
-                f" are unknown that more than {MOST} contents are possible"
+                f"namespace {self._timeline.name}, from version {version} on: more than {MOST} contents are"
+                " possible, because outcomes of batches are unknown"
             )
             return False
         self._verdict.count("versions")
@@ -84,9 +84,9 @@ class Contents:
         tables = self._states[0].tables
         for place in places:
             event = self._answer(place)
-            found = list(wrongs(tables, event))
-            self._witnessed.update(writers_of(tables, event, found))
-            self._note(found, version, place, event)
+            mistakes = list(wrongs(tables, event))
+            self._witnessed.update(writers_of(tables, event, mistakes))
+            self._note(mistakes, version, place, event)
         if len(self._mismatches) > first:
             self._compare_within(version, self._mismatches[first:])
 
@@ -112,11 +112,11 @@ class Contents:
         return event
 
     def _note(
-        self, found: list[Wrong], version: int, place: Place, event: Answer, loose: int | None = None
+        self, mistakes: list[Wrong], version: int, place: Place, event: Answer, loose: int | None = None
     ) -> None:
-        if not found and isinstance(event, events.Scanned):
+        if not mistakes and isinstance(event, events.Scanned):
             self._scanned[event.table] = version
-        for wrong in found:
+        for wrong in mistakes:
             if len(self._mismatches) < MOST_EXPLAINED:
                 self._mismatches.append(Mismatch(wrong, version, place, event.began, loose))
             else:
@@ -155,9 +155,9 @@ class Contents:
 
     def _wrong(self, read: LooseRead, answer: Answer, version: int) -> None:
         tables = self._states[0].tables
-        found = list(wrongs(tables, answer))
-        self._witnessed.update(writers_of(tables, answer, found))
-        self._note(found, version, read.place, answer, read.least)
+        mistakes = list(wrongs(tables, answer))
+        self._witnessed.update(writers_of(tables, answer, mistakes))
+        self._note(mistakes, version, read.place, answer, read.least)
 
     def _read_beyond(self) -> None:
         """Judge reads that fit no version seen elsewhere.

@@ -135,8 +135,8 @@ class Timeline:
             raise CorruptError(f"{line}: a commit cannot return version {event.version}")
         self._last_write = event.at
         offer.version, offer.own, offer.ended = event.version, event.own, line
-        self.commits.tell(event.at, event.version, line)
-        self.tell(event.at, event.version, "", line)
+        self.commits.add(event.at, event.version, line)
+        self.note_visible(event.at, event.version, "", line)
 
     def raised(self, offer: Offer, event: events.Raised, line: str) -> None:
         self._last_write = event.at
@@ -149,7 +149,7 @@ class Timeline:
         if event.visible is not None:
             self.see(event.visible, asked.at, event.at, "", line)
         if event.horizon is not None:
-            self.horizon.tell(event.at, event.horizon, line)
+            self.horizon.add(event.at, event.horizon, line)
         if asked.command != "recover":
             self._last_write = event.at
             return
@@ -159,7 +159,7 @@ class Timeline:
         if event.published or (None not in (before[2], event.visible) and before[2] != event.visible):
             self.find(
                 "recover",
-                "a recovery found something to do, though one had just finished and nobody wrote since",
+                "a recovery published versions, though another one had just finished and nobody wrote since",
                 f"0 versions published, {before[2]} visible",
                 f"{event.published} versions published, {event.visible} visible",
                 before[1],
@@ -191,9 +191,9 @@ class Timeline:
 
     # -- readers -----------------------------------------------------------------------------------
 
-    def tell(self, at: int, version: int, store: str, line: str) -> None:
+    def note_visible(self, at: int, version: int, store: str, line: str) -> None:
         """Note that this version, or a later one, was visible in a store at ``at``."""
-        self.registers.setdefault(store, Watermark()).tell(at, version, line)
+        self.registers.setdefault(store, Watermark()).add(at, version, line)
         self.sights.setdefault(version, (at, line))
 
     def see(self, version: int, began: int, at: int, store: str, line: str) -> None:
@@ -203,7 +203,7 @@ class Timeline:
         if not store and version < commit:
             self.find(
                 "stale",
-                f"version {version} was the newest for one who began to look after a commit had returned",
+                f"version {version} was the newest in a look that began after a commit had returned",
                 f"version {commit} or later",
                 f"version {version}",
                 commit_line,
@@ -219,7 +219,7 @@ class Timeline:
                 line,
             )
         if version:
-            self.tell(at, version, store, line)
+            self.note_visible(at, version, store, line)
 
     def looked(self, version: int, began: int, store: str, file: int, line: Line) -> None:
         """Note a client's look that began then and saw this as the newest version."""
