@@ -211,7 +211,8 @@ class Diagnosis:
                 wrong = dataclasses.replace(mismatch.wrong, writer=version)
                 return self._missing(dataclasses.replace(mismatch, wrong=wrong))
             if number == off and version is not None and version <= mismatch.version:
-                return "doubled", f"{name}: the number that version {version} adds counts twice", [self._line(version)]
+                why = f"{name}: the number that version {version} adds counts twice"
+                return "doubled", why, [self._line(version)]
             if number == off and version is None:
                 return self._unmade([part.offer])
         return None
