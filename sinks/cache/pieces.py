@@ -25,7 +25,7 @@ from tidegate.sinks.cache.buffer.buffer import Buffer, open_buffer
 from tidegate.sinks.cache.buffer.limits import BufferLimits
 from tidegate.sinks.cache.buffer.note import Segment
 from tidegate.sinks.cache.buffer.owner import host_at
-from tidegate.sinks.cache.buffer.pressure import Thresholds
+from tidegate.sinks.cache.buffer.policy import LOAD_BELOW
 from tidegate.sinks.cache.runs import ROWS, PieceRef, places_in
 
 DISK_SHARE = 4
@@ -117,7 +117,7 @@ class Pieces:
         recorded.
         """
         memory, disk = self._buffer.used_bytes("memory"), self._buffer.used_bytes("disk")
-        if not disk and memory <= Thresholds().load_below * self._buffer.limit("memory"):
+        if not disk and memory <= LOAD_BELOW * self._buffer.limit("memory"):
             return
         for name, count in requests.items():
             self._buffer.touch(name, batch=version, requests=count)
