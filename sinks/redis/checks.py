@@ -12,12 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import redis
-
 from tidegate.base.checks import Check, Outcome
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.redis.client.functions import call_head
-from tidegate.sinks.redis.client.replies import LOST, RetryLater
 from tidegate.sinks.redis.client.resp import pack
 from tidegate.sinks.redis.client.servers import Node
 from tidegate.sinks.redis.client.settings import RedisSettings
@@ -100,37 +97,12 @@ def _fsync(told: Told) -> Check | None:
 # -- sending --------------------------------------------------------------------------------------
 
 
-def ask(node: Node, *commands: tuple[bytes, ...]) -> list[Any]:
-    """Return the replies to some commands in one round trip; a refusal replaces its reply."""
-    replies: list[Any] = []
-    connection, _ = node.take()
-    try:
-        connection.send_packed_command([pack(command) for command in commands])
-        for _ in commands:
-            try:
-                replies.append(connection.read_response(disable_decoding=True))
-            except redis.ResponseError as refusal:
-                replies.append(refusal)
-    except BaseException:
-        connection.disconnect()
-        node.close()
-        raise
-    node.give(connection)
-    return replies
-
-
 def ask_each(space: RedisNamespace, *commands: tuple[bytes, ...]) -> list[tuple[str, list[Any]]]:
     """Return every primary's address and replies. Raises: StoreUnavailableError, one did not answer
     in time.
     """
-    for attempt in space.calls.retrying():
-        with attempt:
-            try:
-                found = [(str(node.address), ask(node, *commands)) for node in space.servers.primaries()]
-            except LOST as error:
-                space.servers.refresh()
-                raise RetryLater(str(error) or type(error).__name__) from error
-    return found
+    contents = [pack(command) for command in commands]
+    return list(space.calls.on_each_primary(lambda node: node.ask(contents)).items())
 
 
 def fields(reply: Any) -> dict[str, str]:
@@ -370,13 +342,13 @@ def _memory(address: str, told: dict[str, str]) -> Memory | None:
 
 def _bytes_per_row(space: RedisNamespace) -> float | None:
     """Estimate the bytes per row from a sample of unmerged changes; None: nothing can be measured."""
-    of_node: dict[Node, list[tuple[bytes, ...]]] = defaultdict(list)
+    of_node: dict[Node, list[bytes]] = defaultdict(list)
     for key in itertools.islice(_layers(space), SAMPLES):
         commands = of_node[space.servers.node_of(key)]
-        commands += [(b"MEMORY", b"USAGE", key), (b"HLEN", key)]
+        commands += [pack((b"MEMORY", b"USAGE", key)), pack((b"HLEN", key))]
     taken = rows = 0
     for node, commands in of_node.items():
-        replies = ask(node, *commands)
+        replies = node.ask(commands)
         for usage, length in zip(replies[::2], replies[1::2], strict=True):
             if isinstance(usage, int) and isinstance(length, int):
                 taken, rows = taken + usage, rows + length

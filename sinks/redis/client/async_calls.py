@@ -42,6 +42,7 @@ from tidegate.sinks.redis.client.replies import (
     why_again,
 )
 from tidegate.sinks.redis.client.settings import RedisSettings
+from tidegate.sinks.redis.client.steps import run_async
 
 AHEAD = 2
 """The most flights (pipeline batches) of one request that are in flight to one server."""
@@ -235,12 +236,12 @@ class AsyncCalls:
         node.ready = True
 
     async def _load(self, node: AsyncNode) -> bool:
-        steps, found = loading(self.where, node.address), None
+        async def ask(command: bytes) -> Any:
+            (reply,) = await node.ask((command,))
+            return reply
+
         try:
-            while True:
-                (found,) = await node.ask((steps.send(found),))
-        except StopIteration as end:
-            return bool(end.value)
+            return await run_async(loading(self.where, node.address), ask)
         except (*DENIED, *LOST, *NOT_NOW):
             raise
         except redis.ResponseError as error:
