@@ -77,7 +77,7 @@ class TableRuns(msgspec.Struct, frozen=True):
 
 
 class Index(msgspec.Struct, frozen=True):
-    """What one run of a task held at its version, of its key groups."""
+    """The cached rows of one run of a task at its version, of its key groups."""
 
     tables: dict[str, TableRuns]
 

@@ -61,7 +61,7 @@ class Pieces:
             writer.write_batch(rows)
         content = sink.getvalue()
         if not self._buffer.put(name, [content], batch=version, groups=groups):
-            raise OSError(errno.ENOSPC, "no room in memory nor on a disk for a piece of the cache of state")
+            raise OSError(errno.ENOSPC, "no space in memory or on a disk for a piece of the cache of state")
         places = places_in(rows)
         first, last = int(places[0]), int(places[-1])
         return PieceRef(name, first, last, content.size, xxhash.xxh3_64_hexdigest(content))

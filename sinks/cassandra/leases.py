@@ -116,7 +116,7 @@ def announce(
                 if time.monotonic() > deadline:
                     raise StoreUnavailableError(
                         f"{space.where}: the horizon did not move within {space.settings.timeout_s} s:"
-                        " leases were taken all the time, or the cluster gave no answer"
+                        " leases were taken all the time, or the cluster did not answer"
                     )
                 time.sleep(random.uniform(0, WAIT_S))
                 continue
@@ -176,7 +176,7 @@ def _drop_foreign(space: CassandraNamespace, rows: list[tuple]) -> None:  # type
     if not space.warned_of_leases:
         space.warned_of_leases = True
         logger.warning(
-            "%s: tidegate_leases has %d rows that are no leases, or more than %d in all: somebody with a"
+            "%s: tidegate_leases has %d rows that are no leases, or more than %d in all: a client with a"
             " reader's rights wrote there without tidegate; retirement removes them",
             space.where,
             len(foreign),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import calendar
 import os
-import threading
 import uuid
 from typing import Any, NamedTuple
 
 import msgspec
 from cassandra import ConsistencyLevel
 
+from tidegate.base import forks
 from tidegate.base.names import check_name
 from tidegate.errors import ConfigError
 from tidegate.sinks.cassandra.client import schema
@@ -101,7 +101,7 @@ class CassandraNamespace:
     def not_made(self) -> str:
         """The remedy where keyspace or tables are missing."""
         return (
-            f"keyspace {self.settings.keyspace} or a table in it is not there; make them with"
+            f"keyspace {self.settings.keyspace} or a table in it does not exist; create them with"
             " `tidegate init`, or set store_options={'create': True, 'replication': {'<data centre>': 3}}"
         )
 
@@ -181,7 +181,7 @@ class CassandraNamespace:
         if written.consistency == CONSISTENCY and local != written.dc:
             raise ConfigError(
                 f"{self.where}: it is written at {CONSISTENCY} in data centre {written.dc}, and this client"
-                f" is in {local}, where a version may be only partly there; read in {written.dc}, or make a"
+                f" is in {local}, where a version may be incomplete; read in {written.dc}, or create a"
                 " namespace with store_options={'consistency': 'EACH_QUORUM'}"
             )
         return found
@@ -282,18 +282,8 @@ def milliseconds(moment: Any) -> int:
     return calendar.timegm(moment.timetuple()) * 1_000 + int(moment.microsecond) // 1_000
 
 
-_taking = threading.RLock()
-"""Held while a session is taken or released. It is global: one connection is made at a time.
-Reentrant, since a garbage collection in the same thread may close a store.
-"""
-
-
-def _after_fork() -> None:
-    global _taking  # noqa: PLW0603 - a thread of the parent may have held it
-    _taking = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_taking = forks.Lock()
+"""Held while a session is taken or released. It is global: one connection is made at a time."""
 
 
 def _level(name: str) -> int:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import calendar
 import re
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tidegate.base.checks import Check, Outcome
+from tidegate.base.checks import Check, Outcome, by_server, number_of
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import KEY_GROUPS_MAX
 from tidegate.options import KEY_BYTES_MAX
@@ -17,8 +16,8 @@ from tidegate.sinks.cassandra.client.session import FETCH_ROWS, Fields
 from tidegate.sinks.cassandra.namespace import CassandraNamespace, Made
 from tidegate.sinks.cassandra.rows import KEYS_AT_ONCE
 
-APPLIED = "what is decided can be applied (I4)"
-LEASED = "leases hold as long as they say (I8), versions by time"
+APPLIED = "decided versions can be applied (I4)"
+LEASED = "leases last as long as promised (I8), versions by time"
 DURABLE = "durable before visible (I3)"
 READ = "a version can be read"
 
@@ -55,14 +54,14 @@ def set_up(space: CassandraNamespace, made: Made | None, copies: int, value_byte
         Check("schema", "pass" if agreed else "warn", "all nodes agree" if agreed else differs, APPLIED)
     ]
     checks.append(clocks([_clock(space, host) for host in session.hosts()]))
-    told = {str(host.address): _settings(space, host) for host in session.hosts()}
+    nodes = {str(host.address): _settings(space, host) for host in session.hosts()}
     looks: list[Callable[[Settings], Check]] = [
         refusals,
         lambda settings: sizes(settings, value_bytes_max),
         lambda settings: commit_log(settings, copies),
     ]
     for look in looks:
-        checks += _of_each(told, look)
+        checks += _by_server(nodes, look)
     checks.append(partitions(_largest(space), made.identity.key_groups if made else None))
     return checks
 
@@ -74,16 +73,16 @@ def _settings(space: CassandraNamespace, host: Any) -> Settings | None:
         return None
 
 
-def _of_each(told: Mapping[str, Settings | None], look: Callable[[Settings], Check]) -> Iterator[Check]:
-    """Yield the check of every node: once if all are alike, else with the nodes' addresses."""
-    alike: dict[Check, list[str]] = defaultdict(list)
-    for address, settings in told.items():
-        check = look(settings or {})
-        if not settings:
-            check = check._replace(outcome="warn", found="cannot be told: system_views is barred")
-        alike[check].append(address)
-    for check, addresses in alike.items():
-        yield check if len(alike) == 1 else check._replace(found=f"{', '.join(addresses)}: {check.found}")
+def _by_server(nodes: Mapping[str, Settings | None], look: Callable[[Settings], Check]) -> Iterator[Check]:
+    """Yield the check of every node's settings; a warning where the node bars them."""
+
+    def check(settings: Settings | None) -> Check:
+        found = look(settings or {})
+        return (
+            found if settings else found._replace(outcome="warn", found="not known: system_views is barred")
+        )
+
+    return by_server((address, check(settings)) for address, settings in nodes.items())
 
 
 # -- clocks -----------------------------------------------------------------------------------------
@@ -100,7 +99,7 @@ def _clock(space: CassandraNamespace, host: Any) -> Clock:
 def clocks(found: Sequence[Clock]) -> Check:
     """Check the certain difference of the clocks: between nodes, and from this machine's."""
     if not found:
-        return Check("clocks", "warn", "cannot be told: no node is up", LEASED)
+        return Check("clocks", "warn", "not known: no node is up", LEASED)
     apart = max(clock.least_s for clock in found) - min(clock.most_s for clock in found)
     here = max(max(clock.least_s, -clock.most_s) for clock in found)
     worst = max(apart, here)
@@ -120,7 +119,7 @@ def refusals(settings: Settings) -> Check:
     wrong = list(_refused(settings))
     if wrong:
         return Check("guardrails", "fail", "; ".join(wrong), f"{APPLIED}; {READ}", may_be_allowed=False)
-    few = number(settings, "tombstone_failure_threshold")
+    few = number_of(settings, "tombstone_failure_threshold")
     if few is not None and 0 <= few < TOMBSTONES_MIN:
         low = (
             f"tombstone_failure_threshold {few:,}: scans past many deleted keys fail; set {TOMBSTONES_MIN:,}"
@@ -143,7 +142,7 @@ def _refused(settings: Settings) -> Iterator[str]:
         ("in_select_cartesian_product_fail_threshold", KEYS_AT_ONCE, "keys are read"),
         ("page_size_fail_threshold", FETCH_ROWS, "rows are fetched"),
     ):
-        limit = number(settings, name)
+        limit = number_of(settings, name)
         if limit is not None and 0 <= limit < least:
             yield f"{name} {limit}: {least:,} {what} at once; raise it to that"
     for kind in ("read", "write"):
@@ -163,7 +162,7 @@ def sizes(settings: Settings, value_bytes_max: int) -> Check:
     names = ("native_transport_max_frame_size", "max_mutation_size", "column_value_size_fail_threshold")
     found = {name: size for name in names if (size := in_bytes(settings.get(name, ""))) is not None}
     if not found:
-        return Check("value size", "warn", "cannot be told", APPLIED)
+        return Check("value size", "warn", "not reported", APPLIED)
     least = min(found, key=lambda name: found[name])
     if found[least] < wanted:
         fits = max(1, found[least] - KEY_BYTES_MAX - OVERHEAD_BYTES)
@@ -177,20 +176,14 @@ def commit_log(settings: Settings, copies: int) -> Check:
     """Check that an acknowledged write is on a disk."""
     sync = settings.get("commitlog_sync")
     if sync is None:
-        return Check("commit log", "warn", "cannot be told", DURABLE)
+        return Check("commit log", "warn", "not reported", DURABLE)
     if sync != "periodic":
         return Check("commit log", "pass", f"{sync}: on disk before it is acknowledged", DURABLE)
     period = settings.get("commitlog_sync_period", "its period")
-    lost = f"periodic: machines that lose power at the same time lose what they acknowledged in {period}"
+    lost = f"periodic: machines that lose power at the same time lose the writes of {period}"
     return Check(
         "commit log", "pass" if copies > 1 else "warn", f"{lost}; batch or group waits for it", DURABLE
     )
-
-
-def number(settings: Settings, name: str) -> int | None:
-    """Return a setting that is a whole number; None: not reported."""
-    found = re.fullmatch(r"-?\d+", settings.get(name, ""))
-    return int(found[0]) if found else None
 
 
 def in_bytes(text: str) -> int | None:
@@ -222,7 +215,7 @@ def _largest(space: CassandraNamespace) -> int | None:
 def partitions(largest: int | None, groups: int | None) -> Check:
     """Check the largest partition: a key group of a table is one, and key groups are fixed for life."""
     if largest is None:
-        return Check("partitions", "pass", "none yet, or their sizes are not told", READ)
+        return Check("partitions", "pass", "none yet, or their sizes are not reported", READ)
     shown = f"the largest takes {largest / MIB:,.0f} MiB"
     if largest <= PARTITION_WARN_BYTES:
         return Check("partitions", "pass", shown, READ)
@@ -230,5 +223,7 @@ def partitions(largest: int | None, groups: int | None) -> Check:
     if groups is not None:
         times = -(-largest // PARTITION_WANTED_BYTES)
         advice = f"{min(KEY_GROUPS_MAX, 1 << (groups * times - 1).bit_length()):,} key groups, not {groups:,}"
-    found = f"{shown}, and above 100 all gets slow; make the next namespace of that size with {advice}"
+    found = (
+        f"{shown}, and above 100 MiB requests get slow; create the next namespace of that size with {advice}"
+    )
     return Check("partitions", "warn", found, READ)

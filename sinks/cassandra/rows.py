@@ -41,6 +41,7 @@ from tidegate.sinks.rules.attempts import other_attempt
 from tidegate.sinks.rules.expiry import SweepPage, is_hidden, unreachable
 from tidegate.sinks.rules.layout import unpack
 from tidegate.sinks.rules.reads import batch_of, by_group
+from tidegate.sinks.rules.seals import findings, is_whole, miscounted
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.value_flags import DELETES
 
@@ -128,16 +129,12 @@ class Rows:
         if others:
             raise other_attempt(self._space.where, stamp, min(others))
         whole = [
-            group
-            for group in counts
-            if group not in sealed and _without_zeros(counts[group]) == found.get(group, {})
+            group for group in counts if group not in sealed and is_whole(found.get(group, {}), counts[group])
         ]
         name = noted_as(stamp, SEAL)
         self.note(stamp, [(group, name, 0, sum(counts[group].values())) for group in whole])
         wrong = sorted(counts.keys() - sealed - set(whole))
-        return [
-            f"key group {group}: {found.get(group, {})} instead of {dict(counts[group])}" for group in wrong
-        ]
+        return [miscounted(group, found.get(group, {}), counts[group]) for group in wrong]
 
     def is_merged(self, version: int) -> bool:
         """Return whether the version is below the horizon, or not above the version of a fill.
@@ -321,12 +318,11 @@ class Rows:
         sealed, _, _ = self._notes(stamp, counts, older=True)
         for group in sorted(counts):
             where = f"{self._space.where}, version {stamp.version}, key group {group}"
-            if group not in sealed:
-                yield Finding(where, "sealed", "not sealed")
-            for table, changes in sorted(counts[group].items()):
-                ((found,),) = self._space.rows("count_version", table, group, stamp.version)
-                if found != changes:
-                    yield Finding(f"{where}, table {table}", f"{changes} rows", f"{found} rows")
+            counted = {
+                table: self._space.rows("count_version", table, group, stamp.version)[0][0]
+                for table in counts[group]
+            }
+            yield from findings(where, counts[group], counted, is_sealed=group in sealed)
 
     def malformed(self) -> Iterator[Finding]:
         """Yield stored values that cannot be decoded."""
@@ -488,7 +484,3 @@ def _next_limit(page: Sequence[tuple[bytes, bytes]]) -> int:
 
 def _int(number: int) -> bytes:
     return number.to_bytes(4, "big", signed=True)
-
-
-def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
-    return {table: rows for table, rows in counts.items() if rows}

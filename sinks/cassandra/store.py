@@ -14,7 +14,6 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.base.checks import Check
-from tidegate.errors import IncompleteError
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.cassandra import leases
 from tidegate.sinks.cassandra.aliases import CassandraAliases
@@ -36,6 +35,7 @@ from tidegate.sinks.records import (
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.leases import Lease, LeaseInfo, Limits, check_leasable
 from tidegate.sinks.rules.reads import check_fillable, decode, dropped, encode
+from tidegate.sinks.rules.seals import incomplete
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
@@ -123,10 +123,7 @@ class CassandraStore(Store):
     def seal(self, stamp: Stamp, counts: Counts) -> None:
         wrong = self._rows.seal(stamp, counts)
         if wrong:
-            raise IncompleteError(
-                f"{self.where}: version {stamp.version} is not whole in {len(wrong)} key groups:"
-                f" {'; '.join(wrong[:3])}"
-            )
+            raise incomplete(self.where, stamp, wrong)
 
     def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
         self._rows.rewrite(stamp, runs)
@@ -208,7 +205,8 @@ class CassandraStore(Store):
     ) -> bool:
         if not self._rows.retire(stamp, changes, stopped):
             return False
-        for table, start in self._starts(self.pointer().horizon).items():
+        entry = self._entry(self.pointer().horizon)
+        for table, start in (entry.starts if entry else {}).items():
             if start == stamp.version:
                 if stopped():
                     return False
@@ -229,10 +227,6 @@ class CassandraStore(Store):
 
     def _entry(self, version: int) -> CatalogEntry | None:
         return next(iter(self.catalog(version, version)), None) if version else None
-
-    def _starts(self, version: int) -> dict[str, int]:
-        entries = self.catalog(version, version) if version else []
-        return {table: at.start for entry in entries for table, at in entry.tables.items()}
 
     def _forget(self, version: int) -> None:
         """Drop catalog entries up to the version and below the horizon, if the horizon has not moved."""
@@ -295,8 +289,7 @@ class CassandraStore(Store):
             return Vacuumed()  # the version that is being written may not be taken for an old one
         horizon = pointer.horizon
         entry = self._entry(horizon)
-        starts = {table: at.start for table, at in entry.tables.items()} if entry else {}
-        at_us = entry.decided_at_us if entry else 0
+        starts, at_us = (entry.starts, entry.decided_at_us) if entry else ({}, 0)
         rows = self._rows.vacuum(horizon, starts, at_us, dry_run=dry_run) if horizon else 0
         entries = len(self._space.rows("versions_below", horizon))
         ran_out = leases.ran_out(self._space)

@@ -17,7 +17,6 @@ import pyarrow as pa
 from tidegate.base.clock import Clock
 from tidegate.base.names import check_name
 from tidegate.base.urls import redact
-from tidegate.errors import IncompleteError
 from tidegate.keys.groups import key_group
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.capabilities import SupportsReadWithPointer
@@ -31,7 +30,6 @@ from tidegate.sinks.memory.rows import (
     drop_up_to,
     newest_of,
     put_rows,
-    without_zeros,
 )
 from tidegate.sinks.records import (
     CatalogEntry,
@@ -56,6 +54,7 @@ from tidegate.sinks.rules.reads import (
     dropped,
     nothing_here,
 )
+from tidegate.sinks.rules.seals import findings, incomplete, is_whole, miscounted
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
@@ -200,13 +199,13 @@ class MemoryStore(SupportsReadWithPointer):
             for group, expected in counts.items():
                 if (group, version) in space.sealed or space.floors.get(group, 0) >= version:
                     continue
-                found = counted_in(space.applied.get((group, version), {}))
-                if found == without_zeros(expected):
+                counted = counted_in(space.applied.get((group, version), {}))
+                if is_whole(counted, expected):
                     space.sealed.add((group, version))
                 else:
-                    wrong.append(f"key group {group}: {found} instead of {dict(expected)}")
+                    wrong.append(miscounted(group, counted, expected))
         if wrong:
-            raise IncompleteError(f"{self.where}: version {version} is not whole in {'; '.join(wrong[:3])}")
+            raise incomplete(self.where, stamp, wrong)
 
     def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
         space, version = self._space, stamp.version
@@ -406,19 +405,19 @@ class MemoryStore(SupportsReadWithPointer):
 
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
         space, version = self._space, stamp.version
-        findings = []
+        found: list[Finding] = []
         with space.lock:
             for group, expected in sorted(counts.items()):
                 if space.floors.get(group, 0) >= version:
                     continue  # merged: its rows cannot be distinguished from newer ones
                 where = f"{self.where}, version {version}, key group {group}"
-                if (group, version) not in space.sealed:
-                    findings.append(Finding(where, "sealed", "not sealed"))
-                for table, rows in sorted(expected.items()):
-                    held = sum(version in of_key for of_key in space.rows[table, group].values())
-                    if held != rows:
-                        findings.append(Finding(f"{where}, table {table}", f"{rows} rows", f"{held} rows"))
-        return findings
+                is_sealed = (group, version) in space.sealed
+                counted = {
+                    table: sum(version in of_key for of_key in space.rows[table, group].values())
+                    for table in expected
+                }
+                found += findings(where, expected, counted, is_sealed=is_sealed)
+        return found
 
     def size(self) -> int:
         space = self._space
@@ -459,7 +458,7 @@ class MemoryStore(SupportsReadWithPointer):
                 return Vacuumed()  # the floors must stay below the version that is being written
             now_us, horizon = self._clock.now_us(), space.pointer.horizon
             entry = space.catalog.get(horizon)
-            starts = {table: at.start for table, at in entry.tables.items()} if entry else {}
+            starts = entry.starts if entry else {}
             at_us = entry.decided_at_us if entry else 0
             rows = [
                 (at, key, version)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tidegate.base.checks import Check, Outcome
+from tidegate.base.checks import Check, Outcome, by_server, number_of
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.redis.client.functions import call_head
 from tidegate.sinks.redis.client.resp import pack
@@ -22,10 +22,10 @@ from tidegate.sinks.redis.keys import SLOTS, changes_key
 from tidegate.sinks.redis.namespace import RedisNamespace, headers
 
 STEPS = "a version is read and made visible in one step (I1, I7)"
-KEPT = "what was made visible stays (I3, I10)"
+KEPT = "visible versions stay (I3, I10)"
 DURABLE = "durable before visible (I3)"
-AWAY = "readers and the stream go on when a server is lost"
-APPLIED = "what is decided can be applied (I4)"
+AWAY = "readers and the stream continue when a server is lost"
+APPLIED = "decided versions can be applied (I4)"
 PRIVATE = "password and rows go to this server alone"
 
 VERSION_MIN, WAITAOF_MIN = (7, 0), (7, 2)
@@ -53,7 +53,7 @@ class Told(NamedTuple):
 def set_up(space: RedisNamespace, *, thorough: bool) -> list[Check]:
     """Return one result per check; one for all servers if they are alike. Writes nothing."""
     settings = space.servers.settings
-    told = _ask_all(space, thorough=thorough)
+    servers = _ask_all(space, thorough=thorough)
     looks: list[Callable[[Told], Check | None]] = [
         _version,
         lambda one: _functions(one, wanted=settings.functions),
@@ -62,7 +62,7 @@ def set_up(space: RedisNamespace, *, thorough: bool) -> list[Check]:
         lambda one: _replicas(one, wanted=settings.kind != "one"),
         _slots if settings.kind == "cluster" else _no_cluster,
     ]
-    return [*_tls(settings), *(check for look in looks for check in _of_each(told, look))]
+    return [*_tls(settings), *(check for look in looks for check in _by_server(servers, look))]
 
 
 def _tls(settings: RedisSettings) -> list[Check]:
@@ -79,8 +79,9 @@ def _tls(settings: RedisSettings) -> list[Check]:
 
 def fsync(space: RedisNamespace) -> list[Check]:
     """Check that every primary supports WAITAOF; empty if so. A server that hides its version passes."""
-    told = [_told(address, *replies, None, None, None) for address, replies in ask_each(space, (b"INFO",))]
-    return list(_of_each(told, _fsync))
+    replies = ask_each(space, (b"INFO",))
+    servers = [_told(address, info, None, None, None) for address, (info,) in replies]
+    return list(_by_server(servers, _fsync))
 
 
 def _fsync(told: Told) -> Check | None:
@@ -111,12 +112,6 @@ def fields(reply: Any) -> dict[str, str]:
     return dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
 
 
-def number(told: Fields, name: str) -> int | None:
-    """Return a whole number among the fields; None when it is missing."""
-    found = re.fullmatch(r"-?\d+", told.get(name, ""))
-    return int(found[0]) if found else None
-
-
 def _ask_all(space: RedisNamespace, *, thorough: bool) -> list[Told]:
     by_function, by_eval = (call_head("present", functions=each)[:2] for each in (True, False))
     commands: list[tuple[bytes, ...]] = [
@@ -137,22 +132,16 @@ def _told(address: str, info: Any, by_function: Any, by_eval: Any, cluster: Any,
     return Told(address, fields(info), fields(cluster), config, barred, by_function, by_eval)
 
 
-def _of_each(told: Iterable[Told], look: Callable[[Told], Check | None]) -> Iterator[Check]:
-    """Yield the check of every server: once if all are alike, else with the servers' addresses."""
-    alike: dict[Check, list[str]] = defaultdict(list)
-    for one in told:
-        check = look(one)
-        if check is not None:
-            alike[check].append(one.address)
-    for check, addresses in alike.items():
-        yield check if len(alike) == 1 else check._replace(found=f"{', '.join(addresses)}: {check.found}")
+def _by_server(servers: Iterable[Told], look: Callable[[Told], Check | None]) -> Iterator[Check]:
+    checks = ((told.address, look(told)) for told in servers)
+    return by_server((address, check) for address, check in checks if check is not None)
 
 
 # -- evaluation of the replies ----------------------------------------------------------------------
 
 
 def _untold(check: str, barred: str, promise: str) -> Check:
-    return Check(check, "warn", f"cannot be told: {barred} is barred", promise)
+    return Check(check, "warn", f"not known: {barred} is barred", promise)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -187,7 +176,7 @@ def _may(reply: Any) -> bool:
 
 
 def _eviction(told: Told) -> Check:
-    policy, limit = told.info.get("maxmemory_policy"), number(told.info, "maxmemory")
+    policy, limit = told.info.get("maxmemory_policy"), number_of(told.info, "maxmemory")
     if policy is None or limit is None:
         return _untold("eviction", "INFO memory", KEPT)
     if policy == "noeviction":
@@ -195,7 +184,7 @@ def _eviction(told: Told) -> Check:
     outcome: Outcome
     if policy.startswith("volatile-"):
         outcome = "warn" if limit else "pass"
-        found = "tidegate's keys have no time to live, so none of them goes today; set noeviction"
+        found = "tidegate's keys have no time to live, so none of them is evicted today; set noeviction"
     else:
         outcome = "fail" if limit else "warn"
         found = "rows and whole versions vanish when memory is full; set noeviction"
@@ -209,47 +198,47 @@ def _persistence(told: Told, *, thorough: bool) -> Check:
     if appends == "1":
         return _appending(told)
     if not thorough:
-        lost = "appendonly is off: what came after the last snapshot, if any, goes with a restart"
+        lost = "appendonly is off: a restart loses the writes after the last snapshot, if there is one"
     elif "save" not in told.config:
-        lost = "appendonly is off; whether snapshots are saved cannot be told: CONFIG is barred"
+        lost = "appendonly is off; whether snapshots are saved is not known: CONFIG is barred"
     elif told.config["save"]:
-        lost = (
-            f"snapshots alone (save {told.config['save']}): what came after the last one goes with a restart"
-        )
+        lost = f"snapshots alone (save {told.config['save']}): a restart loses the writes after the last one"
     else:
-        lost = "neither appendonly nor save: a restart comes back empty"
+        lost = "neither appendonly nor save: a restart loses everything"
     return Check("persistence", "warn", f"{lost}; {REPAIR}", DURABLE)
 
 
 def _appending(told: Told) -> Check:
     status = told.info.get("aof_last_write_status", "ok")
     if status != "ok":
-        failing = f"appendonly, but its last write failed ({status}): look at the server's disk"
+        failing = f"appendonly, but its last write failed ({status}): check the server's disk"
         return Check("persistence", "warn", failing, DURABLE)
     if told.config_barred:
-        untold = "appendonly; appendfsync cannot be told: CONFIG is barred"
+        untold = "appendonly; appendfsync is not known: CONFIG is barred"
         return Check("persistence", "warn", untold, DURABLE)
     fsync = told.config.get("appendfsync")
     if fsync in (None, "always"):
         return Check("persistence", "pass", f"appendonly{', appendfsync always' * bool(fsync)}", DURABLE)
     outcome: Outcome = "pass" if fsync == "everysec" else "warn"
-    lost = "its last second" if fsync == "everysec" else "what the system had not written yet"
-    found = f"appendonly, appendfsync {fsync}: a machine that fails takes {lost} along; {REPAIR}"
+    lost = "its last second of writes" if fsync == "everysec" else "the writes not flushed yet"
+    found = f"appendonly, appendfsync {fsync}: a machine that fails loses {lost}; {REPAIR}"
     return Check("persistence", outcome, found, DURABLE)
 
 
 def _replicas(told: Told, *, wanted: bool) -> Check:
-    count = number(told.info, "connected_slaves")
+    count = number_of(told.info, "connected_slaves")
     if count is None:
         return _untold("replicas", "INFO replication", AWAY)
     if told.info.get("role") != "master":
-        return Check("replicas", "warn", "a replica answered for its primary: a failover is under way", AWAY)
+        return Check(
+            "replicas", "warn", "a replica answered for its primary: a failover is in progress", AWAY
+        )
     if count == 0:
         none = "none: readers and the stream wait while this server is away"
         return Check("replicas", "warn" if wanted else "pass", none, AWAY)
     behind = list(_behind(told.info))
     if behind:
-        late = f"{count}; {', '.join(behind)}: if promoted, it lacks what was written since; {REPAIR}"
+        late = f"{count}; {', '.join(behind)}: if promoted, it lacks the writes since then; {REPAIR}"
         return Check("replicas", "warn", late, AWAY)
     return Check("replicas", "pass", f"{count}, none lags", AWAY)
 
@@ -258,24 +247,22 @@ def _behind(info: Fields) -> Iterator[str]:
     for name, value in info.items():
         if re.fullmatch(r"slave\d+", name):
             of = dict(part.split("=", 1) for part in value.split(",") if "=" in part)
-            lag_s = number(of, "lag")
+            lag_s = number_of(of, "lag")
             if of.get("state") != "online" or lag_s is None or lag_s > LAG_WARN_S:
                 yield f"{of.get('ip')}:{of.get('port')} is {of.get('state')} and lags by {lag_s} s"
 
 
 def _slots(told: Told) -> Check:
-    assigned, served = (number(told.cluster, f"cluster_slots_{name}") for name in ("assigned", "ok"))
+    assigned, served = (number_of(told.cluster, f"cluster_slots_{name}") for name in ("assigned", "ok"))
     if assigned is None:
         return _untold("cluster", "CLUSTER INFO", APPLIED)
     if assigned < SLOTS:
-        holes = f"{SLOTS - assigned:,} of {SLOTS:,} slots have no server: their key groups can hold nothing"
+        holes = f"{SLOTS - assigned:,} of {SLOTS:,} slots have no server: their key groups cannot store rows"
         found = f"{holes}; see `redis-cli --cluster check`"
         return Check("cluster", "fail", found, APPLIED, may_be_allowed=False)
     state = told.cluster.get("cluster_state")
     if state != "ok" or served != SLOTS:
-        down = (
-            f"state {state}, {served} of {SLOTS:,} slots served: servers are down, or a failover is under way"
-        )
+        down = f"state {state}, {served} of {SLOTS:,} slots served: a server is down or fails over"
         return Check("cluster", "warn", down, APPLIED)
     return Check("cluster", "pass", "every slot has its server", APPLIED)
 
@@ -313,7 +300,7 @@ def room(space: RedisNamespace, entries: Sequence[CatalogEntry]) -> Check:
     for address, (reply,) in ask_each(space, (b"INFO", b"memory")):
         memory = _memory(address, fields(reply))
         if memory is None:
-            return _unknown_room(f"{address}: cannot be told: INFO memory is barred")
+            return _unknown_room(f"{address}: not known: INFO memory is barred")
         found.append(memory)
     fullest = min(found)
     mib = fullest.used / 1024**2, fullest.limit / 1024**2
@@ -323,7 +310,7 @@ def room(space: RedisNamespace, entries: Sequence[CatalogEntry]) -> Check:
         return Check("memory", "pass", f"{has}; no version yet to measure", APPLIED)
     per_row = _bytes_per_row(space)
     if per_row is None:
-        return _unknown_room(f"{has}; how large rows are cannot be told: MEMORY is barred, or all are merged")
+        return _unknown_room(f"{has}; the size of rows is not known: MEMORY is barred, or all are merged")
     needed = per_row * rows / len(found)
     outcome: Outcome = "warn" if fullest.free < WARN_BELOW * needed else "pass"
     fits = "may not fit: raise maxmemory or free some" if outcome == "warn" else "fits"
@@ -332,11 +319,11 @@ def room(space: RedisNamespace, entries: Sequence[CatalogEntry]) -> Check:
 
 
 def _memory(address: str, told: dict[str, str]) -> Memory | None:
-    used, limit = number(told, "used_memory"), number(told, "maxmemory")
-    most = limit or number(told, "total_system_memory")
+    used, limit = number_of(told, "used_memory"), number_of(told, "maxmemory")
+    most = limit or number_of(told, "total_system_memory")
     if used is None or not most:
         return None
-    by = "maxmemory" if limit else "all that the machine has: set maxmemory"
+    by = "maxmemory" if limit else "the machine's memory: set maxmemory"
     return Memory(most - used, address, used, most, by)
 
 

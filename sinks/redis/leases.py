@@ -64,7 +64,7 @@ class Leases:
             return
         self._warned = True
         logger.warning(
-            "%s: %s holds %s: somebody with a reader's rights wrote there without tidegate; %s them",
+            "%s: %s holds %s: a client with a reader's rights wrote there without tidegate; %s them",
             self._space.where,
             beside(self._space.namespace, "leases").decode(),
             f"{entries} entries that are no leases"

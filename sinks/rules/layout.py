@@ -128,5 +128,6 @@ def _one_by_one(stored: Any, at_us: int | None) -> Any:
 
 def _no_time() -> ValueError:
     return ValueError(
-        "a stored value expires, and no time to read it at was given: pass at_us, the version's decided_at_us"
+        "a stored value expires, and no time was passed to read it at: pass at_us, the version's"
+        " decided_at_us"
     )

@@ -40,7 +40,7 @@ def decode(where: str, content: bytes | str, kind: type[Kind]) -> Kind:
 def check_visible(where: str, version: int, visible: int) -> None:
     """Refuse a version above the visible one: no part of it is shown. Raises: VersionRegressedError."""
     if version > visible:
-        raise VersionRegressedError(f"{where}: version {version} was asked for, the visible one is {visible}")
+        raise VersionRegressedError(f"{where}: version {version} was requested, the visible one is {visible}")
 
 
 def check_kept(where: str, version: int, horizon: int) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.base.files import create
+from tidegate.base.files import create, sync_folder
 from tidegate.base.names import check_name, escape
 from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.sinks.aliases import Aliases, Target
@@ -70,7 +70,7 @@ class FileAliases(Aliases):
                 with contextlib.suppress(OSError):
                     new.unlink()
                 raise
-            self._sync()
+            sync_folder(self._folder)
 
     def drop(self, alias: str) -> bool:
         with self._explaining():
@@ -78,7 +78,7 @@ class FileAliases(Aliases):
                 self._path(alias).unlink()
             except FileNotFoundError:
                 return False
-            self._sync()
+            sync_folder(self._folder)
         return True
 
     def _path(self, alias: str) -> Path:
@@ -91,13 +91,6 @@ class FileAliases(Aliases):
             except (FileNotFoundError, NotADirectoryError):
                 return None
         return decode(f"{self.where}: {path}", content, Stored)
-
-    def _sync(self) -> None:
-        handle = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from tidegate.sinks.records import Stamp
 from tidegate.sinks.rules.attempts import DISCARDED, DISCARDED_MAX, fenced, other_attempt
 from tidegate.sinks.rules.reads import dropped
-from tidegate.sinks.sqlite.files import META_FILE, Files, has_table
+from tidegate.sinks.sqlite.files import META_FILE, NOTES, Files, has_table, tables_in
 from tidegate.sinks.sqlite.rows import Shards
-from tidegate.sinks.sqlite.vacuum import NOTES, TABLES
 
 # Created by the first call that writes to them: folders of older releases have none.
 BEGUN = """CREATE TABLE IF NOT EXISTS begun (version INTEGER PRIMARY KEY, attempt TEXT NOT NULL,
@@ -87,12 +86,10 @@ def discard(files: Files, shards: Shards, lost: Sequence[Stamp], epoch: int) -> 
         if row[0] > epoch:
             raise fenced(files.where, lowest, row[0], epoch, row[1])
         _remember(meta, lost)
-    for shard in range(shards.count):
-        name = shards.file_of(shards.groups_in(shard).start)
+    for name, _ in shards.files():
         with files.writing(name, durable=True) as connection:
             _remember(connection, lost)
-            tables = [table for (table,) in connection.execute(TABLES)]
-            for table in (*tables, *NOTES):
+            for table in (*tables_in(connection), *NOTES):
                 connection.execute(f"DELETE FROM {table} WHERE version >= ?", (lowest.version,))
     with files.writing(META_FILE, durable=True) as meta:
         if has_table(meta, "begun"):

@@ -95,8 +95,8 @@ namespace.
 
 HINTS = {
     "is full": "; make room on this disk",
-    "I/O error": "; look at its disk: it is full, limited for this user, or failing",
-    "unable to open": "; look whether this user may use its folder, and how many files it may open",
+    "I/O error": "; check its disk: it is full, limited for this user, or failing",
+    "unable to open": "; check whether this user may use its folder, and how many files it may open",
 }
 """Remedies, by a part of SQLite's message."""
 
@@ -137,7 +137,7 @@ class Files:
         return True
 
     def size(self) -> int:
-        """Return the bytes of all files in the folder, including SQLite's own beside them.
+        """Return the bytes of all files in the folder, including SQLite's own.
 
         Raises: ConfigError, as ``exists``.
         """
@@ -388,7 +388,7 @@ def make_folder(folder: Path, where: str) -> None:
         make_durably(folder)
     except OSError as error:
         raise ConfigError(
-            f"{where}: the folder {folder} cannot be made: {error.strerror or error}; give one that can"
+            f"{where}: the folder {folder} cannot be created: {error.strerror or error}; give one that can"
         ) from error
     sync_above(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -417,7 +417,7 @@ def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise StoreUnavailableError(
-                        f"{where}: another process has been making {folder} for {timeout_s} s"
+                        f"{where}: another process has been creating {folder} for {timeout_s} s"
                     ) from None
                 time.sleep(0.01)
         if not os.path.samestat(os.fstat(handle), folder.stat()):
@@ -425,6 +425,16 @@ def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
         yield
     finally:
         os.close(handle)  # releases the lock
+
+
+NOTES = ("applied", "sealed")
+"""The SQL tables of a shard file with notes of versions."""
+
+
+def tables_in(connection: sqlite3.Connection) -> list[str]:
+    """Return the SQL tables of a shard file with users' rows."""
+    sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 2) = 't_' ORDER BY name"
+    return [name for (name,) in connection.execute(sql)]
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:

@@ -21,12 +21,7 @@ import pyarrow as pa
 
 from tidegate.base.clock import Clock
 from tidegate.base.names import check_name, escape
-from tidegate.errors import (
-    ConfigError,
-    CorruptError,
-    IncompleteError,
-    StoreUnavailableError,
-)
+from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.keys.groups import key_group
 from tidegate.options import LEASES_MAX
 from tidegate.sinks.aliases import Aliases
@@ -54,6 +49,7 @@ from tidegate.sinks.rules.reads import (
     encode,
     nothing_here,
 )
+from tidegate.sinks.rules.seals import incomplete
 from tidegate.sinks.sqlite import attempts, fill
 from tidegate.sinks.sqlite.aliases import FileAliases
 from tidegate.sinks.sqlite.drop import drop_folder
@@ -122,7 +118,7 @@ class SqliteStore(Store):
                 return self._made(identity)
         except FileNotFoundError as error:
             raise StoreUnavailableError(
-                f"{self.where}: it was dropped while it was made here; make it again"
+                f"{self.where}: it was dropped while it was created here; create it again"
             ) from error
 
     def _made(self, identity: Identity) -> Identity:
@@ -250,10 +246,7 @@ class SqliteStore(Store):
         self._refuse_other(stamp)
         wrong = shards.seal(stamp, counts, attempts.refuse_discarded)
         if wrong:
-            raise IncompleteError(
-                f"{self.where}: version {stamp.version} is not whole in {len(wrong)} key groups:"
-                f" {'; '.join(wrong[:3])}"
-            )
+            raise incomplete(self.where, stamp, wrong)
 
     def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
         self._shards.rewrite(stamp.version, runs)
@@ -446,11 +439,10 @@ class SqliteStore(Store):
         if pointer.filling_at:
             return Vacuumed()  # the floors must stay below the version that is being written
         horizon, entry = pointer.horizon, self._horizon_entry()
-        starts = {table: at.start for table, at in entry.tables.items()} if entry else {}
-        at_us = entry.decided_at_us if entry else 0
+        starts, at_us = (entry.starts, entry.decided_at_us) if entry else ({}, 0)
         rows = notes = 0
-        for shard in range(shards.count if horizon else 0):
-            gone_here = Vacuum(self._files, shards, shard, horizon, at_us, dry_run=dry_run).run(starts)
+        for name, groups in shards.files() if horizon else ():
+            gone_here = Vacuum(self._files, name, groups, horizon, at_us, dry_run=dry_run).run(starts)
             rows, notes = rows + gone_here.rows, notes + gone_here.notes
         # Only now: until here a retirement that restarts would still read which tables were emptied.
         gone = []

@@ -163,7 +163,7 @@ class Options:
         for table in self.ttl or {}:
             check_name("table", table)
             if table.partition(".")[0] == LOCAL:
-                msg = f"ttl of {table}: a local state does not expire; let its function drop what is old"
+                msg = f"ttl of {table}: a local state does not expire; let its function drop old items"
                 raise ConfigError(msg)
             self.ttl_us(table)
 
@@ -260,7 +260,7 @@ def parse_store(text: str, options: dict[str, Any] | None = None) -> StoreRef:
     named = _NAMED.fullmatch(text)
     if named and scheme_of(named[2]):
         if STORE_NAME.fullmatch(named[1]) is None:  # not shown: it may be a piece of a login
-            raise ConfigError(f"what precedes = cannot name a store: {_NO_NAME}")
+            raise ConfigError(f"the text before = cannot name a store: {_NO_NAME}")
         return StoreRef(named[1], named[2], options or {})
     kind = scheme_of(text).partition("+")[0].lower()
     derived = re.sub(r"[^a-z0-9_-]", "", "redis" if kind == "rediss" else kind)[:40].lstrip("_-")
@@ -313,8 +313,8 @@ def _refuse_one_place(stores: Sequence[StoreRef]) -> None:
         other = by_place.setdefault(f"{kind}:{posixpath.normpath('/' + where.lstrip('/'))}", one)
         if other is not one:
             msg = (
-                f"stores {other.name} and {one.name} are one, {redact(one.url)}: what is dropped as one of"
-                " them is gone from the other; give each a place of its own. A store keeps the name that the"
+                f"stores {other.name} and {one.name} are one, {redact(one.url)}: rows dropped from one of"
+                " them are gone from the other; give each a place of its own. A store keeps the name that the"
                 " log has"
             )
             raise ConfigError(msg)

@@ -123,7 +123,7 @@ class SpaceAllocator:
         """Take space known to be in use. Raises: ValueError, it is not free, or after the file's end."""
         known = self._files.get(file)
         if known is None or offset % ALIGNMENT:
-            raise ValueError(f"[{offset}, {offset + size}) does not lie in {file}")
+            raise ValueError(f"[{offset}, {offset + size}) is not in {file}")
         known.take(offset, aligned(size))
 
     def take(

@@ -152,8 +152,8 @@ def host_at(folder: Path) -> Host | None:
 def enter(folder: Path, owner: Owner, host: Host | None = None) -> bool:
     """Leave the owner's mark in a buffer's folder; return whether all earlier owners are dead.
 
-    Removes the content of dead owners in the buffers of other namespaces beside it: for this
-    ``host``, and for another one only what no process can return to. Raises: OSError, the folder
+    Removes the content of dead owners in the buffers of other namespaces of this ``host``. Of another
+    host it removes only content to which no process can return. Raises: OSError, the folder
     cannot be used.
     """
     with locked(folder / "lock"):

@@ -53,8 +53,8 @@ def make(session: Session) -> list[str]:
         copies = planned(session)
         if not copies:
             raise ConfigError(
-                f"{session.where}: how many copies should keyspace {settings.keyspace} keep? Say it with"
-                " replication: store_options={'replication': {'<data centre>': 3}}, or a line"
+                f"{session.where}: the number of copies of keyspace {settings.keyspace} is not known: set"
+                " replication, as in store_options={'replication': {'<data centre>': 3}}, or a line"
                 " replication=<data centre>:3 in the file of --store-config"
             )
         places = ", ".join(f"'{dc}': {number}" for dc, number in sorted(copies.items()))
@@ -112,6 +112,6 @@ def _check_shapes(session: Session, found: dict[str, dict[str, str]]) -> None:
             if is_there != wanted:
                 named = f"table {table} of keyspace {session.settings.keyspace}"
                 raise ConfigError(
-                    f"{session.where}: {named} is not as tidegate makes it: its column {column} is"
+                    f"{session.where}: {named} differs from tidegate's schema: its column {column} is"
                     f" {is_there or 'missing'}, not {wanted}; use another keyspace, or move that table away"
                 )

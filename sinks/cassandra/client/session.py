@@ -396,7 +396,7 @@ def as_ours(error: Exception, where: str, tls: dict[str, Any] | None = None) -> 
     if isinstance(error, cassandra.AuthenticationFailed):
         return ConfigError(f"{where}: {error}")
     if isinstance(error, cassandra.InvalidRequest) and any(words in str(error) for words in NOT_LEFT_THERE):
-        return ConfigError(f"{where}: {error}; make the tables with `tidegate init`")
+        return ConfigError(f"{where}: {error}; create the tables with `tidegate init`")
     if isinstance(error, cassandra.InvalidRequest | ErrorMessage):
         return ConfigError(f"{where}: the cluster refuses: {error}")
     return error
@@ -404,7 +404,7 @@ def as_ours(error: Exception, where: str, tls: dict[str, Any] | None = None) -> 
 
 def _in_short(error: Exception) -> str:
     if isinstance(error, cassandra.UnresolvableContactPoints):
-        return "none of the hosts' names is known here"
+        return "none of the hosts' names can be resolved here"
     if isinstance(error, cluster.NoHostAvailable) and getattr(error, "errors", None):
         return f"{error.args[0]}: " + "; ".join(f"{host}: {each}" for host, each in error.errors.items())
     return str(error)

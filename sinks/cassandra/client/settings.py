@@ -79,13 +79,13 @@ def settings_of(url: str, options: dict[str, Any]) -> CassandraSettings:
     keyspace = unquote(parts.path.strip("/")).lower()  # the form in which CQL takes a name
     if not KEYSPACE.fullmatch(keyspace):
         raise ConfigError(
-            f"{shown}: what follows its hosts is no keyspace: write cassandra://host1,host2/keyspace, a name"
-            " of at most 48 letters, digits and _"
+            f"{shown}: the text after its hosts is no keyspace: write cassandra://host1,host2/keyspace, a"
+            " name of at most 48 letters, digits and _"
         )
     username, password = user_and_password(parts.login)
     if username and password is None and "password" not in options:
         raise ConfigError(
-            f"{shown}: it has a user or a password, which of them cannot be told: write user:password@"
+            f"{shown}: it has either a user or a password, which is ambiguous: write user:password@"
         )
     settings = CassandraSettings(url, hosts, port, keyspace, username, password or "")
     return _with_options(settings, options, shown)
@@ -140,7 +140,7 @@ def _read_level(options: dict[str, Any], shown: str) -> str:
     if level in ("ONE", "TWO", "THREE", "LOCAL_ONE", "ANY"):
         raise ConfigError(
             f"{shown}: read_consistency {level}: a replica that missed a write would answer with an older"
-            " value among newer ones, and nothing would say so; leave it out, and reads overlap with writes"
+            " value among newer ones, unnoticed; leave it out, and reads overlap with writes"
         )
     return _level("read_consistency", options, ("LOCAL_QUORUM", "QUORUM"), shown)
 

@@ -140,7 +140,7 @@ class AsyncCalls:
     ) -> tuple[list[int], str]:
         """Send each server the rest of its calls; return those without an answer, and why."""
         if self.closed:
-            raise ConfigError(f"{self.where}: it was closed while it was asked")
+            raise ConfigError(f"{self.where}: it was closed during the call")
         view: View | None = None
         by_node: dict[AsyncNode, list[int]] = {}
         try:

@@ -310,7 +310,7 @@ class Calls:
                 why = f"{each.node.address}: {each.failed}"
                 unread = each.calls[each.read :]
                 if once and each.sent > each.read:
-                    raise StoreUnavailableError(f"{self.where}: the answer was lost: {why}")
+                    raise StoreUnavailableError(f"{self.where}: the reply was lost: {why}")
                 later += unread
         unanswered = set(later)
         answered = {at: node for at, node in asked.items() if at not in unanswered}

@@ -101,7 +101,7 @@ class Channel:
                 reply = await self._reply()
                 self._heard_at = self._loop.time()
                 if not self.out:
-                    raise redis.ConnectionError("the server sent what nobody asked for")
+                    raise redis.ConnectionError("the server sent a reply without a request")
                 flight = self.out[0]
                 flight.replies.append(reply)
                 if len(flight.replies) == flight.calls:
@@ -272,7 +272,7 @@ class AsyncNode:
         (``deadline.py``). The calls may or may not have taken effect.
         """
         if left_of(self._settings.timeout_s) <= 0:
-            raise redis.TimeoutError("no time was left to ask")
+            raise redis.TimeoutError("no time was left for a request")
         if self._slots.locked():
             await self._wait_for_slot()
         else:
@@ -287,7 +287,7 @@ class AsyncNode:
         return await channel.send(contents, left_of(self._settings.timeout_s))
 
     async def _wait_for_slot(self) -> None:
-        what = f"{FLIGHTS_MAX} requests were out all the time"
+        what = f"{FLIGHTS_MAX} requests were pending all the time"
         limit_s = min(self._settings.timeout_s, left_of(self._settings.timeout_s))
         try:
             await asyncio.wait_for(self._slots.acquire(), limit_s)

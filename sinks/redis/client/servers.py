@@ -160,7 +160,7 @@ class Node:
     def _left(self) -> float:
         left_s = left_of(self._settings.timeout_s)
         if left_s <= 0:
-            raise redis.TimeoutError(f"no time was left to ask {self.address}")
+            raise redis.TimeoutError(f"no time was left for a request to {self.address}")
         return left_s
 
     def give(self, connection: Any) -> None:

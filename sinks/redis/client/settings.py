@@ -94,8 +94,8 @@ def settings_of(url: str, options: dict[str, Any]) -> RedisSettings:
         raise ConfigError(f"store {shown}: write redis+sentinel://host:port,host:port/<name of the primary>")
     if path and (kind == "cluster" or len(path) > 1 or re.fullmatch(r"[0-9]{1,9}", path[0]) is None):
         raise ConfigError(
-            f"store {shown}: what follows its servers is not the number of a database, as in redis://host:6379/0"
-            + "; a Cluster has no others than 0, and none is written" * (kind == "cluster")
+            f"store {shown}: the text after its servers is not the number of a database, as in redis://host:6379/0"
+            + "; a Cluster has only database 0, and its URL has no number" * (kind == "cluster")
         )
     if path:
         connection["db"] = int(path[0])
@@ -114,7 +114,7 @@ def _login(login: str | None, options: dict[str, Any], shown: str) -> dict[str, 
     username, password = user_and_password(login)
     if login and password is None and not options.keys() & {"password", "credential_provider"}:
         raise ConfigError(
-            f"store {shown}: it has a user or a password, which of them cannot be told: write user:password@"
+            f"store {shown}: it has either a user or a password, which is ambiguous: write user:password@"
             " or :password@; user:@ for a user without a password"
         )
     return {name: value for name, value in (("username", username), ("password", password)) if value}

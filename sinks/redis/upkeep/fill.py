@@ -17,9 +17,9 @@ from tidegate.sinks.redis.keys import header_key
 from tidegate.sinks.redis.namespace import Header, RedisNamespace, headers
 from tidegate.sinks.redis.reads import AnotherServerError, number, number_in, readable
 
-ANEW = (
-    "nothing was put back; it has to be filled anew: `tidegate store remove`, `tidegate drop --only-stores`,"
-    " `tidegate store add`"
+FILL_AGAIN = (
+    "nothing was put back; it has to be filled from scratch: `tidegate store remove`, `tidegate drop"
+    " --only-stores`, `tidegate store add`"
 )
 
 
@@ -92,14 +92,14 @@ def refuse_half_filled(space: RedisNamespace) -> None:
     if half and not space.pointer().horizon:
         raise WalGapError(
             f"{space.where}: {len(half)} key groups were being filled from another store, and the pointer's"
-            f" server lost the mark: they have no versions to go on from; {ANEW}"
+            f" server lost the mark: they have no versions to continue from; {FILL_AGAIN}"
         )
 
 
 def lost_while_filled(space: RedisNamespace) -> WalGapError:
     """Return the error for a pointer that was lost while the store was being filled."""
     return WalGapError(
-        f"{space.where}: it was being filled from another store when its pointer was lost; {ANEW}"
+        f"{space.where}: it was being filled from another store when its pointer was lost; {FILL_AGAIN}"
     )
 
 
@@ -117,13 +117,13 @@ def oldest_after_fill(space: RedisNamespace, pointer: Pointer, found: Mapping[in
         lost = [group for group, header in found.items() if header.floor < filled and header.since != 0]
         if lost:
             raise WalGapError(
-                f"{space.where}: servers lost a part of what was filled from another store at version"
-                f" {filled}, in {len(lost)} key groups, and the log does not hold it; {ANEW}"
+                f"{space.where}: servers lost rows that were filled from another store at version"
+                f" {filled}, in {len(lost)} key groups, and the log does not have them; {FILL_AGAIN}"
             )
         return filled + 1 if filled else 0
     after = space.pointer()
     if (after.visible, after.horizon) != (0, pointer.horizon):
-        raise StoreNotVerifiedError(f"{space.where}: a fill went on during the repair; repeat it")
+        raise StoreNotVerifiedError(f"{space.where}: a fill ran during the repair; repeat it")
     # On one server, pointer and key groups are of the same moment.
     if space.servers.settings.kind == "cluster":
         _refuse_ahead(space, pointer.horizon, found)
@@ -138,7 +138,7 @@ def _refuse_ahead(space: RedisNamespace, mark: int, found: Mapping[int, Header])
     if ahead:
         raise WalGapError(
             f"{space.where}: the pointer's server went back to a fill at version {mark}, {len(ahead)} key"
-            f" groups on other servers are beyond it; {ANEW}"
+            f" groups on other servers are beyond it; {FILL_AGAIN}"
         )
 
 
@@ -151,5 +151,5 @@ def _refuse_used(space: RedisNamespace, found: Mapping[int, Header]) -> None:
     if used:
         raise WalGapError(
             f"{space.where}: nothing is visible, and {len(used)} key groups hold versions: the pointer's"
-            f" server lost it; {ANEW}"
+            f" server lost it; {FILL_AGAIN}"
         )

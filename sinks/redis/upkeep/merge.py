@@ -250,7 +250,7 @@ def confirm(space: RedisNamespace, version: int, replicas: int, *, aof: bool) ->
         here, confirmed = space.calls.wait_behind(call, replicas, aof=aof)
         if not here:
             raise StoreUnavailableError(
-                f"{space.where}: a server has not fsynced version {version} in time: look at its disk, and at"
+                f"{space.where}: a server has not fsynced version {version} in time: check its disk, and"
                 " appendfsync, which has to be always or everysec"
             )
         if confirmed < replicas:
@@ -311,7 +311,7 @@ def self_check(space: RedisNamespace) -> Iterator[Finding]:
     lost = [group for group, found in zip(groups, space.calls.run(calls), strict=True) if found != uuid]
     for group in lost:
         place = f"{space.where}, key group {group}"
-        yield Finding(place, "its header", "none: its server lost it; `tidegate repair` writes it anew")
+        yield Finding(place, "its header", "none: its server lost it; `tidegate repair` writes it again")
     if lost:
         return
     there: dict[tuple[int, str], set[int]] = defaultdict(set)

@@ -65,7 +65,7 @@ class Rebuild:
         if not horizon or self._pointer.filling_at:
             return {}
         entries = catalog_in(self._space.where, self._space.ask("catalog", *catalog_range(horizon, horizon)))
-        return {table: at.start for entry in entries for table, at in entry.tables.items()}
+        return entries[0].starts if entries else {}
 
     def discard_again(self, found: Mapping[int, Header]) -> bool:
         """Discard attempts again where a server went back to before their discard; return whether

@@ -54,7 +54,7 @@ _CAUSES = {
     errno.EROFS: "it is read-only: mount it writable",
     errno.EACCES: "this user may not write there: give it the right",
     errno.EPERM: "this user may not write there: give it the right",
-    errno.ENOENT: "it was deleted: leave it alone while queries run",
+    errno.ENOENT: "it was deleted: do not delete it while queries run",
 }
 
 LocalDirs = str | Sequence[str] | None
@@ -175,7 +175,7 @@ class LocalDir:
         self._told = number
         cause = _CAUSES.get(number, str(error))
         logger.warning(
-            "local_dir %s: %s (%s). The work goes on without it, from the store and in memory; %s, or it is"
+            "local_dir %s: %s (%s). Work continues without it, from the store and in memory; %s. It is"
             " tried again in %.0f s",
             self.path, cause, error, _way_out(self.root), RETRY_S,
         )  # fmt: skip

@@ -124,7 +124,7 @@ def addresses(parts: Url, port: int, shown: str) -> tuple[Address, ...]:
         if not _is_address(host):
             of = f" ({number} of {len(parts.hosts)})" * (len(parts.hosts) > 1)
             raise ConfigError(
-                f"{shown}: what follows {'the login' if parts.login else '://'} is not host:port{of}: write"
+                f"{shown}: the text after {'the login' if parts.login else '://'} is not host:port{of}: write"
                 f" {parts.scheme}://user:password@host:port, host:port alone without a login"
             )
     found = [HOST.fullmatch(host) for host in parts.hosts]

@@ -123,7 +123,7 @@ def check_parallelism(parallelism: int, key_groups: int, where: str = "") -> int
         msg = (
             f"parallelism is {parallelism:,}, there are {key_groups:,} key groups{where}: a task without one"
             f" would have nothing to do. Set parallelism to at most {key_groups:,}; the number of key groups"
-            " is fixed when a namespace is made"
+            " is fixed when a namespace is created"
         )
         raise ConfigError(msg)
     return parallelism

@@ -209,7 +209,7 @@ def _string(value: Any) -> str:
     try:
         value.isascii() or value.encode()
     except UnicodeEncodeError:
-        raise _Unfit(value, "text that UTF-8 has") from None
+        raise _Unfit(value, "text that UTF-8 can encode") from None
     return quoted(value)
 
 
