@@ -36,8 +36,8 @@ def open_store(
     known = _options_of(opener)
     unknown = [] if _takes_any(opener) else sorted(set(options or {}) - set(known))
     if unknown:
-        there = f"there are {', '.join(known)}" if known else "it has none"
-        raise ConfigError(f"store {redact(url)}: unknown option {', '.join(unknown)}; {there}")
+        names = f"there are {', '.join(known)}" if known else "it has none"
+        raise ConfigError(f"store {redact(url)}: unknown option {', '.join(unknown)}; {names}")
     return opener(url, namespace, clock, **dict(options or {}))
 
 

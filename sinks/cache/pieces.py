@@ -54,7 +54,7 @@ class Pieces:
     def write(self, name: str, rows: Any, version: int, groups: range) -> PieceRef:
         """Write sorted rows of these key groups as a new piece; the result has its checksum.
 
-        Raises: OSError, neither memory nor a disk has room for it; nothing was written.
+        Raises: OSError: neither memory nor a disk has room for it; nothing was written.
         """
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, ROWS) as writer:
@@ -70,7 +70,7 @@ class Pieces:
         """Return the rows of a piece, mapped into memory, after a check of their checksum.
 
         It is checked once per process while the file's size and change time stay the same;
-        otherwise the cost would grow with the cache. Raises: CorruptError, the piece is gone, or
+        otherwise the cost would grow with the cache. Raises: CorruptError: the piece is gone, or
         not the one that was written.
         """
         seen = self._buffer.look(ref.name)
@@ -94,10 +94,10 @@ class Pieces:
         """
         files = self._buffer.paths(segment.tier)[segment.path]
         try:
-            found = files.path(name, segment.file).stat()
+            status = files.path(name, segment.file).stat()
         except OSError:
             return None
-        return found.st_ino, found.st_size, found.st_ctime_ns  # ctime cannot be set back
+        return status.st_ino, status.st_size, status.st_ctime_ns  # ctime cannot be set back
 
     def drop(self, name: str) -> None:
         """Drop a piece. One that is being spilled or loaded at this moment stays, for the next sweep."""

@@ -45,7 +45,9 @@ class Clock(NamedTuple):
     most_s: float
 
 
-def set_up(space: CassandraNamespace, made: Made | None, copies: int, value_bytes_max: int) -> list[Check]:
+def set_up(
+    space: CassandraNamespace, existing: Made | None, copies: int, value_bytes_max: int
+) -> list[Check]:
     """Return one result per check, for every node of this data centre. Writes nothing."""
     session = space.session
     agreed = session.agree()
@@ -62,7 +64,7 @@ def set_up(space: CassandraNamespace, made: Made | None, copies: int, value_byte
     ]
     for look in looks:
         checks += _by_server(nodes, look)
-    checks.append(partitions(_largest(space), made.identity.key_groups if made else None))
+    checks.append(partitions(_largest(space), existing.identity.key_groups if existing else None))
     return checks
 
 
@@ -77,9 +79,9 @@ def _by_server(nodes: Mapping[str, Settings | None], look: Callable[[Settings], 
     """Yield the check of every node's settings; a warning where the node bars them."""
 
     def check(settings: Settings | None) -> Check:
-        found = look(settings or {})
+        result = look(settings or {})
         return (
-            found if settings else found._replace(outcome="warn", found="not known: system_views is barred")
+            result if settings else result._replace(outcome="warn", found="not known: system_views is barred")
         )
 
     return by_server((address, check(settings)) for address, settings in nodes.items())
@@ -92,23 +94,23 @@ def _clock(space: CassandraNamespace, host: Any) -> Clock:
     before = time.time()
     now = space.session.plain(NOW, host=host)[0]["now"]
     after = time.time()
-    told = calendar.timegm(now.timetuple()) + now.microsecond / 1e6
-    return Clock(str(host.address), told - after, told + 0.001 - before)
+    node_s = calendar.timegm(now.timetuple()) + now.microsecond / 1e6
+    return Clock(str(host.address), node_s - after, node_s + 0.001 - before)
 
 
-def clocks(found: Sequence[Clock]) -> Check:
+def clocks(readings: Sequence[Clock]) -> Check:
     """Check the certain difference of the clocks: between nodes, and from this machine's."""
-    if not found:
+    if not readings:
         return Check("clocks", "warn", "not known: no node is up", LEASED)
-    apart = max(clock.least_s for clock in found) - min(clock.most_s for clock in found)
-    here = max(max(clock.least_s, -clock.most_s) for clock in found)
+    apart = max(clock.least_s for clock in readings) - min(clock.most_s for clock in readings)
+    here = max(max(clock.least_s, -clock.most_s) for clock in readings)
     worst = max(apart, here)
     outcome: Outcome = "fail" if worst > CLOCK_FAIL_S else "warn" if worst > CLOCK_WARN_S else "pass"
     if outcome == "pass":
         return Check("clocks", outcome, "this machine's and the nodes' agree", LEASED)
-    far = max(found, key=lambda clock: max(clock.least_s, -clock.most_s)).address
-    told = f"{worst:,.1f} s apart, {far} most of all: run NTP on all nodes and here"
-    return Check("clocks", outcome, told, LEASED)
+    far = max(readings, key=lambda clock: max(clock.least_s, -clock.most_s)).address
+    differs = f"{worst:,.1f} s apart, {far} most of all: run NTP on all nodes and here"
+    return Check("clocks", outcome, differs, LEASED)
 
 
 # -- settings -----------------------------------------------------------------------------------------
@@ -131,20 +133,20 @@ def refusals(settings: Settings) -> Check:
 
 
 def _refused(settings: Settings) -> Iterator[str]:
-    for name, what in (
+    for name, reason in (
         ("allow_filtering_enabled", "scans filter by version within a key group"),
         ("group_by_enabled", "scans and reads of many keys group by key"),
         ("user_timestamps_enabled", "every write has its version's timestamp"),
     ):
         if settings.get(name) == "false":
-            yield f"{name} false: {what}; set it to true"
-    for name, least, what in (
+            yield f"{name} false: {reason}; set it to true"
+    for name, least, reason in (
         ("in_select_cartesian_product_fail_threshold", KEYS_AT_ONCE, "keys are read"),
         ("page_size_fail_threshold", FETCH_ROWS, "rows are fetched"),
     ):
         limit = number_of(settings, name)
         if limit is not None and 0 <= limit < least:
-            yield f"{name} {limit}: {least:,} {what} at once; raise it to that"
+            yield f"{name} {limit}: {least:,} {reason} at once; raise it to that"
     for kind in ("read", "write"):
         name = f"{kind}_consistency_levels_disallowed"
         levels = set(re.findall(r"\w+", settings.get(name, ""))) & {"LOCAL_QUORUM", "SERIAL"}
@@ -160,13 +162,13 @@ def sizes(settings: Settings, value_bytes_max: int) -> Check:
     """Check that the largest value fits into a request, a mutation and a column."""
     wanted = value_bytes_max + KEY_BYTES_MAX + OVERHEAD_BYTES
     names = ("native_transport_max_frame_size", "max_mutation_size", "column_value_size_fail_threshold")
-    found = {name: size for name in names if (size := in_bytes(settings.get(name, ""))) is not None}
-    if not found:
+    limits = {name: size for name in names if (size := in_bytes(settings.get(name, ""))) is not None}
+    if not limits:
         return Check("value size", "warn", "not reported", APPLIED)
-    least = min(found, key=lambda name: found[name])
-    if found[least] < wanted:
-        fits = max(1, found[least] - KEY_BYTES_MAX - OVERHEAD_BYTES)
-        has = f"{least} is {found[least]:,} bytes"
+    least = min(limits, key=lambda name: limits[name])
+    if limits[least] < wanted:
+        fits = max(1, limits[least] - KEY_BYTES_MAX - OVERHEAD_BYTES)
+        has = f"{least} is {limits[least]:,} bytes"
         small = f"{has}: set value_bytes_max to at most {fits:,}, or raise it to {wanted:,}"
         return Check("value size", "warn", small, APPLIED)
     return Check("value size", "pass", f"values of {value_bytes_max / MIB:.0f} MiB fit", APPLIED)
@@ -188,8 +190,8 @@ def commit_log(settings: Settings, copies: int) -> Check:
 
 def in_bytes(text: str) -> int | None:
     """Parse a size as Cassandra writes it; None: none, or no limit."""
-    found = re.fullmatch(r"(\d+)(B|KiB|MiB|GiB)", text)
-    return int(found[1]) * UNITS[found[2]] if found else None
+    parts = re.fullmatch(r"(\d+)(B|KiB|MiB|GiB)", text)
+    return int(parts[1]) * UNITS[parts[2]] if parts else None
 
 
 # -- partitions ------------------------------------------------------------------------------------------
@@ -199,17 +201,19 @@ def _largest(space: CassandraNamespace) -> int | None:
     """Return the bytes of the largest partition of rows, of any namespace of the keyspace; None:
     not reported.
     """
-    found: list[int] = []
+    partition_bytes: list[int] = []
     session, keyspace = space.session, space.settings.keyspace
     for host in session.hosts():
         try:
             rows: list[Fields] = session.plain(LARGEST, host=host)
             of = [r for r in rows if (r["keyspace_name"], r["table_name"]) == (keyspace, "tidegate_rows")]
-            found += [int(row["mebibytes"]) * MIB for row in of]
+            partition_bytes += [int(row["mebibytes"]) * MIB for row in of]
         except (ConfigError, KeyError):
             estimates = session.plain(ESTIMATES, keyspace, host=host)
-            found += [r["mean_partition_size"] for r in estimates if r["table_name"] == "tidegate_rows"]
-    return max(found, default=None)
+            partition_bytes += [
+                r["mean_partition_size"] for r in estimates if r["table_name"] == "tidegate_rows"
+            ]
+    return max(partition_bytes, default=None)
 
 
 def partitions(largest: int | None, groups: int | None) -> Check:
@@ -223,7 +227,7 @@ def partitions(largest: int | None, groups: int | None) -> Check:
     if groups is not None:
         times = -(-largest // PARTITION_WANTED_BYTES)
         advice = f"{min(KEY_GROUPS_MAX, 1 << (groups * times - 1).bit_length()):,} key groups, not {groups:,}"
-    found = (
+    finding = (
         f"{shown}, and above 100 MiB requests get slow; create the next namespace of that size with {advice}"
     )
-    return Check("partitions", "warn", found, READ)
+    return Check("partitions", "warn", finding, READ)

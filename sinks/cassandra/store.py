@@ -134,13 +134,13 @@ class CassandraStore(Store):
         pointer = self.pointer()
         first = max(oldest, pointer.horizon, 1)
         last = pointer.visible if newest is None else min(newest, pointer.visible)
-        found = self._entries(first, last)
-        if len(found) <= last - first:
+        entries = self._entries(first, last)
+        if len(entries) <= last - first:
             # A flip whose coordinator died may be on one node only, and a read may have repaired its
             # pointer alone.
             self._space.look(settle=True)
-            found = self._entries(first, last)
-        return found
+            entries = self._entries(first, last)
+        return entries
 
     def _entries(self, first: int, last: int) -> list[CatalogEntry]:
         return [
@@ -152,7 +152,7 @@ class CassandraStore(Store):
         ]
 
     def schemas(self) -> dict[str, TableSchema]:
-        return {name: decode(self.where, one, TableSchema) for name, one in self._space.rows("schemas")}
+        return {name: decode(self.where, schema, TableSchema) for name, schema in self._space.rows("schemas")}
 
     def get_stored_one(self, table: str, key: bytes, version: int, start: int = 0) -> bytes | None:
         self._space.check_before(version)
@@ -160,10 +160,10 @@ class CassandraStore(Store):
 
     def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
         self._space.check_before(version)
-        found = self._rows.look_up("get_some", table, keys, version, start)
-        if None in found:
+        values = self._rows.look_up("get_some", table, keys, version, start)
+        if None in values:
             self._space.check_after(version)
-        return pa.array(found, pa.binary())
+        return pa.array(values, pa.binary())
 
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
         self._space.check_before(version)
@@ -220,10 +220,10 @@ class CassandraStore(Store):
         if entry is None:
             return 0
 
-        def look(table: str, group: int, following: bytes | None, most: int) -> SweepPage:
-            return self._rows.drop_expired(table, group, following, most, entry)
+        def check_page(table: str, group: int, cursor: bytes | None, most: int) -> SweepPage:
+            return self._rows.drop_expired(table, group, cursor, most, entry)
 
-        return self._sweep.run(rows, entry, self._space.made.identity.key_groups, look)
+        return self._sweep.run(rows, entry, self._space.made.identity.key_groups, check_page)
 
     def _entry(self, version: int) -> CatalogEntry | None:
         return next(iter(self.catalog(version, version)), None) if version else None
@@ -274,9 +274,9 @@ class CassandraStore(Store):
     def self_check(self) -> Iterator[Finding]:
         pointer, entries = self.pointer(), self.catalog()
         expected = list(range(max(pointer.horizon, 1), pointer.visible + 1))
-        found = [entry.version for entry in entries]
-        if found != expected:
-            yield Finding(f"{self.where}, catalog", f"versions {expected}", f"versions {found}")
+        versions = [entry.version for entry in entries]
+        if versions != expected:
+            yield Finding(f"{self.where}, catalog", f"versions {expected}", f"versions {versions}")
         if entries and entries[-1].digest != pointer.digest:
             yield Finding(f"{self.where}, pointer", f"digest {entries[-1].digest}", pointer.digest)
         yield from self._rows.malformed()

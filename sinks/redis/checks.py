@@ -38,7 +38,7 @@ EVAL_BARRED = (
 Fields = Mapping[str, str]
 
 
-class Told(NamedTuple):
+class ServerInfo(NamedTuple):
     """One primary's replies about itself, or the reasons for those it bars."""
 
     address: str
@@ -54,12 +54,12 @@ def set_up(space: RedisNamespace, *, thorough: bool) -> list[Check]:
     """Return one result per check; one for all servers if they are alike. Writes nothing."""
     settings = space.servers.settings
     servers = _ask_all(space, thorough=thorough)
-    looks: list[Callable[[Told], Check | None]] = [
+    looks: list[Callable[[ServerInfo], Check | None]] = [
         _version,
-        lambda one: _functions(one, wanted=settings.functions),
+        lambda server: _functions(server, wanted=settings.functions),
         _eviction,
-        lambda one: _persistence(one, thorough=thorough),
-        lambda one: _replicas(one, wanted=settings.kind != "one"),
+        lambda server: _persistence(server, thorough=thorough),
+        lambda server: _replicas(server, wanted=settings.kind != "one"),
         _slots if settings.kind == "cluster" else _no_cluster,
     ]
     return [*_tls(settings), *(check for look in looks for check in _by_server(servers, look))]
@@ -69,27 +69,27 @@ def _tls(settings: RedisSettings) -> list[Check]:
     """Warn where TLS is on but verifies nothing."""
     if not settings.trusts_any_server:
         return []
-    found = (
+    unsafe = (
         "unsafe: ssl_check_hostname or ssl_cert_reqs switches the check of the server's certificate off, so"
         " that another server may take the password and the rows; leave both out, and give the authority that"
         " signed it as ssl_ca_certs"
     )
-    return [Check("TLS", "warn", found, PRIVATE)]
+    return [Check("TLS", "warn", unsafe, PRIVATE)]
 
 
 def fsync(space: RedisNamespace) -> list[Check]:
     """Check that every primary supports WAITAOF; empty if so. A server that hides its version passes."""
     replies = ask_each(space, (b"INFO",))
-    servers = [_told(address, info, None, None, None) for address, (info,) in replies]
+    servers = [_server_info(address, info, None, None, None) for address, (info,) in replies]
     return list(_by_server(servers, _fsync))
 
 
-def _fsync(told: Told) -> Check | None:
-    numbers = _numbers(told.info.get("redis_version", ""))
+def _fsync(server: ServerInfo) -> Check | None:
+    numbers = _numbers(server.info.get("redis_version", ""))
     if numbers and numbers < WAITAOF_MIN:
-        old = f"Redis {told.info['redis_version']}; wait_aof needs 7.2 or later, or Valkey: leave it out"
+        old = f"Redis {server.info['redis_version']}; wait_aof needs 7.2 or later, or Valkey: leave it out"
         return Check("fsync", "fail", old, DURABLE, may_be_allowed=False)
-    if told.info.get("aof_enabled") == "0":
+    if server.info.get("aof_enabled") == "0":
         off = "wait_aof needs appendonly yes: set it, or leave wait_aof out"
         return Check("fsync", "fail", off, DURABLE, may_be_allowed=False)
     return None
@@ -99,7 +99,7 @@ def _fsync(told: Told) -> Check | None:
 
 
 def ask_each(space: RedisNamespace, *commands: tuple[bytes, ...]) -> list[tuple[str, list[Any]]]:
-    """Return every primary's address and replies. Raises: StoreUnavailableError, one did not answer
+    """Return every primary's address and replies. Raises: StoreUnavailableError: one did not answer
     in time.
     """
     contents = [pack(command) for command in commands]
@@ -112,7 +112,7 @@ def fields(reply: Any) -> dict[str, str]:
     return dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
 
 
-def _ask_all(space: RedisNamespace, *, thorough: bool) -> list[Told]:
+def _ask_all(space: RedisNamespace, *, thorough: bool) -> list[ServerInfo]:
     by_function, by_eval = (call_head("present", functions=each)[:2] for each in (True, False))
     commands: list[tuple[bytes, ...]] = [
         (b"INFO",),
@@ -122,18 +122,20 @@ def _ask_all(space: RedisNamespace, *, thorough: bool) -> list[Told]:
     ]
     settings = (b"appendfsync", b"save") if thorough else ()
     commands += [(b"CONFIG", b"GET", name) for name in settings]
-    return [_told(address, *replies) for address, replies in ask_each(space, *commands)]
+    return [_server_info(address, *replies) for address, replies in ask_each(space, *commands)]
 
 
-def _told(address: str, info: Any, by_function: Any, by_eval: Any, cluster: Any, *settings: Any) -> Told:
+def _server_info(
+    address: str, info: Any, by_function: Any, by_eval: Any, cluster: Any, *settings: Any
+) -> ServerInfo:
     known = [reply for reply in settings if isinstance(reply, list) and len(reply) == 2]
     config = {name.decode(): value.decode() for name, value in known}
     barred = len(known) < len(settings)
-    return Told(address, fields(info), fields(cluster), config, barred, by_function, by_eval)
+    return ServerInfo(address, fields(info), fields(cluster), config, barred, by_function, by_eval)
 
 
-def _by_server(servers: Iterable[Told], look: Callable[[Told], Check | None]) -> Iterator[Check]:
-    checks = ((told.address, look(told)) for told in servers)
+def _by_server(servers: Iterable[ServerInfo], look: Callable[[ServerInfo], Check | None]) -> Iterator[Check]:
+    checks = ((server.address, look(server)) for server in servers)
     return by_server((address, check) for address, check in checks if check is not None)
 
 
@@ -148,8 +150,8 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def _version(told: Told) -> Check:
-    version, valkey = told.info.get("redis_version"), told.info.get("valkey_version")
+def _version(server: ServerInfo) -> Check:
+    version, valkey = server.info.get("redis_version"), server.info.get("valkey_version")
     if version is None:
         return _untold("version", "INFO server", STEPS)
     numbers = _numbers(version)
@@ -160,10 +162,10 @@ def _version(told: Told) -> Check:
     return Check("version", "pass", f"{named}{'; wait_aof needs 7.2' * (numbers < WAITAOF_MIN)}", STEPS)
 
 
-def _functions(told: Told, *, wanted: bool) -> Check:
-    if wanted and _may(told.by_function):
+def _functions(server: ServerInfo, *, wanted: bool) -> Check:
+    if wanted and _may(server.by_function):
         return Check("functions", "pass", "Functions", STEPS)
-    if _may(told.by_eval):
+    if _may(server.by_eval):
         why = "are barred" if wanted else "are switched off by an option"
         return Check("functions", "pass", f"EVAL: Functions {why}", STEPS)
     return Check("functions", "fail", EVAL_BARRED, STEPS, may_be_allowed=False)
@@ -175,8 +177,8 @@ def _may(reply: Any) -> bool:
     return not said or "not found" in said or "no matching script" in said
 
 
-def _eviction(told: Told) -> Check:
-    policy, limit = told.info.get("maxmemory_policy"), number_of(told.info, "maxmemory")
+def _eviction(server: ServerInfo) -> Check:
+    policy, limit = server.info.get("maxmemory_policy"), number_of(server.info, "maxmemory")
     if policy is None or limit is None:
         return _untold("eviction", "INFO memory", KEPT)
     if policy == "noeviction":
@@ -184,59 +186,61 @@ def _eviction(told: Told) -> Check:
     outcome: Outcome
     if policy.startswith("volatile-"):
         outcome = "warn" if limit else "pass"
-        found = "tidegate's keys have no time to live, so none of them is evicted today; set noeviction"
+        finding = "tidegate's keys have no time to live, so none of them is evicted today; set noeviction"
     else:
         outcome = "fail" if limit else "warn"
-        found = "rows and whole versions vanish when memory is full; set noeviction"
-    return Check("eviction", outcome, f"maxmemory-policy {policy}: {found}", KEPT)
+        finding = "rows and whole versions vanish when memory is full; set noeviction"
+    return Check("eviction", outcome, f"maxmemory-policy {policy}: {finding}", KEPT)
 
 
-def _persistence(told: Told, *, thorough: bool) -> Check:
-    appends = told.info.get("aof_enabled")
+def _persistence(server: ServerInfo, *, thorough: bool) -> Check:
+    appends = server.info.get("aof_enabled")
     if appends is None:
         return _untold("persistence", "INFO persistence", DURABLE)
     if appends == "1":
-        return _appending(told)
+        return _appending(server)
     if not thorough:
         lost = "appendonly is off: a restart loses the writes after the last snapshot, if there is one"
-    elif "save" not in told.config:
+    elif "save" not in server.config:
         lost = "appendonly is off; whether snapshots are saved is not known: CONFIG is barred"
-    elif told.config["save"]:
-        lost = f"snapshots alone (save {told.config['save']}): a restart loses the writes after the last one"
+    elif server.config["save"]:
+        lost = (
+            f"snapshots alone (save {server.config['save']}): a restart loses the writes after the last one"
+        )
     else:
         lost = "neither appendonly nor save: a restart loses everything"
     return Check("persistence", "warn", f"{lost}; {REPAIR}", DURABLE)
 
 
-def _appending(told: Told) -> Check:
-    status = told.info.get("aof_last_write_status", "ok")
+def _appending(server: ServerInfo) -> Check:
+    status = server.info.get("aof_last_write_status", "ok")
     if status != "ok":
         failing = f"appendonly, but its last write failed ({status}): check the server's disk"
         return Check("persistence", "warn", failing, DURABLE)
-    if told.config_barred:
+    if server.config_barred:
         untold = "appendonly; appendfsync is not known: CONFIG is barred"
         return Check("persistence", "warn", untold, DURABLE)
-    fsync = told.config.get("appendfsync")
+    fsync = server.config.get("appendfsync")
     if fsync in (None, "always"):
         return Check("persistence", "pass", f"appendonly{', appendfsync always' * bool(fsync)}", DURABLE)
     outcome: Outcome = "pass" if fsync == "everysec" else "warn"
     lost = "its last second of writes" if fsync == "everysec" else "the writes not flushed yet"
-    found = f"appendonly, appendfsync {fsync}: a machine that fails loses {lost}; {REPAIR}"
-    return Check("persistence", outcome, found, DURABLE)
+    finding = f"appendonly, appendfsync {fsync}: a machine that fails loses {lost}; {REPAIR}"
+    return Check("persistence", outcome, finding, DURABLE)
 
 
-def _replicas(told: Told, *, wanted: bool) -> Check:
-    count = number_of(told.info, "connected_slaves")
+def _replicas(server: ServerInfo, *, wanted: bool) -> Check:
+    count = number_of(server.info, "connected_slaves")
     if count is None:
         return _untold("replicas", "INFO replication", AWAY)
-    if told.info.get("role") != "master":
+    if server.info.get("role") != "master":
         return Check(
             "replicas", "warn", "a replica answered for its primary: a failover is in progress", AWAY
         )
     if count == 0:
         none = "none: readers and the stream wait while this server is away"
         return Check("replicas", "warn" if wanted else "pass", none, AWAY)
-    behind = list(_behind(told.info))
+    behind = list(_behind(server.info))
     if behind:
         late = f"{count}; {', '.join(behind)}: if promoted, it lacks the writes since then; {REPAIR}"
         return Check("replicas", "warn", late, AWAY)
@@ -252,23 +256,23 @@ def _behind(info: Fields) -> Iterator[str]:
                 yield f"{of.get('ip')}:{of.get('port')} is {of.get('state')} and lags by {lag_s} s"
 
 
-def _slots(told: Told) -> Check:
-    assigned, served = (number_of(told.cluster, f"cluster_slots_{name}") for name in ("assigned", "ok"))
+def _slots(server: ServerInfo) -> Check:
+    assigned, served = (number_of(server.cluster, f"cluster_slots_{name}") for name in ("assigned", "ok"))
     if assigned is None:
         return _untold("cluster", "CLUSTER INFO", APPLIED)
     if assigned < SLOTS:
         holes = f"{SLOTS - assigned:,} of {SLOTS:,} slots have no server: their key groups cannot store rows"
-        found = f"{holes}; see `redis-cli --cluster check`"
-        return Check("cluster", "fail", found, APPLIED, may_be_allowed=False)
-    state = told.cluster.get("cluster_state")
+        finding = f"{holes}; see `redis-cli --cluster check`"
+        return Check("cluster", "fail", finding, APPLIED, may_be_allowed=False)
+    state = server.cluster.get("cluster_state")
     if state != "ok" or served != SLOTS:
         down = f"state {state}, {served} of {SLOTS:,} slots served: a server is down or fails over"
         return Check("cluster", "warn", down, APPLIED)
     return Check("cluster", "pass", "every slot has its server", APPLIED)
 
 
-def _no_cluster(told: Told) -> Check | None:
-    if told.info.get("cluster_enabled") != "1":
+def _no_cluster(server: ServerInfo) -> Check | None:
+    if server.info.get("cluster_enabled") != "1":
         return None
     wrong = "this server is part of a Cluster and holds some of the keys only: write redis+cluster://"
     return Check("cluster", "fail", wrong, APPLIED, may_be_allowed=False)
@@ -296,13 +300,13 @@ class Memory(NamedTuple):
 
 def room(space: RedisNamespace, entries: Sequence[CatalogEntry]) -> Check:
     """Forecast the headroom of the fullest server. ``entries``: the last visible versions. Writes nothing."""
-    found = []
+    servers = []
     for address, (reply,) in ask_each(space, (b"INFO", b"memory")):
         memory = _memory(address, fields(reply))
         if memory is None:
             return _unknown_room(f"{address}: not known: INFO memory is barred")
-        found.append(memory)
-    fullest = min(found)
+        servers.append(memory)
+    fullest = min(servers)
     mib = fullest.used / 1024**2, fullest.limit / 1024**2
     has = f"{fullest.address}: {mib[0]:,.1f} of {mib[1]:,.1f} MiB used ({fullest.by})"
     rows = max((sum(entry.changes.values()) for entry in entries), default=0)
@@ -311,16 +315,16 @@ def room(space: RedisNamespace, entries: Sequence[CatalogEntry]) -> Check:
     per_row = _bytes_per_row(space)
     if per_row is None:
         return _unknown_room(f"{has}; the size of rows is not known: MEMORY is barred, or all are merged")
-    needed = per_row * rows / len(found)
+    needed = per_row * rows / len(servers)
     outcome: Outcome = "warn" if fullest.free < WARN_BELOW * needed else "pass"
     fits = "may not fit: raise maxmemory or free some" if outcome == "warn" else "fits"
     takes = f"{rows:,} changes take about {needed / 1024**2:,.1f} MiB there"
     return Check("memory", outcome, f"{has}; {takes}: the next version {fits}", APPLIED)
 
 
-def _memory(address: str, told: dict[str, str]) -> Memory | None:
-    used, limit = number_of(told, "used_memory"), number_of(told, "maxmemory")
-    most = limit or number_of(told, "total_system_memory")
+def _memory(address: str, info: dict[str, str]) -> Memory | None:
+    used, limit = number_of(info, "used_memory"), number_of(info, "maxmemory")
+    most = limit or number_of(info, "total_system_memory")
     if used is None or not most:
         return None
     by = "maxmemory" if limit else "the machine's memory: set maxmemory"
@@ -349,5 +353,5 @@ def _layers(space: RedisNamespace) -> Iterator[bytes]:
                 yield changes_key(space.namespace, group, table, version, space.uuid)
 
 
-def _unknown_room(found: str) -> Check:
-    return Check("memory", "warn", found, APPLIED)
+def _unknown_room(finding: str) -> Check:
+    return Check("memory", "warn", finding, APPLIED)

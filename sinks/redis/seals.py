@@ -34,12 +34,12 @@ class Seals:
         calls = self._calls(stamp, counts, sets or KeySets({}), together=together)
         replies = self._space.calls.run([*before, *calls])[len(before) :]
         refused = [reply for reply in replies if isinstance(reply, Refused)]
-        if any(one.code == CROSS_SLOT for one in refused):
+        if any(refusal.code == CROSS_SLOT for refusal in refused):
             self._together = False
             self.run(stamp, counts, sets=sets)
             return
-        for one in refused:
-            raise self._space.refused(one)
+        for refusal in refused:
+            raise self._space.refused(refusal)
         by_group = itertools.chain.from_iterable(replies) if together else replies
         wrong = [
             miscounted(group, _counts_in(reply), counts[group])

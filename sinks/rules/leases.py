@@ -39,7 +39,7 @@ class KeptLease(NamedTuple):
     taken_us: int
     expires_us: int
 
-    def told(self, now_us: int) -> LeaseInfo:
+    def info(self, now_us: int) -> LeaseInfo:
         """Return the lease's state at a time."""
         age_s, left_s = max(0.0, (now_us - self.taken_us) / 1e6), (self.expires_us - now_us) / 1e6
         return LeaseInfo(self.lease_id, self.version, age_s, left_s)

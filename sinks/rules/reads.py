@@ -95,12 +95,12 @@ def shown_bytes(content: bytes) -> str:
 
 
 def values_at(where: str, table: str, keys: Sequence[bytes], stored: Any, at_us: int | None) -> Any:
-    """Return readers' values for stored ones. Raises: CorruptError, with the key of an unknown form."""
+    """Return readers' values for stored ones. Raises: CorruptError: with the key of an unknown form."""
     try:
         return payloads(stored, at_us)
     except CorruptError:
-        for key, one in zip(keys, stored.to_pylist(), strict=True):
-            value_at(where, table, key, one, at_us)
+        for key, content in zip(keys, stored.to_pylist(), strict=True):
+            value_at(where, table, key, content, at_us)
         raise
 
 

@@ -45,14 +45,14 @@ class FileAliases(Aliases):
         self._folder = folder
 
     def get(self, alias: str) -> Target | None:
-        found = self._read(self._path(alias))
-        return None if found is None else found.target
+        stored = self._read(self._path(alias))
+        return None if stored is None else stored.target
 
     def all(self) -> dict[str, Target]:
         with self._explaining():
             paths = sorted(self._folder.iterdir()) if self._folder.exists() else []
-        found = (self._read(path) for path in paths if path.name.endswith(SUFFIX))
-        return {one.alias: one.target for one in found if one is not None}
+        files = (self._read(path) for path in paths if path.name.endswith(SUFFIX))
+        return {stored.alias: stored.target for stored in files if stored is not None}
 
     def set(self, alias: str, target: Target) -> None:
         check_name("alias", alias)

@@ -59,26 +59,26 @@ def refuse_other(meta: sqlite3.Connection, where: str, stamp: Stamp) -> None:
 def refuse_discarded(connection: sqlite3.Connection, where: str, stamp: Stamp) -> None:
     """Raise WalGapError if this connection's file has the discard of this attempt."""
     if stamp.attempt and has_table(connection, "discarded"):
-        found = "SELECT 1 FROM discarded WHERE attempt = ?"
-        if connection.execute(found, (stamp.attempt,)).fetchone() is not None:
+        sql = "SELECT 1 FROM discarded WHERE attempt = ?"
+        if connection.execute(sql, (stamp.attempt,)).fetchone() is not None:
             raise other_attempt(where, stamp)
 
 
 def above_visible(meta: sqlite3.Connection) -> list[Stamp]:
     """As ``Attempts.begun``."""
-    found = []
+    stamps = []
     for table in ("begun", "discarded"):
         if has_table(meta, table):
-            found += [
+            stamps += [
                 Stamp(version, at_us, attempt if table == "begun" else DISCARDED)
                 for version, at_us, attempt in meta.execute(ABOVE_VISIBLE.format(table=table))
             ]
-    return sorted(found, key=lambda one: (one.version, one.decided_at_us))
+    return sorted(stamps, key=lambda stamp: (stamp.version, stamp.decided_at_us))
 
 
 def discard(files: Files, shards: Shards, lost: Sequence[Stamp], epoch: int) -> None:
     """As ``Attempts.discard``: refuse in meta and every shard, then drop rows, then notes."""
-    lowest = min(lost, key=lambda one: (one.version, one.decided_at_us))
+    lowest = min(lost, key=lambda stamp: (stamp.version, stamp.decided_at_us))
     with files.writing(META_FILE, durable=True) as meta:
         row = meta.execute("SELECT epoch, writer FROM pointer").fetchone()
         if row is None:
@@ -98,6 +98,6 @@ def discard(files: Files, shards: Shards, lost: Sequence[Stamp], epoch: int) -> 
 
 def _remember(connection: sqlite3.Connection, lost: Sequence[Stamp]) -> None:
     connection.execute(DISCARDS)
-    rows = [(one.attempt, one.version, one.decided_at_us) for one in lost]
+    rows = [(stamp.attempt, stamp.version, stamp.decided_at_us) for stamp in lost]
     connection.executemany(DISCARD, rows)
     connection.execute(FORGET, (DISCARDED_MAX,))

@@ -29,12 +29,12 @@ def drop_folder(folder: Path, where: str, timeout_s: float, refuse: Callable[[],
     """
     aside = folder.with_name(folder.name + DROPPED)
     try:
-        there = aside.exists()
+        existed = aside.exists()
         _remove(aside, timeout_s)
         with contextlib.suppress(FileNotFoundError), creation_lock(folder, where, timeout_s):
             refuse()
             folder.rename(aside)
-            there = True
+            existed = True
             sync_folder(folder.parent)
         _remove(aside, timeout_s)
     except OSError as error:
@@ -42,7 +42,7 @@ def drop_folder(folder: Path, where: str, timeout_s: float, refuse: Callable[[],
             f"{where}: {error.filename or folder} could not be removed: {error.strerror or error}; the"
             " rest is no namespace any more: remove the cause, then drop it again"
         ) from error
-    return there
+    return existed
 
 
 def _remove(aside: Path, timeout_s: float) -> None:

@@ -126,7 +126,7 @@ class Files:
         _all_files.add(self)
 
     def exists(self, name: str) -> bool:
-        """Return whether the file exists. Raises: ConfigError, its path leads through a file, or is
+        """Return whether the file exists. Raises: ConfigError: its path leads through a file, or is
         not readable.
         """
         with self._looking():
@@ -139,7 +139,7 @@ class Files:
     def size(self) -> int:
         """Return the bytes of all files in the folder, including SQLite's own.
 
-        Raises: ConfigError, as ``exists``.
+        Raises: ConfigError: as ``exists``.
         """
         sizes = []
         with self._looking():
@@ -158,7 +158,7 @@ class Files:
             ) from None
 
     def make(self, name: str, script: str) -> None:
-        """Create a file with these tables, or finish its creation. Raises: ConfigError, SQLite fails here."""
+        """Create a file with these tables, or finish its creation. Raises: ConfigError: SQLite fails here."""
         with contextlib.suppress(OSError):  # it exists; or cannot be created, which SQLite reports
             os.close(create(self.folder / name, os.O_RDWR))  # its -wal and -shm get the same mode
         with self._explaining(name):
@@ -277,11 +277,11 @@ class Files:
         connection = self._connect(name, "rw")
         try:
             if name in self.expected:
-                found = connection.execute("SELECT uuid, number, shards FROM shard").fetchone()
-                if found != self.expected[name]:
+                identity = connection.execute("SELECT uuid, number, shards FROM shard").fetchone()
+                if identity != self.expected[name]:
                     self._refuse_dropped()
                     raise CorruptError(
-                        f"{self.where}: {path} is (namespace, number, shards) {found}, not"
+                        f"{self.where}: {path} is (namespace, number, shards) {identity}, not"
                         f" {self.expected[name]}; put it back from a copy of the whole folder"
                     )
             elif name == META_FILE and self.uuid is not None and self._uuid_in(connection) != self.uuid:
@@ -302,21 +302,21 @@ class Files:
             raise dropped(self.where)
         if self.exists(META_FILE):
             with contextlib.closing(self._connect(META_FILE, "rw")) as connection:
-                there = self._uuid_in(connection)
-            if there != self.uuid:
+                uuid = self._uuid_in(connection)
+            if uuid != self.uuid:
                 raise dropped(self.where)
 
     def refuse_another(self) -> None:
         """Raise ConfigError if another namespace is there than the one that was read. Damage is ignored."""
         if self.uuid is None or not self.exists(META_FILE):
             return
-        there = None
+        uuid = None
         with (
             contextlib.suppress(sqlite3.Error, CorruptError),
             contextlib.closing(self._connect(META_FILE, "rw")) as connection,
         ):
-            there = self._uuid_in(connection)
-        if there not in (None, self.uuid):
+            uuid = self._uuid_in(connection)
+        if uuid not in (None, self.uuid):
             raise dropped(self.where)
 
     def _uuid_in(self, connection: sqlite3.Connection) -> str | None:
@@ -383,7 +383,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def make_folder(folder: Path, where: str) -> None:
-    """Create the folder and those above it, durably. Raises: ConfigError, not possible or not writable."""
+    """Create the folder and those above it, durably. Raises: ConfigError: not possible or not writable."""
     try:
         make_durably(folder)
     except OSError as error:
@@ -399,8 +399,8 @@ def make_folder(folder: Path, where: str) -> None:
 def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
     """Lock the creation of a namespace: SQLite does not wait for a lock when it changes to WAL mode.
 
-    Raises: FileNotFoundError, the folder is gone, or replaced by another one in which a process may
-    be at work; ConfigError, this user may not read it.
+    Raises: FileNotFoundError: the folder is gone, or replaced by another one in which a process may
+    be at work. ConfigError: this user may not read it.
     """
     deadline = time.monotonic() + timeout_s
     try:
@@ -439,5 +439,5 @@ def tables_in(connection: sqlite3.Connection) -> list[str]:
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
     """Return whether the file has this SQL table."""
-    found: Any = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone()
-    return found is not None
+    row: Any = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+    return row is not None

@@ -179,34 +179,34 @@ class Shards:
         """Yield the stored values that exist: (position, value).
 
         Floors and rows are read in one transaction, as the retirement wrote them in one: rows found
-        under a fitting floor are all that the version needs (T28). Raises: SnapshotExpiredError,
+        under a fitting floor are all that the version needs (T28). Raises: SnapshotExpiredError:
         unless ``retired_too``, if a floor is above the version.
         """
         name = sql_name(table)
         by_shard: dict[int, list[Asked]] = {}
-        for one in asked:
-            by_shard.setdefault(self._shard_of(one.group), []).append(one)
+        for lookup in asked:
+            by_shard.setdefault(self._shard_of(lookup.group), []).append(lookup)
         for shard, keys in sorted(by_shard.items()):
             with self._files.reading(self._name(shard)) as connection:
                 if not retired_too:
-                    self._check_floors(connection, {one.group for one in keys}, version)
+                    self._check_floors(connection, {lookup.group for lookup in keys}, version)
                 if not self._has_table(connection, shard, name):
                     continue
-                found = []
+                values = []
                 for at in range(0, len(keys), LOOK_UP_KEYS):
                     part = keys[at : at + LOOK_UP_KEYS]
                     sql = LOOK_UP.format(table=name, asked=", ".join(["(?, ?, ?)"] * len(part)))
-                    found += connection.execute(
+                    values += connection.execute(
                         sql, (*itertools.chain.from_iterable(part), start, version)
                     ).fetchall()
-            for place, value in found:
+            for place, value in values:
                 if value is not None and type(value) is not bytes:
                     raise self._no_bytes(shard, table, value)
                 yield place, value
 
-    def _no_bytes(self, shard: int, table: str, found: object) -> CorruptError:
+    def _no_bytes(self, shard: int, table: str, stored: object) -> CorruptError:
         return CorruptError(
-            f"{self._files.where}: {self._files.folder / self._name(shard)}, table {table}: {found!r:.60} is"
+            f"{self._files.where}: {self._files.folder / self._name(shard)}, table {table}: {stored!r:.60} is"
             " stored where bytes have to be: restore the store from a copy"
         )
 
@@ -254,9 +254,9 @@ class Shards:
             if stopped():
                 return False
             for shard, runs in self._by_shard(chunk.runs):
-                for some in _at_most(runs, RETIRE_ROWS):
+                for some_runs in _at_most(runs, RETIRE_ROWS):
                     with self._files.writing(self._name(shard), durable=False) as connection:
-                        for run in some:
+                        for run in some_runs:
                             # One transaction: a reader that misses a row sees the floor that explains
                             # it (T28).
                             self._raise_floor(connection, run.group, version)
@@ -307,14 +307,14 @@ class Shards:
             if not self._has_table(connection, shard, name):
                 return SweepPage(0, 0, None)
             sql = HEADS.format(table=name, head=HEAD_BYTES)
-            found = connection.execute(sql, (group, first, version, rows)).fetchall()
-        old = [(group, key, newest) for key, newest, head in found if is_hidden(head, at_us)]
+            heads = connection.execute(sql, (group, first, version, rows)).fetchall()
+        old = [(group, key, newest) for key, newest, head in heads if is_hidden(head, at_us)]
         if old:
             with self._files.writing(self._name(shard), durable=False) as connection:
                 # One transaction: a reader that misses a row sees the floor that explains it (T28).
                 connection.execute(RAISE_FLOOR, (group, version))
                 connection.executemany(DROP_UNTIL.format(table=name), old)
-        return SweepPage(len(found), len(old), found[-1][0] + b"\0" if len(found) == rows else None)
+        return SweepPage(len(heads), len(old), heads[-1][0] + b"\0" if len(heads) == rows else None)
 
     @staticmethod
     def _raise_floor(connection: sqlite3.Connection, group: int, version: int) -> None:

@@ -194,7 +194,7 @@ def test_functions_that_an_option_switches_off(redis):
     ],
 )
 def test_versions(info, outcome, named):
-    found = redis_checks._version(redis_checks.Told("a:1", info, {}, {}, False, 1, 1))
+    found = redis_checks._version(redis_checks.ServerInfo("a:1", info, {}, {}, False, 1, 1))
     assert found.outcome == outcome
     assert named in found.found
 
@@ -242,7 +242,7 @@ def test_on_a_cluster(redis_cluster: RedisCluster):
 
 def test_servers_that_differ_are_named():
     told = [
-        redis_checks.Told(f"a:{n}", {"maxmemory_policy": policy, "maxmemory": "1"}, {}, {}, False, 1, 1)
+        redis_checks.ServerInfo(f"a:{n}", {"maxmemory_policy": policy, "maxmemory": "1"}, {}, {}, False, 1, 1)
         for n, policy in enumerate(["noeviction", "allkeys-lru", "noeviction"])
     ]
     first, second = redis_checks._by_server(told, redis_checks._eviction)
@@ -260,7 +260,8 @@ def test_servers_that_differ_are_named():
     ],
 )
 def test_slots(cluster, outcome):
-    assert redis_checks._slots(redis_checks.Told("a:1", {}, cluster, {}, False, 1, 1)).outcome == outcome
+    server = redis_checks.ServerInfo("a:1", {}, cluster, {}, False, 1, 1)
+    assert redis_checks._slots(server).outcome == outcome
 
 
 # -- the command --------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import dataclasses
 
 from tidegate.errors import CorruptError
 from tidegate.sinks.cache.buffer.buffer import Buffer
-from tidegate.sinks.cache.buffer.mapped_files import told
+from tidegate.sinks.cache.buffer.mapped_files import warn_once
 from tidegate.sinks.cache.buffer.note import Tier, UnitStats
 from tidegate.sinks.cache.buffer.policy import advise, to_drop, to_load, to_spill
 
@@ -30,7 +30,7 @@ def balance(buffer: Buffer, *, batch: int) -> Balanced:
     for the state of a disk or a file.
     """
     done = Balanced()
-    with told(buffer.home.local), buffer.only_one_balances() as mine:
+    with warn_once(buffer.home.local), buffer.only_one_balances() as mine:
         if mine:
             used = buffer.recount()
             advice = advise(used.memory, buffer.limits.memory_bytes_max)

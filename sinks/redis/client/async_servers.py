@@ -30,7 +30,7 @@ class View(NamedTuple):
     ranges: tuple[tuple[int, int, AsyncNode], ...]
 
     def node_of(self, key: bytes) -> AsyncNode:
-        """Return the primary that holds the key. Raises: redis.ClusterDownError, no server does."""
+        """Return the primary that holds the key. Raises: redis.ClusterDownError: no server does."""
         if len(self.ranges) == 1:
             return self.ranges[0][2]
         return self.ranges[place_of(slot_of(key), self.ranges)][2]
@@ -46,13 +46,13 @@ class AsyncServers:
         self._looking = SingleFlight(self._look, closed)
 
     async def view(self) -> View:
-        """Return the primaries, looked up if needed. Raises: redis.RedisError, OSError, it fails now."""
+        """Return the primaries, looked up if needed. Raises: redis.RedisError, OSError: it fails now."""
         if self.known is not None:
             return self.known
         return await in_time(self._looking.result(), self.settings, "the servers were not found in time")
 
     async def view_from(self, node: AsyncNode) -> View:
-        """Return the primaries as this server sees them now. Raises: redis.RedisError, OSError, it fails."""
+        """Return the primaries as this server sees them now. Raises: redis.RedisError, OSError: it fails."""
         if self.settings.kind != "cluster":
             return await self.view()
         view = await self._ask_cluster(node.address)

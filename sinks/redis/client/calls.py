@@ -142,8 +142,8 @@ class Calls:
         of calls sent to a server together; at most ``AHEAD`` times as many are queued there. A
         server executes its queue before it serves another client.
 
-        Raises: StoreUnavailableError, no answer within ``timeout_s``, and any of the calls may have
-        taken effect; StoreNotVerifiedError, a server answered that is not listed; ConfigError, the
+        Raises: StoreUnavailableError: no answer within ``timeout_s``, and any of the calls may have
+        taken effect. StoreNotVerifiedError: a server answered that is not listed. ConfigError: the
         servers refuse this user.
         """
         replies: list[Any] = [None] * len(calls)
@@ -158,7 +158,7 @@ class Calls:
     def retrying(self) -> Iterator[tenacity.AttemptManager]:
         """Yield attempts until one does not raise RetryLater.
 
-        Raises: StoreUnavailableError, none succeeded within ``timeout_s`` of the start of the call
+        Raises: StoreUnavailableError: none succeeded within ``timeout_s`` of the start of the call
         (``deadline.py``).
         """
         timeout_s = self.servers.settings.timeout_s
@@ -174,7 +174,7 @@ class Calls:
             raise no_answer(self.where, timeout_s, later, own) from later
 
     def node_of(self, key: bytes) -> Node:
-        """Return the server that holds the key. Raises: StoreUnavailableError, not found within
+        """Return the server that holds the key. Raises: StoreUnavailableError: not found within
         ``timeout_s``.
         """
         for attempt in self.retrying():
@@ -237,7 +237,7 @@ class Calls:
 
         Return whether it is on its own server (fsynced, with ``aof``), and on how many replicas.
 
-        Raises: StoreUnavailableError, no answer; ConfigError, the server has no WAITAOF, or no
+        Raises: StoreUnavailableError: no answer. ConfigError: the server has no WAITAOF, or no
         append-only file.
         """
         limit_s = self.servers.settings.connection["socket_timeout"]
@@ -250,7 +250,7 @@ class Calls:
             connection, _ = node.take()
             connection.send_packed_command([self._encoded(call, node), pack(wait)])
             connection.read_response(disable_decoding=True)
-            found = connection.read_response(disable_decoding=True)
+            confirmed = connection.read_response(disable_decoding=True)
         except redis.ResponseError as error:
             connection.disconnect()  # a reply may be in flight
             if "unknown command" in str(error):
@@ -266,8 +266,8 @@ class Calls:
             raise StoreUnavailableError(f"{self.where}: {node.address}: {error}") from error
         node.give(connection)
         if not aof:
-            return True, int(found)
-        local, on_replicas = found
+            return True, int(confirmed)
+        local, on_replicas = confirmed
         return bool(int(local)), int(on_replicas)
 
     @staticmethod

@@ -38,8 +38,8 @@ def install(url: str, options: dict[str, Any], *, remove_others: bool, dry_run: 
     where = f"store {redact(url)}"
     calls = Calls(servers_of(settings_of(url, options)), where, lambda _: True, frozenset)
     try:
-        found = _on_each(calls, _libraries)
-        for address, texts in found.items():
+        texts_at = _on_each(calls, _libraries)
+        for address, texts in texts_at.items():
             if texts.get(library_name(), library()) != library():
                 raise ConfigError(
                     f"{where}: {address} has a library {library_name()} with another text, which every"
@@ -50,7 +50,7 @@ def install(url: str, options: dict[str, Any], *, remove_others: bool, dry_run: 
             _on_each(calls, lambda ask: _change(ask, remove_others=remove_others))
         return [
             Installed(address, library_name() in texts, tuple(sorted({*texts} - {library_name()})))
-            for address, texts in found.items()
+            for address, texts in texts_at.items()
         ]
     finally:
         calls.servers.close()

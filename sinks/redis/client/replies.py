@@ -126,8 +126,8 @@ def answer_of(
 ) -> Refused | ServerState | NextAction:
     """Classify an error among the replies.
 
-    Raises: StoreUnavailableError, the server's memory or disk is full; ConfigError, it refuses this
-    user, or its error is not known here; CorruptError, a key has a type or a number that no release
+    Raises: StoreUnavailableError: the server's memory or disk is full. ConfigError: it refuses this
+    user, or its error is not known here. CorruptError: a key has a type or a number that no release
     writes.
     """
     message = str(error)

@@ -49,7 +49,7 @@ def slot_ranges(slots: list[Any], asked: Address) -> list[tuple[int, int, Addres
 
 
 def place_of(slot: int, ranges: Sequence[tuple[int, int, Any]]) -> int:
-    """Return the index of the range with the slot. Raises: redis.ClusterDownError, none has it."""
+    """Return the index of the range with the slot. Raises: redis.ClusterDownError: none has it."""
     at = bisect.bisect_left(ranges, slot, key=lambda each: each[0])
     if at == len(ranges) or ranges[at][1] > slot:
         raise exceptions.ClusterDownError(f"slot {slot} has no server")
@@ -98,7 +98,7 @@ class Node:
     def take(self) -> tuple[Any, bool]:
         """Return a connection for exclusive use, and whether it was used before.
 
-        Raises: redis.TimeoutError, the call's deadline has passed.
+        Raises: redis.TimeoutError: the call's deadline has passed.
         """
         left_s = self._left()
         while self._idle:
@@ -128,7 +128,7 @@ class Node:
     def ask(self, contents: Sequence[bytes]) -> list[Any]:
         """Return the replies to some commands in one round trip, tried once; error replies are among them.
 
-        Raises: redis.RedisError or OSError, the connection was lost.
+        Raises: redis.RedisError or OSError: the connection was lost.
         """
         connection, _ = self.take()
         replies: list[Any] = []
@@ -149,7 +149,7 @@ class Node:
     def limit(self, connection: Any) -> None:
         """Limit the next send and read to the rest of the call's time.
 
-        Raises: redis.TimeoutError, the deadline has passed.
+        Raises: redis.TimeoutError: the deadline has passed.
         """
         _limit(connection, min(self._settings.connection["socket_timeout"], self._left()))
 
@@ -189,7 +189,7 @@ class Servers(abc.ABC):
 
     @abc.abstractmethod
     def node_of(self, key: bytes) -> Node:
-        """Return the primary that holds the key. Raises: redis.RedisError, it cannot be found now."""
+        """Return the primary that holds the key. Raises: redis.RedisError: it cannot be found now."""
 
     @abc.abstractmethod
     def primaries(self) -> list[Node]:
@@ -200,7 +200,7 @@ class Servers(abc.ABC):
         """Discard the last look-up: the next use looks up again."""
 
     def look_from(self, node: Node) -> None:
-        """Look up the primaries now, as this one sees them. Raises: redis.RedisError, OSError, it fails."""
+        """Look up the primaries now, as this one sees them. Raises: redis.RedisError, OSError: it fails."""
         self.refresh()
 
     def node_at(self, address: Address) -> Node:
@@ -233,9 +233,9 @@ SENTINEL_ANSWERS = (redis.ConnectionError, redis.TimeoutError, redis.ResponseErr
 def primary_by(sentinel: Any, settings: RedisSettings) -> Generator[Any, Any, Address]:
     """Find the URL's primary: yields the client of each Sentinel, and is sent the primaries that it knows.
 
-    Raises: redis.ConnectionError, no Sentinel answers and knows one that is up. It is not redis-py's own
-    error: most of its releases put every argument of the client into it, its password too. ConfigError, a
-    server is no Sentinel. redis.ResponseError, a Sentinel refuses this user.
+    Raises: redis.ConnectionError: no Sentinel answers and knows one that is up. It is not redis-py's own
+    error: most of its releases put every argument of the client into it, its password too. ConfigError: a
+    server is no Sentinel. redis.ResponseError: a Sentinel refuses this user.
     """
     failed = []
     for seed, client in zip(settings.seeds, sentinel.sentinels, strict=True):
@@ -265,7 +265,7 @@ CLUSTER_ANSWERS = (redis.RedisError, OSError)
 def ranges_by(known: Iterable[Address]) -> Generator[Address, Any, list[tuple[int, int, Address]]]:
     """Find the ranges of slots: yields servers until one is sent back the reply to ``CLUSTER_SLOTS``.
 
-    Raises: redis.ConnectionError, no server answers. ConfigError, one is not in a Cluster.
+    Raises: redis.ConnectionError: no server answers. ConfigError: one is not in a Cluster.
     """
     error: Exception | None = None
     for address in dict.fromkeys(known):

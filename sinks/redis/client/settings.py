@@ -67,8 +67,8 @@ class RedisSettings:
     @property
     def secrets(self) -> list[str]:
         """The passwords that are sent to servers."""
-        told = (*self.connection.items(), *self.sentinel.items())
-        return [str(value) for name, value in told if name.endswith("password")]
+        arguments = (*self.connection.items(), *self.sentinel.items())
+        return [str(value) for name, value in arguments if name.endswith("password")]
 
     @property
     def trusts_any_server(self) -> bool:
@@ -161,7 +161,7 @@ def _is_verified(options: dict[str, Any]) -> bool:
 
 def _seconds(options: dict[str, Any], name: str, usual: float, shown: str) -> float:
     """Return an option that is a time. None, redis-py's "no limit", is refused: every request has a limit."""
-    given = options.get(name, usual)
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 3_600:
-        raise ConfigError(f"store {shown}: {name} is {given!r}; it must be 0 to 3,600 seconds")
-    return float(given)
+    seconds = options.get(name, usual)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= 3_600:
+        raise ConfigError(f"store {shown}: {name} is {seconds!r}; it must be 0 to 3,600 seconds")
+    return float(seconds)

@@ -71,7 +71,7 @@ def create(path: Path, flags: int) -> int:
     """Create a file and open it. In a folder of mode 0700 it has mode 0600, whatever the umask.
 
     In a folder that is open to a group alone, the group has the same rights in the file, too. In
-    any other folder the umask applies. Raises: FileExistsError, it exists.
+    any other folder the umask applies. Raises: FileExistsError: it exists.
     """
     mode = stat.S_IMODE(path.parent.stat().st_mode) & 0o666
     fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -81,7 +81,7 @@ def create(path: Path, flags: int) -> int:
 
 
 def open_lock(path: Path, *, make: bool) -> int:
-    """Open a lock's file, created if needed. Raises: FileNotFoundError, it does not exist.
+    """Open a lock's file, created if needed. Raises: FileNotFoundError: it does not exist.
 
     Each call has its own descriptor: flock then excludes threads too, not only processes.
     """
@@ -103,7 +103,7 @@ def others_may_read(folder: Path) -> bool:
 def make_folder(folder: Path) -> None:
     """Create a folder and its missing parents, each durable in its parent and for this user alone.
 
-    Raises: FileExistsError, it is no folder.
+    Raises: FileExistsError: it is no folder.
     """
     if folder.is_dir():
         return

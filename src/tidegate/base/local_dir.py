@@ -61,22 +61,24 @@ LocalDirs = str | Sequence[str] | None
 """The option ``local_dir``: a folder, several (on separate disks), or None for the system's."""
 
 
-def check_local_dir(given: object) -> tuple[str, ...]:
+def check_local_dir(option: object) -> tuple[str, ...]:
     """Return the option's folders, in order, without any access to them.
 
-    Raises: ConfigError, not an absolute path, or not a list of different ones.
+    Raises: ConfigError: not an absolute path, or not a list of different ones.
     """
-    if given is None:
+    if option is None:
         return (_temporary_folder(),)
-    folders = (given,) if isinstance(given, str) else given
+    folders = (option,) if isinstance(option, str) else option
     if isinstance(folders, Sequence) and not isinstance(folders, bytes) and folders:
         texts = tuple(
-            one for one in folders if isinstance(one, str) and Path(one).is_absolute() and "\0" not in one
+            folder
+            for folder in folders
+            if isinstance(folder, str) and Path(folder).is_absolute() and "\0" not in folder
         )
         if len(texts) == len(folders) == len(set(map(Path, texts))):
             return texts
     msg = (
-        f"local_dir is {given!r}; it must be the absolute path of a folder on the hosts' own disk, or a list"
+        f"local_dir is {option!r}; it must be the absolute path of a folder on the hosts' own disk, or a list"
         " of different ones"
     )
     raise ConfigError(msg)
@@ -100,7 +102,7 @@ class LocalDir:
     ``shared`` and ``own`` return a folder to work in, or None while there is none; call ``failed``
     when a write or read there went wrong. Safe to use from several threads, and after a fork.
 
-    Raises: CorruptError, the uuid cannot be a folder's name.
+    Raises: CorruptError: the uuid cannot be a folder's name.
     """
 
     def __init__(
@@ -121,17 +123,17 @@ class LocalDir:
     def __repr__(self) -> str:
         return f"LocalDir({str(self.path)!r})"
 
-    def shared(self, what: str) -> Path | None:
+    def shared(self, name: str) -> Path | None:
         """Return the folder ``what`` that all processes on this host share, created when missing.
 
         None: there is none now, and a warning was logged; continue without it. Repeatable: it is
         cheap, and a deleted folder is created again.
         """
-        return self._folder(lambda: self.path / "shared" / _checked(what))
+        return self._folder(lambda: self.path / "shared" / _checked(name))
 
-    def own(self, what: str) -> Path | None:
+    def own(self, name: str) -> Path | None:
         """Return this process's own folder ``what``, removed after the process has ended. As ``shared``."""
-        return self._folder(lambda: self._own_folder() / _checked(what))
+        return self._folder(lambda: self._own_folder() / _checked(name))
 
     def failed(self, error: OSError) -> None:
         """Report a failed write or read in the folder: one warning, and no use of it for ``RETRY_S``."""
@@ -265,17 +267,17 @@ def _way_out(root: Path) -> str:
     return "set local_dir to another folder of this host's disk"
 
 
-def _checked(what: str) -> str:
-    if _WHAT.fullmatch(what) is None:
-        raise ValueError(f"{what!r} is no name of a folder")
-    return what
+def _checked(name: str) -> str:
+    if _WHAT.fullmatch(name) is None:
+        raise ValueError(f"{name!r} is no name of a folder")
+    return name
 
 
 def _sandbox(path: Path) -> None:
     """Create the folder for this user alone; refuse one that another user created or may enter."""
     path.mkdir(mode=0o700, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         why = "it is not a folder of this user alone (mode 0700): remove it"
         raise OSError(0, why, str(path))
 
@@ -330,19 +332,19 @@ _open_dirs: dict[tuple[str, str], LocalDir] = {}
 _open_dirs_lock = threading.Lock()
 
 
-def local_dirs(given: LocalDirs, namespace: str, uuid: str) -> list[LocalDir]:
+def local_dirs(option: LocalDirs, namespace: str, uuid: str) -> list[LocalDir]:
     """Return this process's handles on a namespace's folders, one for each that the option names.
 
     The same objects each time. No folder is created before it is requested. Raises: as
     ``check_local_dir`` and ``LocalDir``.
     """
-    found = []
+    handles = []
     with _open_dirs_lock:
-        for root in check_local_dir(given):
+        for root in check_local_dir(option):
             if (root, uuid) not in _open_dirs:
                 _open_dirs[root, uuid] = LocalDir(root, namespace, uuid)
-            found.append(_open_dirs[root, uuid])
-    return found
+            handles.append(_open_dirs[root, uuid])
+    return handles
 
 
 @atexit.register

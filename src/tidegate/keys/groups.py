@@ -111,14 +111,14 @@ def shares(parallelism: int, key_groups: int) -> Shares:
     >>> shares(900, 10_000), round(shares(900, 10_000).imbalance, 3)
     (Shares(parallelism=900, smallest=11, with_one_more=100), 0.091)
 
-    Raises: ConfigError, more tasks than key groups.
+    Raises: ConfigError: more tasks than key groups.
     """
     smallest, with_one_more = divmod(key_groups, check_parallelism(parallelism, key_groups))
     return Shares(parallelism, smallest, with_one_more)
 
 
 def check_parallelism(parallelism: int, key_groups: int, where: str = "") -> int:
-    """Return the parallelism itself. Raises: ConfigError, there are more tasks than key groups."""
+    """Return the parallelism itself. Raises: ConfigError: there are more tasks than key groups."""
     if parallelism > key_groups:
         msg = (
             f"parallelism is {parallelism:,}, there are {key_groups:,} key groups{where}: a task without one"
@@ -143,7 +143,7 @@ def encode_key(values: Sequence[object], types: Sequence[str]) -> bytes:
     >>> encode_key(["N14228"], ["string"]), encode_key(["EWR", 7], ["string", "int"])
     (b'N14228', b'3:EWR,1:7,')
 
-    Raises: BadRecordError, a value is null, or not of its column's type.
+    Raises: BadRecordError: a value is null, or not of its column's type.
     """
     if len(values) != len(types):
         msg = f"the key has {len(types)} columns ({', '.join(types)}), {len(values)} values were given"
@@ -157,7 +157,7 @@ def encode_key(values: Sequence[object], types: Sequence[str]) -> bytes:
 def decode_key(key: bytes, types: Sequence[str]) -> object:
     """Decode a key, inverting ``encode_key``: one value for one column, a tuple for several.
 
-    Raises: CorruptError, these bytes are no key of these columns, or not as ``encode_key`` writes
+    Raises: CorruptError: these bytes are no key of these columns, or not as ``encode_key`` writes
     it.
     """
     try:
@@ -177,7 +177,7 @@ def decode_key(key: bytes, types: Sequence[str]) -> object:
 
 
 def _netstring(content: bytes) -> tuple[bytes, bytes]:
-    """Return the first netstring's content, and the rest. Raises: ValueError, there is none."""
+    """Return the first netstring's content, and the rest. Raises: ValueError: there is none."""
     length, _, rest = content.partition(b":")
     end = int(length)
     if length != b"%d" % end or end < 0 or rest[end : end + 1] != b",":
@@ -231,7 +231,7 @@ def _encode_decimal(value: decimal.Decimal, kind: str, scale: int) -> bytes:
 
 
 def _decode_one(part: bytes, kind: str) -> object:
-    """Decode a value. Raises: ValueError, ArithmeticError, ``_encode_one`` writes this for no value."""
+    """Decode a value. Raises: ValueError, ArithmeticError: ``_encode_one`` writes this for no value."""
     match kind:
         case "string":
             return part.decode()
@@ -256,14 +256,14 @@ def _decode_one(part: bytes, kind: str) -> object:
 
 @functools.lru_cache(maxsize=256)
 def decimal_pattern(kind: str) -> re.Pattern[str]:
-    """Match the text of a ``decimal(p,s)`` in a key: zero has no sign. Raises: ValueError, no such type."""
+    """Match the text of a ``decimal(p,s)`` in a key: zero has no sign. Raises: ValueError: no such type."""
     precision, scale = decimal_parts(kind)
     whole = f"(?:0|[1-9][0-9]{{0,{precision - scale - 1}}})" if precision > scale else "0"
     return re.compile(rf"(?!-[0.]*\Z)-?{whole}" + f"[.][0-9]{{{scale}}}" * (scale > 0))
 
 
 def decimal_parts(kind: str) -> tuple[int, int]:
-    """Return precision and scale of ``decimal(p,s)``. Raises: ValueError, it is no such type."""
+    """Return precision and scale of ``decimal(p,s)``. Raises: ValueError: it is no such type."""
     if not kind.startswith("decimal("):
         raise ValueError
     precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")

@@ -133,7 +133,7 @@ def remove(observer: Observer) -> None:
     """Remove an observer. Repeatable."""
     global _observers  # noqa: PLW0603 - see add
     with _lock:
-        _observers = tuple(one for one in _observers if one is not observer)
+        _observers = tuple(each for each in _observers if each is not observer)
 
 
 def observed() -> bool:

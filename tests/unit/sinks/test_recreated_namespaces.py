@@ -94,7 +94,7 @@ def test_who_waited_for_a_folder_that_was_dropped_leaves_the_new_one_to_its_make
         results.append(store.drop())
 
     def create():
-        with pytest.raises(StoreUnavailableError, match="dropped while it was made"):
+        with pytest.raises(StoreUnavailableError, match="dropped while it was created"):
             store.create(Identity("uuid-1", "n", 4))
         results.append("refused")
 
