@@ -9,7 +9,6 @@ loses none.
 from __future__ import annotations
 
 import errno
-import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
+from tidegate.base import forks
 from tidegate.base.local_dir import check_local_dir
 from tidegate.errors import CorruptError
 from tidegate.sinks.cache.buffer.balance import balance
@@ -127,7 +127,7 @@ class Pieces:
 # -- one per process ------------------------------------------------------------------------------
 
 _pieces: dict[tuple[Any, ...], Pieces] = {}
-_pieces_lock = threading.Lock()
+_pieces_lock = forks.Lock()
 
 
 def host_pieces(
