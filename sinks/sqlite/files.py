@@ -29,17 +29,15 @@ import collections
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import sqlite3
-import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tidegate.base.files import create, sync_above
+from tidegate.base.files import create, lock_within, sync_above
 from tidegate.base.files import make_folder as make_durably
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.sinks.records import Identity
@@ -402,7 +400,6 @@ def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
     Raises: FileNotFoundError: the folder is gone, or replaced by another one in which a process may
     be at work. ConfigError: this user may not read it.
     """
-    deadline = time.monotonic() + timeout_s
     try:
         handle = os.open(folder, os.O_RDONLY)
     except PermissionError as error:
@@ -410,16 +407,10 @@ def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
             f"{where}: the folder {folder} cannot be read by this user: give another one"
         ) from error
     try:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise StoreUnavailableError(
-                        f"{where}: another process has been creating {folder} for {timeout_s} s"
-                    ) from None
-                time.sleep(0.01)
+        if not lock_within(handle, timeout_s):
+            raise StoreUnavailableError(
+                f"{where}: another process has been creating {folder} for {timeout_s} s"
+            )
         if not os.path.samestat(os.fstat(handle), folder.stat()):
             raise FileNotFoundError(errno.ENOENT, "it was dropped", str(folder))
         yield

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import stat
+import time
 from pathlib import Path
 
 WINDOW_BYTES = 1024 * 1024
@@ -93,6 +95,20 @@ def open_lock(path: Path, *, make: bool) -> int:
     with contextlib.suppress(FileExistsError):  # another process was first
         return create(path, os.O_RDONLY)
     return os.open(path, os.O_RDONLY)
+
+
+def lock_within(fd: int, timeout_s: float, pause_s: float = 0.01) -> bool:
+    """Lock the file exclusively, by flock; return False if another has the lock for all of the time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(pause_s)
+        else:
+            return True
 
 
 def others_may_read(folder: Path) -> bool:

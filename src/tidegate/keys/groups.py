@@ -4,8 +4,7 @@
 function (signed there), so the JVM computes it for rows, and any language can for readers.
 
 The task of a key group follows Flink's split (FLINK-3755): ``group * parallelism // key_groups``,
-contiguous, sizes within one of each other. Heron's split, the other published one, is next to it;
-docs/decisions explains why the first is used.
+contiguous, sizes within one of each other. docs/decisions/0002 compares it with Heron's.
 """
 
 from __future__ import annotations
@@ -74,22 +73,6 @@ def groups_of(task: int, parallelism: int, key_groups: int) -> range:
     return range(first, end)
 
 
-def heron_task_of(group: int, parallelism: int, key_groups: int) -> int:
-    """Return the task in Heron's split: the floor share for each task, the overflow to the first ones."""
-    share, overflow = divmod(key_groups, parallelism)
-    in_fat_tasks = overflow * (share + 1)
-    if group < in_fat_tasks:
-        return group // (share + 1)
-    return overflow + (group - in_fat_tasks) // share
-
-
-def heron_groups_of(task: int, parallelism: int, key_groups: int) -> range:
-    """Return the key groups of a task in Heron's split, inverting ``heron_task_of``."""
-    share, overflow = divmod(key_groups, parallelism)
-    first = task * share + min(task, overflow)
-    return range(first, first + share + (1 if task < overflow else 0))
-
-
 class Shares(NamedTuple):
     """The number of key groups of each of ``parallelism`` tasks; ``with_one_more`` of them have one more."""
 
@@ -104,7 +87,7 @@ class Shares(NamedTuple):
 
 
 def shares(parallelism: int, key_groups: int) -> Shares:
-    """Return how evenly key groups are distributed to tasks, the same in both splits.
+    """Return how evenly key groups are distributed to tasks, the same in Flink's and in Heron's split.
 
     Heron's own example, 10,000 key groups and 900 tasks, is 12 against 11:
 
@@ -185,13 +168,6 @@ def _netstring(content: bytes) -> tuple[bytes, bytes]:
     return rest[:end], rest[end + 1 :]
 
 
-def decimal_scale(kind: str) -> int | None:
-    """Return the scale of a ``decimal(p,s)`` type name, None for any other type."""
-    if not kind.startswith("decimal("):
-        return None
-    return int(kind.removesuffix(")").rpartition(",")[2])
-
-
 def _encode_one(value: object, kind: str) -> bytes:
     match kind, value:
         case "string", str():
@@ -208,26 +184,21 @@ def _encode_one(value: object, kind: str) -> bytes:
                 return b"%d" % value
         case "date", datetime.date() if not isinstance(value, datetime.datetime):
             return value.isoformat().encode()
-        case _, int() | decimal.Decimal() if (scale := decimal_scale(kind)) is not None:
-            if not isinstance(value, bool):
-                return _encode_decimal(decimal.Decimal(value), kind, scale)
+        case _, int() | decimal.Decimal() if kind.startswith("decimal(") and not isinstance(value, bool):
+            return _encode_decimal(decimal.Decimal(value), kind)
         case _:
             pass
     msg = f"{value!r} ({type(value).__name__}) is not a value of the key column's type, {kind}"
     raise BadRecordError(msg)
 
 
-def _encode_decimal(value: decimal.Decimal, kind: str, scale: int) -> bytes:
-    precision = int(kind[len("decimal(") :].partition(",")[0])
-    exactly = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
+def _encode_decimal(value: decimal.Decimal, kind: str) -> bytes:
     try:
-        if value.is_nan():
-            raise decimal.InvalidOperation  # quantize accepts a quiet NaN
-        exact = value.quantize(decimal.Decimal(1).scaleb(-scale), context=exactly)
+        exact = exact_decimal(value, *decimal_parts(kind))
     except decimal.DecimalException:
         msg = f"{value} does not fit the key column's type, {kind}"
         raise BadRecordError(msg) from None
-    return f"{abs(exact) if exact.is_zero() else exact:f}".encode()
+    return f"{exact.copy_abs() if exact.is_zero() else exact:f}".encode()
 
 
 def _decode_one(part: bytes, kind: str) -> object:
@@ -260,6 +231,21 @@ def decimal_pattern(kind: str) -> re.Pattern[str]:
     precision, scale = decimal_parts(kind)
     whole = f"(?:0|[1-9][0-9]{{0,{precision - scale - 1}}})" if precision > scale else "0"
     return re.compile(rf"(?!-[0.]*\Z)-?{whole}" + f"[.][0-9]{{{scale}}}" * (scale > 0))
+
+
+def exact_decimal(value: decimal.Decimal, precision: int, scale: int) -> decimal.Decimal:
+    """Return a number with all digits of its scale.
+
+    Raises: decimal.DecimalException: it is not exactly one of ``decimal(precision,scale)``.
+    """
+    if not value.is_finite():
+        raise decimal.InvalidOperation  # quantize accepts a quiet NaN
+    return value.quantize(decimal.Decimal((0, (1,), -scale)), context=_exact_context(precision))
+
+
+@functools.cache
+def _exact_context(precision: int) -> decimal.Context:
+    return decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
 
 
 def decimal_parts(kind: str) -> tuple[int, int]:

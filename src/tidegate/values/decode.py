@@ -35,7 +35,7 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
-from tidegate.keys.groups import decode_key
+from tidegate.keys.groups import decode_key, exact_decimal
 from tidegate.wal.record import Column, TableSchema
 
 Value: TypeAlias = dict[str, Any] | Any
@@ -177,14 +177,10 @@ def _decimal_of(precision: int, scale: int) -> Mend:
 
     Arrow ends the process at 1E-999999999.
     """
-    exactly = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
-    unit = decimal.Decimal((0, (1,), -scale))
 
     def checked(number: decimal.Decimal) -> decimal.Decimal:
         try:
-            if not number.is_finite():
-                raise decimal.InvalidOperation
-            return number.quantize(unit, context=exactly)
+            return exact_decimal(number, precision, scale)
         except decimal.DecimalException:
             raise ValueError(f"a number that is not exactly one of decimal({precision},{scale})") from None
 

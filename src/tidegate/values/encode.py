@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import BadRecordError
+from tidegate.keys.groups import exact_decimal
 from tidegate.values.decode import EPOCH, Value, kind_of
 from tidegate.wal.record import Column, TableSchema
 
@@ -31,6 +32,8 @@ Write = Callable[[Any], str]
 
 SHOWN_MAX = 80
 _TRUTHS = (bool, np.bool_)
+_DECIMALS = decimal.Context()
+"""The form of decimals, whatever the caller's context is."""
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
@@ -289,14 +292,11 @@ def _scientific(text: str) -> tuple[str, int]:
 def _decimal(precision: int, scale: int, value: Any) -> str:
     if not isinstance(value, int | decimal.Decimal) or isinstance(value, bool):
         raise _Unfit(value, "a Decimal")
-    exactly = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
     try:
-        if not (number := decimal.Decimal(value)).is_finite():
-            raise decimal.InvalidOperation
-        exact = number.quantize(decimal.Decimal((0, (1,), -scale)), context=exactly)
+        exact = exact_decimal(decimal.Decimal(value), precision, scale)
     except decimal.DecimalException:
         raise _Unfit(value, f"exactly one of decimal({precision},{scale})") from None
-    return exactly.to_sci_string(exact.copy_abs() if exact.is_zero() else exact)  # Java has no -0
+    return _DECIMALS.to_sci_string(exact.copy_abs() if exact.is_zero() else exact)  # Java has no -0
 
 
 def _date(value: Any) -> datetime.date:
