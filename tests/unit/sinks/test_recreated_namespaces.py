@@ -11,12 +11,12 @@ import uuid
 import pytest
 
 import tidegate
+from tidegate.base import files
 from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.sinks.cassandra.namespace import CassandraNamespace, Made
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity
 from tidegate.sinks.redis import namespace
-from tidegate.sinks.sqlite import files
 from tidegate.sinks.sqlite.files import META_FILE
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.example import Example, write_flights
