@@ -706,7 +706,7 @@ def test_a_password_is_never_shown(tmp_path):
     for command in (["history"], ["status"], ["init", f"--wal=file://{tmp_path}/wal"]):
         result = run(*command, f"--store={url}", "--namespace=x")
         assert result.exit_code == 2
-        assert "store redis://***: what follows its servers" in result.stderr
+        assert "store redis://***: the text after its servers" in result.stderr
         assert "s3cret" not in result.output
 
 
