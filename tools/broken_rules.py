@@ -60,7 +60,7 @@ RULES: list[Rule] = [
         "dedupe-without-fingerprint",
         "T5: a replanned batch of the same id is refused",
         "wal/fold.py",
-        "fact.origin.fingerprint != origin.fingerprint",
+        "decided.origin.fingerprint != origin.fingerprint",
         "False",
         "tests/unit/wal/test_fold.py",
     ),
@@ -76,8 +76,11 @@ RULES: list[Rule] = [
         "own-record-instead-of-winner",
         "append rule 3: ask which attempt won",
         "committers/states.py",
-        "        return (Event.WON if fact.attempt == record.attempt else Event.OTHER_WON), fact\n",
-        "        return (Event.WON, fact) if fact.attempt == record.attempt else (Event.NOT_THERE, None)\n",
+        "        return (Event.WON if decided.attempt == record.attempt else Event.OTHER_WON), decided\n",
+        (
+            "        return (Event.WON, decided) if decided.attempt == record.attempt"
+            " else (Event.NOT_THERE, None)\n"
+        ),
         "tests/model",
     ),
     (
@@ -100,8 +103,8 @@ RULES: list[Rule] = [
         "state-before-own-open",
         "append rule 1: state is the fold through the own Open",
         "committers/opening/open.py",
-        "        if _owned(coordinator, appended):\n            break\n",
-        "        coordinator.epoch = coordinator.tried_epoch\n        break\n",
+        "        if _owned(decisions, appended):\n            break\n",
+        "        decisions.epoch = decisions.tried_epoch\n        break\n",
         f"{SIMULATION} tests/unit/committers/test_commit_races.py",
     ),
     (
@@ -183,7 +186,7 @@ RULES: list[Rule] = [
         "manifest-of-any-version",
         "I10: a version is applied from the manifest of its own attempt",
         "committers/apply/apply.py",
-        "        if (manifest.version, manifest.attempt) != (fact.version, fact.attempt):\n",
+        "        if (manifest.version, manifest.attempt) != (decided.version, decided.attempt):\n",
         "        if False:\n",
         "tests/unit/wal/test_manifest.py",
     ),
@@ -207,7 +210,7 @@ RULES: list[Rule] = [
         "refuse-after-append",
         "I10: another checkpoint is refused before anything is appended",
         "committers/opening/open.py",
-        "        _refuse_other_lineage(coordinator, state, taken)\n",
+        "        _refuse_other_lineage(coordinator.decisions.namespace, state, taken)\n",
         "",
         "tests/unit tests/crash",
     ),
@@ -223,16 +226,16 @@ RULES: list[Rule] = [
         "retire-once",
         "I11: what a crash left of a retirement is dropped by the next one",
         "committers/steps/retire.py",
-        "        if fact.version > dropped:\n",
-        "        if fact.version < dropped:\n",
+        "        if decided.version > dropped:\n",
+        "        if decided.version < dropped:\n",
         "tests/crash/test_sweep.py",
     ),
     (
         "cut-without-sparing",
         "trimming keeps what the versions from the horizon on need",
         "committers/steps/trim.py",
-        "[fact for fact in state.recent if fact.version >= pointer.horizon]",
-        "[fact for fact in state.recent if fact.version > pointer.horizon + 1]",
+        "[decided for decided in state.recent if decided.version >= pointer.horizon]",
+        "[decided for decided in state.recent if decided.version > pointer.horizon + 1]",
         "tests/crash/test_sweep.py",
     ),
     (
@@ -244,7 +247,7 @@ RULES: list[Rule] = [
             "            self._poll(POLL_S)\n"
         ),
         "        return list(range(len(self._offsets)))\n",
-        "tests/services/test_kafka_conformance.py",
+        "tests/services/kafka/test_conformance.py",
     ),
     (
         "kafka-trim-what-is-needed",
@@ -252,7 +255,7 @@ RULES: list[Rule] = [
         "wal/kafka/log.py",
         "cut = min(keep_from.get(partition, end), young.get(partition, end), end)",
         "cut = min(young.get(partition, end), end)",
-        "tests/services/test_kafka_trim.py",
+        "tests/services/kafka/test_trim.py",
     ),
     (
         "kafka-ends-from-a-cache",
@@ -260,7 +263,7 @@ RULES: list[Rule] = [
         "wal/kafka/consumer.py",
         "timeout=clients.settings.request_s, cached=False",
         "timeout=clients.settings.request_s, cached=True",
-        "tests/services/test_kafka_conformance.py",
+        "tests/services/kafka/test_conformance.py",
     ),
     (
         "kafka-time-out-is-proof",
@@ -268,7 +271,7 @@ RULES: list[Rule] = [
         "wal/kafka/log.py",
         "                raise OutcomeUnknownError(msg) from error\n",
         "                raise WalUnavailableError(msg) from error\n",
-        "tests/services/test_kafka_lost_replies.py::test_a_produce_that_is_lost_again_and_again_is_an_unknown_outcome",
+        "tests/services/kafka/faults/test_lost_replies.py::test_a_produce_that_is_lost_again_and_again_is_an_unknown_outcome",
     ),
     (
         "announce-past-the-own-fold",
@@ -292,7 +295,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/store.py",
         "space, version - 1, version, epoch)",
         "space, version - 1, version, 2**62)",
-        "tests/services/test_cassandra_zombies.py",
+        "tests/services/cassandra/faults/test_zombies.py",
     ),
     (
         "cassandra-flip-anywhere",
@@ -300,7 +303,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/cql/pointer.cql",
         "IF visible = ? AND horizon < ? AND epoch <= ?;",
         "IF visible < ? AND horizon < ? AND epoch <= ?;",
-        "tests/services/test_cassandra_conformance.py",
+        "tests/services/cassandra/test_conformance.py",
     ),
     (
         "cassandra-read-back-anywhere",
@@ -308,7 +311,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/namespace.py",
         "level = ConsistencyLevel.SERIAL if settle or self.writing else self.read_at",
         "level = self.read_at",
-        "tests/services/test_cassandra_lost_replies.py",
+        "tests/services/cassandra/faults/test_lost_replies.py",
     ),
     (
         "cassandra-missing-is-absent",
@@ -316,7 +319,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/store.py",
         "        if None in found:\n",
         "        if False:\n",
-        "tests/services/test_cassandra_late_applies.py",
+        "tests/services/cassandra/faults/test_late_applies.py",
     ),
     (
         "cassandra-retire-its-own-rows",
@@ -324,7 +327,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/rows.py",
         "((below, False), (until, True))",
         "((until, False), (until, True))",
-        "tests/services/test_cassandra_late_applies.py",
+        "tests/services/cassandra/faults/test_late_applies.py",
     ),
     (
         "cassandra-rows-of-now",
@@ -332,7 +335,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/rows.py",
         "of, packed, stamp.decided_at_us, space.write_at)",
         'of, packed, __import__("time").time_ns() // 1_000, space.write_at)',
-        "tests/services/test_cassandra_late_applies.py",
+        "tests/services/cassandra/faults/test_late_applies.py",
     ),
     (
         "held-as-long-as-leases-are-taken",
@@ -348,7 +351,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/cql/leases.cql",
         "SET leases_at = uuid() WHERE",
         "SET heartbeat_at = toTimestamp(now()) WHERE",
-        "tests/services/test_cassandra_zombies.py::test_a_lease_is_taken_while_an_announcement_is_under_way",
+        "tests/services/cassandra/faults/test_zombies.py::test_a_lease_is_taken_while_an_announcement_is_under_way",
     ),
     (
         "cassandra-lease-without-a-look",
@@ -356,7 +359,7 @@ RULES: list[Rule] = [
         "sinks/cassandra/leases.py",
         "    if not held[0]:\n",
         "    if False:\n",
-        "tests/services/test_cassandra_zombies.py",
+        "tests/services/cassandra/faults/test_zombies.py",
     ),
     (
         "cassandra-seal-does-not-count",
@@ -364,20 +367,20 @@ RULES: list[Rule] = [
         "sinks/cassandra/rows.py",
         "_without_zeros(counts[group]) == found.get(group, {})",
         "True",
-        "tests/services/test_cassandra_conformance.py",
+        "tests/services/cassandra/test_conformance.py",
     ),
     (
         "open-does-not-look-above-the-visible-version",
         "what a store has begun is in the log, with its attempt",
         "committers/opening/lost_attempts.py",
-        "        if one.version > coordinator.folded.last_version or (",
-        "        if one.version < 0 and (",
+        "        if stamp.version > decisions.last_decided or (",
+        "        if stamp.version < 0 and (",
         "tests/crash/test_log_loss.py",
     ),
     (
         "append-below-the-view-accepted",
         "I10: a record that lands below what was folded shows that the log lost some",
-        "committers/coordinator.py",
+        "committers/decision_log.py",
         "        if appended.position < self.view.position:\n",
         "        if False:\n",
         "tests/unit/committers/test_lost_records.py",
@@ -386,7 +389,7 @@ RULES: list[Rule] = [
         "decided-before-what-was-discarded",
         "a version is decided later than any attempt that the log lost",
         "committers/opening/lost_attempts.py",
-        "max((one.decided_at_us for one in begun), default=0)",
+        "max((stamp.decided_at_us for stamp in begun), default=0)",
         "0",
         "tests/crash/test_log_loss.py",
     ),
@@ -394,8 +397,8 @@ RULES: list[Rule] = [
         "epoch-of-the-log-alone",
         "I6: an epoch that the store carries and the log lost is not given again",
         "committers/steps/epoch.py",
-        "coordinator.tried_epoch = max(coordinator.tried_epoch, state.epoch, claimed) + 1",
-        "coordinator.tried_epoch = max(coordinator.tried_epoch, state.epoch) + 1",
+        "decisions.tried_epoch = max(decisions.tried_epoch, decisions.folded.epoch, claimed) + 1",
+        "decisions.tried_epoch = max(decisions.tried_epoch, decisions.folded.epoch) + 1",
         "tests/unit/committers/test_lost_records.py",
     ),
     (
@@ -428,6 +431,6 @@ RULES: list[Rule] = [
         "sinks/cassandra/rows.py",
         'return f"{stamp.attempt}/{table}" if stamp.attempt else table',
         'return f"/{table}" if stamp.attempt else table',
-        "tests/services/test_cassandra_conformance.py",
+        "tests/services/cassandra/test_conformance.py",
     ),
 ]

@@ -38,7 +38,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/group.lua",
         "text(math.max(tonumber(header[1]) or 0, upto))",
         "header[1] or '0'",
-        "tests/services/test_redis_conformance.py::TestRedisStore",
+        "tests/services/redis/test_conformance.py::TestRedisStore",
     ),
     (
         "state-cache-of-any-attempt",
@@ -164,7 +164,7 @@ RULES: list[Rule] = [
         "local-no-marks",
         "I1: the acks name which run of an instance their rows are of",
         "spark/state/local_state.py",
-        '    yield made.marks(f"local state {work.name}/{index}", work.parallelism, work.spec.key_groups)\n',
+        '    yield output.marks(f"local state {work.name}/{index}", work.parallelism, work.spec.key_groups)\n',
         "",
         "tests/unit/spark/state/test_local_state.py",
     ),

@@ -54,7 +54,7 @@ class Mutant(NamedTuple):
 
 MUTANTS = [Mutant(*rule) for rule in (*RULES, *REDIS_RULES, *STATE_RULES, *PIPELINE_RULES)]
 
-MARKS = {"tests/services/test_cassandra_lost_replies.py": "not spark"}
+MARKS = {"tests/services/cassandra/faults/test_lost_replies.py": "not spark"}
 """Where only half of the tests are in the ordinary run."""
 
 

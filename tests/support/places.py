@@ -79,8 +79,8 @@ def to_fill(driver: Coordinator) -> Follower:
     store = MemoryStore(new_place(), "n")
     follower = follower_for(driver, StoreRef("b", store.where), store, fill_first=True)
     commit(driver, ArrowBarrier(driver.log, {"t": {}}, LoadOrigin("listed"), KEY_GROUPS))
-    add_to_list(driver, "a")
-    add_to_list(driver, "b")
+    add_to_list(driver.decisions, "a")
+    add_to_list(driver.decisions, "b")
     return follower
 
 

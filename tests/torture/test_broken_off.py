@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from polling import wait_until
+from support.wait import wait_until
 from tidegate.errors import ConfigError
 from tidegate.testing.process.forked import NO_ROOM, Forked
 from tidegate.torture.cell import cell as cells

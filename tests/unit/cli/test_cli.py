@@ -397,7 +397,7 @@ def test_adopt_refuses_what_cannot_be(stuck, tmp_path):
 
 def test_a_command_fences_the_writer_that_ran(stuck):
     done("recover", *stuck.options)
-    stuck.driver.catch_up_log()
+    stuck.driver.decisions.catch_up()
     assert stuck.driver.folded.epoch == 2
     assert open_namespace(stuck.driver, LINEAGE) == []
 

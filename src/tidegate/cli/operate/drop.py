@@ -78,7 +78,7 @@ def _refuse_drop(coordinator: Coordinator, *, force: bool) -> None:
             refuse_aliased(each)
         refuse_if_writer_alive(coordinator, "tidegate drop", force=force)
         # A log that does not answer, or refuses this user, is reported before the stores are gone.
-        in_log = None if force else coordinator.catch_up_log()
+        in_log = None if force else coordinator.decisions.catch_up()
         if in_log is None:
             return
         if all(each.identity() is None for each in coordinator.stores):
@@ -100,7 +100,7 @@ def _refuse_drop(coordinator: Coordinator, *, force: bool) -> None:
 
 def _refuse_listed(coordinator: Coordinator, *, force: bool) -> None:
     """Raise ConfigError when one of the stores still follows the log, unless forced."""
-    state = None if force else coordinator.catch_up_log()
+    state = None if force else coordinator.decisions.catch_up()
     for each in () if force else coordinator.stores:
         refuse_aliased(each)
         _refuse_written(each)

@@ -126,7 +126,7 @@ def import_(  # noqa: PLR0913, PLR0917 - its options
     jobs = min(jobs or jobs_here(), key_groups or manifest.key_groups)  # a process needs a key group
     options = Options(allow_unsafe=allow_unsafe, key_groups=key_groups)
     with coordinator_for(where, options, jobs) as coordinator:
-        state = coordinator.catch_up_log()
+        state = coordinator.decisions.catch_up()
         if state is None and coordinator.store.identity() is None and key_groups is None:
             coordinator.options = dataclasses.replace(coordinator.options, key_groups=manifest.key_groups)
         refuse_if_writer_alive(coordinator, "tidegate import", force=force)

@@ -232,7 +232,7 @@ def retire(driver: Coordinator, args: argparse.Namespace) -> None:
 def trim(driver: Coordinator, trimmer: Trimmer) -> None:
     """Trim the log, when it is due."""
     with as_in_the_background("trimmed"):
-        trimmer.trim(driver.view, driver.clock.now_us())
+        trimmer.trim(driver.decisions.view, driver.clock.now_us())
 
 
 def run_recover(driver: Coordinator) -> None:

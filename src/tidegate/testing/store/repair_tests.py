@@ -82,7 +82,7 @@ class Written:
         self.retire()
         if trimmed:
             trimmer = Trimmer(self.driver.log, store, OPTIONS, self.clock)
-            trimmer.trim(self.driver.view, self.clock.now_us())
+            trimmer.trim(self.driver.decisions.view, self.clock.now_us())
 
     def opened(self, store: Store) -> Coordinator:
         """Open a new driver; the one before it is fenced."""
@@ -102,7 +102,7 @@ class Written:
             changes[table] = {key: b"%s of %d" % (table.encode(), version) for key in some[:4]}
             changes[table] |= dict.fromkeys(some[4:])
         starts = frozenset(table for table, at in EMPTIED.items() if version in at)
-        summarise_if_due(self.driver)
+        summarise_if_due(self.driver.decisions, self.driver.options.summary_every)
         barrier = ArrowBarrier(self.driver.log, changes, batch("q", version), KEY_GROUPS, starts=starts)
         assert commit(self.driver, barrier).version == version
         for table in starts:

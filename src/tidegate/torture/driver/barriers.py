@@ -10,8 +10,8 @@ from tidegate.testing.arrow_barrier import ArrowBarrier, Rows
 from tidegate.torture.driver.workloads import decoded, keys_read, rows_after
 from tidegate.torture.history.events import Change
 from tidegate.wal.record import Ack
-from tidegate.wal.staging.bad_rows import StageSpec
 from tidegate.wal.staging.changelog import stage_task
+from tidegate.wal.staging.spec import StageSpec
 
 ReadRows = Callable[[int], Rows]
 """Computes the rows of a batch, given the version at which its state is read."""

@@ -275,7 +275,7 @@ class Torture:
             checkpoint.done(batch_id)
             if plan.beside == TIDIES:
                 with self._in_the_background("trim"):
-                    trimmer.trim(driver.view, driver.clock.now_us())
+                    trimmer.trim(driver.decisions.view, driver.clock.now_us())
         if pipeline is not None:
             pipeline.drain(plan.deadline_s)
         if plan.beside == FOLLOWS:
@@ -322,9 +322,9 @@ class Torture:
 
     def _published(self, done: InFlight) -> None:
         """Note that a commit returned once its version is visible: the promises hold only from then on."""
-        call, own = self._calls.pop(done.fact.attempt, (0, False))
+        call, own = self._calls.pop(done.decided.attempt, (0, False))
         if call:
-            self._recorder.note(Returned(call=call, version=done.fact.version, own=own))
+            self._recorder.note(Returned(call=call, version=done.decided.version, own=own))
             self._look()
 
     def _open(self, driver: Coordinator, name: str) -> None:

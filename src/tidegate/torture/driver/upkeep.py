@@ -16,6 +16,7 @@ from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.background.follower import Follower, follower_for
 from tidegate.committers.background.membership import add_store
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import Backoff
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
@@ -53,7 +54,7 @@ def beside_at(failpoint: str) -> str:
 
 def with_second(driver: Coordinator, url: str) -> bool:
     """Give the driver the second store if the log lists it; return whether it does."""
-    state = driver.catch_up_log()
+    state = driver.decisions.catch_up()
     if state is None or SECOND not in state.stores:
         return False
     driver.endpoints = dataclasses.replace(driver.endpoints, also=(StoreRef(SECOND, url),))
@@ -93,7 +94,7 @@ class Second:
         StoreUnavailableError: not in time.
         """
         follower, driver = self._follower, self._driver
-        backoff = driver.backoff(deadline_s)
+        backoff = Backoff(driver.clock, deadline_s)
         while follower is not None and follower.standing.behind_s:
             if backoff.expired:
                 told = follower.standing
@@ -117,7 +118,7 @@ def age(driver: Coordinator, trimmer: Trimmer) -> None:
     if isinstance(driver.log, FileLog):  # the log trusts no file's time to the second
         for segment in driver.log.folder.rglob("*.seg"):
             os.utime(segment, (0, 0))
-    trimmer.trim(driver.view, driver.clock.now_us())
+    trimmer.trim(driver.decisions.view, driver.clock.now_us())
     first = driver.folded.recent[0]
     with contextlib.suppress(WalGapError):
         read_manifest(driver.log, first)
