@@ -19,6 +19,7 @@ from simulation.plays.pipelines import Pipelines
 from simulation.plays.second_store import AT, FIRST, SECOND, SecondStore, follow_on
 from simulation.plays.state_hosts import StateHosts
 from simulation.plays.world import Actor, TaskLostError, VirtualClock, World
+from support.faulty import FaultyLog, FaultyStore
 from tidegate.committers.apply import apply
 from tidegate.committers.background.follower import Follower
 from tidegate.committers.commit import commit
@@ -42,7 +43,6 @@ from tidegate.sinks.cache.cache import CacheSpec
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.store import Store
 from tidegate.testing.arrow_barrier import ArrowBarrier
-from tidegate.testing.faulty import FaultyLog, FaultyStore
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View, replay_of, same_barrier
 from tidegate.wal.record import Ack, BatchOrigin, DecidedVersion

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from simulation.invariants import History, live, require
 from simulation.plays.world import Actor, Crashed, Status, TaskLostError, World
+from support.faulty import Call, FaultyLog, FaultyStore
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.pipeline import Changes, Pipeline
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError, TidegateError
 from tidegate.sinks.store import Store
-from tidegate.testing.faulty import Call, FaultyLog, FaultyStore
 
 T = TypeVar("T")
 

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import tidegate
+from support.faulty import Call, FaultyLog, FaultyStore
 from support.wait import wait_until
 from tidegate.committers.background.worker import Background
 from tidegate.committers.commit import commit
@@ -35,7 +36,6 @@ from tidegate.sinks.rules.leases import Lease
 from tidegate.spark.reporting import SinkReporter
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.example import write_flights
-from tidegate.testing.faulty import Call, FaultyLog, FaultyStore
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import StateReads
 

@@ -6,7 +6,7 @@ Error messages quote the bad value.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -64,6 +64,16 @@ class ValidatedCommand(TyperCommand):
     def _parsed(self, ctx: Any, args: list[str]) -> Any:
         """Return the values as given, and the parameters, each as often as it occurs."""
         return self.make_parser(ctx).parse_args(list(args))
+
+
+def group(name: str, summary: str, *commands: tuple[Callable[..., None], str, str, str]) -> typer.Typer:
+    """Return a group of commands: the function, the name, the line in the list, and the examples of each."""
+    app = typer.Typer(
+        name=name, help=summary, no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    )
+    for function, command, line, epilog in commands:
+        app.command(name=command, cls=ValidatedCommand, short_help=line, epilog=epilog)(function)
+    return app
 
 
 def _tell_value(error: typer.BadParameter, texts: dict[str, Any]) -> None:

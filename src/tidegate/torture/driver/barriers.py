@@ -55,8 +55,8 @@ def reader_of(driver: Coordinator, changes: Sequence[Change]) -> ReadRows:
             state = {}
             if keys and version and change.table in tables:
                 start = tables[change.table].start
-                found = driver.store.get_many(change.table, keys, version, start).to_pylist()
-                pairs = zip(keys, found, strict=True)
+                values = driver.store.get_many(change.table, keys, version, start).to_pylist()
+                pairs = zip(keys, values, strict=True)
                 state = {key.decode(): decoded(value) for key, value in pairs if value is not None}
             rows[change.table] = rows_after(change, state)
         return rows

@@ -8,12 +8,12 @@ import pytest
 
 from services.support.kafka.query import Query
 from services.support.kafka.rights import PASSWORD, READER, WRITER, Users, guarded, rights_of
+from support.driver_process import MARKER
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError, OutcomeUnknownError
 from tidegate.spark.source.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
 from tidegate.spark.source.leased_table import lease_table
 from tidegate.spark.source.options import SourceOptions
-from tidegate.testing.process.driver import MARKER
 
 __all__ = ["guarded"]
 pytestmark = [pytest.mark.xdist_group("kafka-rights"), pytest.mark.slow]  # a broker of their own

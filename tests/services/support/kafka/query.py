@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from support.concurrency import WAIT_S, Once, failing_at, meanwhile, within  # noqa: F401 - for who acts on a query
+from support.driver_process import MARKER, expected_at, rows_of
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
@@ -22,7 +23,6 @@ from tidegate.committers.states import State, Watch
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.process.driver import MARKER, expected_at, rows_of
 from tidegate.wal.fold import View, fold_all, replay_of
 from tidegate.wal.kafka.log import KafkaLog
 from tidegate.wal.open_log import open_log

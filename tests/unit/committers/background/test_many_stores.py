@@ -8,6 +8,8 @@ import pytest
 
 import tidegate
 from support.clocks import HandClock
+from support.driver_process import expected_at, rows_of
+from support.faulty import FaultyStore
 from tidegate.base import failpoints
 from tidegate.base.clock import Clock
 from tidegate.base.failpoints import FailpointError
@@ -33,8 +35,6 @@ from tidegate.options import Endpoints, Options, StoreRef, parse_store, parse_st
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Stamp
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.faulty import FaultyStore
-from tidegate.testing.process.driver import expected_at, rows_of
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View
 from tidegate.wal.open_log import open_log

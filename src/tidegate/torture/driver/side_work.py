@@ -27,7 +27,7 @@ from tidegate.sinks.store import Store
 from tidegate.wal.file.log import FileLog
 
 TIDIES, PIPELINES, FOLLOWS, REPAIRS = "tidies", "pipelines", "follows", "repairs"
-BESIDES = {
+SIDE_WORK = {
     "retire.": TIDIES,
     "trim.": TIDIES,
     "summary.": TIDIES,
@@ -44,9 +44,9 @@ ADDED_AT = 2
 """The number of committed batches at which the second store is added, and filled."""
 
 
-def beside_at(failpoint: str) -> str:
+def side_work_at(failpoint: str) -> str:
     """Return the background work of drivers in cells of this failpoint; '' for none."""
-    return next((beside for start, beside in BESIDES.items() if failpoint.startswith(start)), "")
+    return next((work for prefix, work in SIDE_WORK.items() if failpoint.startswith(prefix)), "")
 
 
 # -- a second store -----------------------------------------------------------------------------------------
@@ -97,9 +97,10 @@ class Second:
         backoff = Backoff(driver.clock, deadline_s)
         while follower is not None and follower.standing.behind_s:
             if backoff.expired:
-                told = follower.standing
+                standing = follower.standing
                 raise StoreUnavailableError(
-                    f"the second store shows version {told.visible} of {told.decided}: {told.error}"
+                    f"the second store shows version {standing.visible} of {standing.decided}:"
+                    f" {standing.error}"
                 )
             backoff.wait()
             between()
@@ -123,7 +124,7 @@ def age(driver: Coordinator, trimmer: Trimmer) -> None:
     with contextlib.suppress(WalGapError):
         read_manifest(driver.log, first)
         raise WalUnavailableError(
-            f"{driver.log.where}: version {first.version} was trimmed and is still there, so the namespace is"
+            f"{driver.log.where}: version {first.version} was trimmed and still exists, so the namespace is"
             " not as an old one is: compare the clocks of the log's servers and of this machine"
         )
 
@@ -147,8 +148,8 @@ def _as_if_lost(store: Any) -> Iterator[None]:
 
     def all_missing(stamp: Stamp, counts: Counts) -> dict[int, Any]:
         if stamp.version in asked:
-            found: dict[int, Any] = missing(stamp, counts)
-            return found
+            lost: dict[int, Any] = missing(stamp, counts)
+            return lost
         asked.add(stamp.version)
         return dict(counts)
 
