@@ -103,7 +103,7 @@ RULES: list[Rule] = [
     ),
     (
         "redis-reads-past-lost-rows",
-        "I10: what a header lists and is not there is told, not read as absent",
+        "I10: rows that a header lists and the server lost are an error, not read as absent",
         "sinks/redis/lua/group.lua",
         "  if #sources == 0 or redis.call('EXISTS', unpack(sources)) == #sources then\n",
         "  if true then\n",
@@ -326,7 +326,7 @@ RULES: list[Rule] = [
     ),
     (
         "redis-seal-ignores-the-attempt",
-        "a seal of an attempt that was discarded, or beside another one's, is refused",
+        "a seal of an attempt that was discarded, or of a second attempt, is refused",
         "sinks/redis/lua/group.lua",
         "  local refusal = attempt and refuse_other_attempt(key, told, attempt)\n",
         "  local refusal\n",

@@ -15,7 +15,7 @@ def misfit(state: Folded | None, identity: Identity | None, pointer: Pointer) ->
     if identity is None:
         if state is None:
             return None
-        return "the store has nothing of this namespace: check --store; `tidegate recover` writes it anew"
+        return "the store has nothing of this namespace: check --store; `tidegate recover` writes it again"
     if state is None:
         return "the log is empty and the store is not: check --wal, or restore the log"
     if identity.uuid != state.namespace:
