@@ -70,7 +70,7 @@ locked: setup ## Run plain tests with exactly the libraries of requirements.lock
 	@cp .venv/java-home .venv-locked/ 2>/dev/null || true
 	TIDEGATE_VENV=$(CURDIR)/.venv-locked $(RUN) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance $(PYTEST_ARGS)
 
-lock: setup ## Write requirements.lock anew: the newest versions that fit
+lock: setup ## Write requirements.lock from scratch: the newest versions that fit
 	$(RUN) python tools/locked.py write
 
 audit: setup ## Ask PyPI whether anything in requirements.lock has a known vulnerability

@@ -37,6 +37,7 @@ from tidegate.wal.kafka.clients import Clients
 from tidegate.wal.kafka.consumer import ends, read_offsets, read_range
 from tidegate.wal.kafka.producer import DeliveryReports
 from tidegate.wal.kafka.settings import MARGIN_S, PIECE_BYTES_MAX, RECORD_BYTES_MAX, KafkaSettings
+from tidegate.wal.kafka.spool import Spool
 from tidegate.wal.kafka.topics import Topic, Topics
 from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
 
@@ -148,14 +149,23 @@ class KafkaLog(Log):
                 why = "those before were trimmed" if position < first else "an older copy was put back"
                 msg = f"{self.where}: {kept}, not {position}: {why}"
                 raise WalGapError(msg)
+            kept = Spool()
             try:
-                # All at once, so that a concurrent trim cannot tear what the caller iterates.
-                found = read_range(self._clients, self._decisions, 0, position or first, end)
+                # All before the first is yielded, so that a concurrent trim cannot tear the iteration.
+                for message in read_range(self._clients, self._decisions, 0, position or first, end):
+                    kept.add(Entry(message.offset, message.offset + 1, message.content))
             except WalGapError:
                 if position or self._ends(self._decisions, 0)[0] <= first:
                     raise
                 continue  # trimmed since the ends were read: the log starts later now
-            return (Entry(message.offset, message.offset + 1, message.content) for message in found)
+            return iter(kept)
+
+    def is_empty(self) -> bool:
+        topic = self._topics.look(self._decisions).get(self._decisions)
+        if topic is None:
+            return True
+        first, end = self._ends(self._decisions, 0)
+        return first == end
 
     def trim_decisions(self, position: int) -> None:
         self._there(self._decisions)

@@ -55,7 +55,7 @@ def test_a_consumer_that_cannot_end_is_left_behind_and_named(monkeypatch, caplog
             released.wait(60)
 
     monkeypatch.setattr(kafka_clients, "END_S", 0.01)
-    monkeypatch.setattr(kafka_clients, "Consumer", lambda *_, **__: Stuck())
+    monkeypatch.setattr(kafka_clients, "ReadingConsumer", lambda *_, **__: Stuck())
     clients = Clients(settings_of("kafka://b:9092", {}), "kafka://b:9092")
     with pytest.raises(RuntimeError, match="the reader's own"), clients.consumer("t"):
         raise RuntimeError("the reader's own")
