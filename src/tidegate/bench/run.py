@@ -46,7 +46,7 @@ def run(plan: Plan, progress: Progress | None = None) -> Report:
     with coordinator_for(
         plan.endpoints("large")
     ) as coordinator:  # raises here, in plain words, if a server does not answer
-        coordinator.catch_up_log()
+        coordinator.decisions.catch_up()
         coordinator.store.prepare()
         coordinator.store.identity()
     with contextlib.ExitStack() as ending:

@@ -170,7 +170,7 @@ def require_namespace(coordinator: Coordinator) -> None:
     Raises: ConfigError, there is no namespace here to work on; WalGapError, the store has the
     namespace, the log has nothing.
     """
-    if coordinator.catch_up_log() is None:
+    if coordinator.decisions.catch_up() is None:
         name = coordinator.endpoints.namespace
         if (identity := coordinator.store.identity()) is not None:
             raise log_is_empty(coordinator, identity)

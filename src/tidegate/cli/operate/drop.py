@@ -69,7 +69,7 @@ def _refuse_drop(work: Operation, coordinator: Coordinator) -> None:
             refuse_aliased(store)
         work.refuse_if_writer_alive(coordinator)
         # A log that does not answer, or refuses this user, is reported before the stores are gone.
-        in_log = None if force else coordinator.catch_up_log()
+        in_log = None if force else coordinator.decisions.catch_up()
         if in_log is None:
             return
         if all(store.identity() is None for store in coordinator.stores):
@@ -91,7 +91,7 @@ def _refuse_drop(work: Operation, coordinator: Coordinator) -> None:
 
 def _refuse_listed(coordinator: Coordinator, *, force: bool) -> None:
     """Raise ConfigError when one of the stores still follows the log, unless forced."""
-    state = None if force else coordinator.catch_up_log()
+    state = None if force else coordinator.decisions.catch_up()
     for store in () if force else coordinator.stores:
         refuse_aliased(store)
         _refuse_written(store)

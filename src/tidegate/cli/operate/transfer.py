@@ -104,7 +104,7 @@ def import_(
     manifest, digest = read_whole(folder)
     jobs = min(jobs or jobs_here(), key_groups or manifest.key_groups)  # a process needs a key group
     with work.coordinator(jobs=jobs, key_groups=key_groups) as coordinator:
-        state = coordinator.catch_up_log()
+        state = coordinator.decisions.catch_up()
         if state is None and coordinator.store.identity() is None and key_groups is None:
             coordinator.options = dataclasses.replace(coordinator.options, key_groups=manifest.key_groups)
         work.refuse_if_writer_alive(coordinator)
