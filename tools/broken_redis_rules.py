@@ -103,7 +103,7 @@ RULES: list[Rule] = [
     ),
     (
         "redis-reads-past-lost-rows",
-        "I10: what a header lists and is not there is told, not read as absent",
+        "I10: a missing hash that a header lists is reported, not read as absent",
         "sinks/redis/lua/group.lua",
         "  if #sources == 0 or redis.call('EXISTS', unpack(sources)) == #sources then\n",
         "  if true then\n",
@@ -272,7 +272,7 @@ RULES: list[Rule] = [
         "redis-repair-lists-only",
         "a server counts again when all that it lost is back",
         "committers/repair/repair.py",
-        "            if put_back := _put_back(coordinator, fact):",
+        "            if put_back := _put_back(coordinator, decided):",
         "            if put_back := 0:",
         "tests/services/redis/repair/test_lost_suffix.py",
     ),
@@ -326,7 +326,7 @@ RULES: list[Rule] = [
     ),
     (
         "redis-seal-ignores-the-attempt",
-        "a seal of an attempt that was discarded, or beside another one's, is refused",
+        "a seal of a discarded attempt, or while another attempt is begun, is refused",
         "sinks/redis/lua/group.lua",
         "  local refusal = attempt and refuse_other_attempt(key, told, attempt)\n",
         "  local refusal\n",

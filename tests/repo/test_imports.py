@@ -58,6 +58,7 @@ PURE = [
     "sinks/cache/lookup.py",
     "sinks/records.py",
     "sinks/rules/layout.py",
+    "sinks/rules/seals.py",
     "spark/placement/assignment.py",
     "spark/state/redistribution.py",
     "src/tidegate/base/durations.py",
@@ -97,6 +98,7 @@ PYSPARK = [
     "spark/",
     "examples/",
     "tests/spark/",
+    "tests/support/spark_driver.py",  # the session of drivers in tests/spark, imported in a function
     "benchmarks/",
     "src/tidegate/bench/",
     "src/tidegate/cli/trials/",

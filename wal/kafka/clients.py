@@ -49,8 +49,8 @@ code is that of a refused handshake.
 """
 
 UNTRUSTED = (
-    "the brokers' certificate is over its time (`openssl s_client -connect HOST:PORT` tells: renew it there),"
-    " or ssl.ca.location is not who signed it; "
+    "the brokers' certificate has expired (`openssl s_client -connect HOST:PORT` shows it; renew it), or"
+    " ssl.ca.location is not who signed it; "
 )
 DENIED = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 RIGHTS = {
@@ -345,7 +345,7 @@ class Clients:
             untrusted = UNTRUSTED if "certificate verify failed" in said else ""
             msg = (
                 f"{self.where}: {what}: {said}; {untrusted}check security.protocol, sasl.* and ssl.* of the"
-                " log's options, and what this user may do there"
+                " log's options, and this user's rights there"
             )
             raise ConfigError(msg) from cause
         if any(one.code() == KafkaError.INVALID_RECORD for one in shown):
@@ -355,9 +355,7 @@ class Clients:
                 f"{self.where}: {what}: {said}: {hint}, see `tidegate doctor`"
             ) from cause
         if any(one.code() == KafkaError.MSG_SIZE_TOO_LARGE for one in shown):
-            hint = (
-                "the topic's max.message.bytes was made smaller than what is written, see `tidegate doctor`"
-            )
+            hint = "the topic's max.message.bytes is smaller than a record, see `tidegate doctor`"
             raise WalUnavailableError(f"{self.where}: {what}: {said}: {hint}") from cause
         silent = f"no answer within {self.settings.timeout_s:g} s"
         msg = f"{self.where}: {what}: {said or silent}; look whether the brokers run and can be reached"

@@ -27,7 +27,7 @@ class Count(enum.Enum):
     RETRIES = "tries of a phase that were made again"
     ALARMS = "alarms"
     CACHE_HITS = "keys of state that a host's cache answered"
-    CACHE_MISSES = "keys of state that the store was asked for"
+    CACHE_MISSES = "keys of state that were read from the store"
 
 
 class Gauge(enum.Enum):
@@ -133,7 +133,7 @@ def remove(observer: Observer) -> None:
     """Remove an observer. Repeatable."""
     global _observers  # noqa: PLW0603 - see add
     with _lock:
-        _observers = tuple(one for one in _observers if one is not observer)
+        _observers = tuple(each for each in _observers if each is not observer)
 
 
 def observed() -> bool:
@@ -147,7 +147,7 @@ def tell(call: Callable[[Observer], None]) -> None:
         try:
             call(observer)
         except Exception:
-            logger.exception("%s failed; what it observes goes on", type(observer).__name__)
+            logger.exception("%s failed; the observed work continues", type(observer).__name__)
 
 
 def count(what: Count, at: Labels, amount: int = 1, kind: str = "") -> None:

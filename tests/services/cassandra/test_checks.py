@@ -98,10 +98,10 @@ def test_a_writer_does_not_open_without_a_keyspace(cassandra):
     missing = f"k{uuid.uuid4().hex[:12]}"
     driver = driver_on(cassandra.url_for(missing), allow_unsafe=True)
     with pytest.raises(
-        ConfigError, match=rf"keyspace {missing} or a table in it is not there.*`tidegate init`"
+        ConfigError, match=rf"keyspace {missing} or a table in it does not exist.*`tidegate init`"
     ):
         open_namespace(driver, "q")
-    assert driver.catch_up_log() is None  # nothing was appended
+    assert driver.decisions.catch_up() is None  # nothing was appended
     assert not cassandra.ask("SELECT * FROM system_schema.keyspaces WHERE keyspace_name = %s", missing)
     driver.store.close()
 
@@ -109,7 +109,7 @@ def test_a_writer_does_not_open_without_a_keyspace(cassandra):
 def test_with_create_a_writer_makes_the_keyspace(cassandra):
     missing = f"k{uuid.uuid4().hex[:12]}"
     driver = driver_on(cassandra.url_for(missing), store_options={"create": True})
-    assert "the first batch makes them" in checks(cassandra.url_for(missing), create=True)["tables"].found
+    assert "the first batch creates them" in checks(cassandra.url_for(missing), create=True)["tables"].found
     open_namespace(driver, "q")
     driver.store.close()
     cassandra.ask(f"DROP KEYSPACE {missing}", timeout_s=ALTER_S)
@@ -159,7 +159,7 @@ def test_more_copies_than_nodes(cassandra, keyspace, altered):
     altered(f"KEYSPACE {keyspace}", replication(2), replication(1))
     found = checks(cassandra.url_for(keyspace))
     assert (found["nodes"].outcome, found["replication"].outcome) == ("warn", "warn")
-    assert "2 copies cannot lie on 1 node of" in found["nodes"].found
+    assert "2 copies do not fit on 1 node of" in found["nodes"].found
 
 
 def test_where_system_views_is_barred(cassandra, keyspace, monkeypatch):
@@ -195,7 +195,7 @@ def test_settings_that_refuse_us(private_cassandra):
     assert "max_mutation_size is 1,048,576 bytes: set value_bytes_max to at most 1,011,712" in (
         found["value size"].found
     )
-    assert "in 10s" in found["commit log"].found
+    assert "writes of 10s" in found["commit log"].found
 
 
 # -- several nodes, without them -------------------------------------------------------------------------
@@ -210,11 +210,11 @@ def nodes(*ups, dc="dc1", version="5.0.6"):
     [
         (["5.0.6", "5.0.6"], "pass", "Cassandra 5.0.6"),
         (["4.1.3"], "pass", "Cassandra 4.1.3"),
-        (["4.1.3", "5.0.6"], "warn", "an upgrade is under way"),
-        (["4.0.11"], "warn", "made for 4.1 and 5.0"),
-        (["6.0-alpha1"], "warn", "made for 4.1 and 5.0"),
+        (["4.1.3", "5.0.6"], "warn", "an upgrade is in progress"),
+        (["4.0.11"], "warn", "supports 4.1 and 5.0"),
+        (["6.0-alpha1"], "warn", "supports 4.1 and 5.0"),
         (["3.11.9"], "fail", "4.1 or later is needed"),
-        ([""], "warn", "cannot be told"),
+        ([""], "warn", "not known"),
     ],
 )
 def test_versions(versions, outcome, words):
@@ -270,7 +270,7 @@ def test_a_keyspace_as_the_server_tells_it():
         ((True, None, True), "LOCAL_QUORUM", "pass", "3 nodes, 3 up"),
         ((True, False, True), "LOCAL_QUORUM", "warn", "10.0.0.2 down; `nodetool repair`"),
         ((True, False, False), "QUORUM", "warn", "only 1 may be: writes wait"),
-        ((True, True), "LOCAL_QUORUM", "warn", "3 copies cannot lie on 2 nodes"),
+        ((True, True), "LOCAL_QUORUM", "warn", "3 copies do not fit on 2 nodes"),
     ],
 )
 def test_nodes_that_are_down(ups, level, outcome, words):
@@ -330,10 +330,10 @@ def test_settings_that_may_refuse_us(settings):
 
 def test_nodes_that_differ_are_named():
     told = {"a": {"group_by_enabled": "true"}, "b": {"group_by_enabled": "false"}, "c": None}
-    first, second, third = node_checks._of_each(told, node_checks.refusals)
+    first, second, third = node_checks._by_server(told, node_checks.refusals)
     assert (first.outcome, second.outcome, third.outcome) == ("pass", "fail", "warn")
     assert second.found.startswith("b: group_by_enabled false")
-    assert third.found == "c: cannot be told: system_views is barred"
+    assert third.found == "c: not known: system_views is barred"
 
 
 @pytest.mark.parametrize(

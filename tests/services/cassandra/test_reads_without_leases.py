@@ -4,9 +4,9 @@ import pytest
 
 import tidegate
 from services.support.cassandra.query import query_on
+from support.driver_process import MARKER
 from support.wait import wait_until
 from tidegate.errors import SnapshotExpiredError
-from tidegate.testing.process.driver import MARKER
 
 LEASE_S = 0.9
 """A snapshot that may not be held asks a third of this long whether its version is still there."""

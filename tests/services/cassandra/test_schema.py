@@ -112,7 +112,7 @@ def not_told_how_many(url):
 def test_nobody_guesses_how_many_copies(cassandra, keyspace):
     store = not_told_how_many(cassandra.url_for(keyspace))
     with pytest.raises(
-        ConfigError, match=rf"how many copies should keyspace {keyspace} keep.*--store-config"
+        ConfigError, match=rf"the number of copies of keyspace {keyspace} is not known.*--store-config"
     ):
         store.prepare()
     assert not there(cassandra, keyspace)

@@ -96,7 +96,7 @@ def test_what_is_no_record_is_refused_at_its_position(world, what):
         error, undecided = ConfigError, OutcomeUnknownError
     for action, raised in (
         (lambda: world.commit(driver, 1), undecided),
-        (driver.catch_up_log, error),
+        (driver.decisions.catch_up, error),
         (world.open, error),
     ):
         with pytest.raises(raised, match=rf"{world.prefix}.*position {offset}\b"):
@@ -156,7 +156,7 @@ def test_records_on_both_sides_of_foreign_transactions_are_read_and_trimmed(worl
         world.commit(driver, batch_id)
         foreign.send(world.decisions, genesis, commit=commit)
         foreign.send(world.changelog, b"garbage", commit=commit)
-        reader.catch_up_log()
+        reader.decisions.catch_up()
         assert (reader.folded.last_version, reader.view.void) == (batch_id + 1, batch_id + 1)
     world.commit(driver, 3)
     view = world.check(4)
@@ -171,7 +171,7 @@ def test_records_on_both_sides_of_foreign_transactions_are_read_and_trimmed(worl
     world.commit(driver, 4)
     world.commit(world.open(), 5)
     world.check(6)
-    reader.catch_up_log()
+    reader.decisions.catch_up()
     assert reader.folded.last_version == 6
 
 
@@ -180,8 +180,8 @@ def test_a_log_whose_end_is_a_marker_is_read_to_its_end(world):
     driver, foreign = world.open(), Transactions(world)
     world.commit(driver, 0)
     foreign.send(world.decisions, next(iter(world.raw(world.decisions))).value())
-    driver.catch_up_log()
-    position = driver.view.position
+    driver.decisions.catch_up()
+    position = driver.decisions.view.position
     assert world.ends(world.decisions)[1] == position + 1
     for _ in range(2):
         assert list(driver.log.decisions(position)) == []

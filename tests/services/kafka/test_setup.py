@@ -209,7 +209,7 @@ def test_decisions_compacted_while_a_driver_runs(kafka3, query):
     query.commit(driver, 0)
     topics.alter("decisions", cleanup_policy="compact")
     query.impatient(driver)
-    with pytest.raises(OutcomeUnknownError, match=r"it last said: .*cleanup\.policy is compact.*set delete"):
+    with pytest.raises(OutcomeUnknownError, match=r"last error: .*cleanup\.policy is compact.*set delete"):
         query.commit(driver, 1)
     topics.alter("decisions", cleanup_policy="delete")
     query.run(batches=3)

@@ -24,8 +24,8 @@ from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
 
 TIMEOUT_S = 4.0
-SERVERS = "the server's certificate, or who signed it, is over its time: renew it there"
-OWN = r"this client's certificate \S+expired-client.pem is over its time since \d{4}-.* UTC: renew it"
+SERVERS = "the server's certificate, or its authority's, has expired: renew it there"
+OWN = r"this client's certificate \S+expired-client.pem has expired on \d{4}-.* UTC: renew it"
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_kafka(certificates):
         with pytest.raises(ConfigError, match=OWN):
             decisions(**own("expired-client"))
         shows_an_expired_one(brokers, folder)
-        with pytest.raises(ConfigError, match=r"the brokers' certificate is over its time .*renew it there"):
+        with pytest.raises(ConfigError, match=r"the brokers' certificate has expired .*renew it"):
             decisions(**{"ssl.ca.location": str(folder / "expired-ca.pem")})
 
 

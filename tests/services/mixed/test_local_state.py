@@ -12,10 +12,10 @@ from tidegate.sinks.records import Identity
 from tidegate.spark.state.call_deadline import Deadline
 from tidegate.spark.state.local_state import LocalWork, item_key, run_instance, table_of
 from tidegate.spark.state.output_rows import OutputRows
-from tidegate.spark.state.user_calls import UdfRunner
+from tidegate.spark.state.udf_runner import UdfRunner
 from tidegate.testing.store.harness import EPOCH, KEY_GROUPS, get, put, scanned, stamp
 from tidegate.wal.record import Column, TableSchema
-from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.spec import StageSpec
 
 TABLE = table_of("seen")
 ITEMS = TableSchema((Column("instance", "int"), Column("item", "int")), (Column("value", "binary"),), "bytes")

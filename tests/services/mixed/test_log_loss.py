@@ -104,7 +104,7 @@ def test_three_brokers_lose_their_last_records(private_kafka):
     assert wrong == {}
     for (step, producer), (world, driver) in alive.items():
         if producer == "new":
-            driver.log = world.make_log()
+            driver.decisions.log = world.make_log()
         with pytest.raises(WalGapError if producer == "new" else TidegateError):
             world.commit(driver, BEFORE + 1, rows_before(1))
         assert driver.store.pointer().visible == (BEFORE + 1 if step == "returned" else BEFORE)

@@ -17,10 +17,10 @@ from services.support.kafka.sweep.place import place_on
 from services.support.redis.query import query_on
 from services.support.workloads.query import AWAY_S, KEY_GROUPS, LINEAGE, ROWS, SEED, Reader
 from support.concurrency import WAIT_S, Failpoints, Meanwhile, within
+from support.driver_process import rows_of
 from tidegate.committers.pipeline import PipelineThread
 from tidegate.errors import FencedError, StoreUnavailableError
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.process.driver import rows_of
 
 IN_FLIGHT = 2
 PIPELINED = ("--in-flight", str(IN_FLIGHT))

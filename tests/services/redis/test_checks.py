@@ -118,10 +118,10 @@ def test_a_writer_does_not_open_where_rows_may_vanish(private_redis, caplog):
 @pytest.mark.parametrize(
     "settings,outcome,words",
     [
-        ({"appendonly": "no"}, "warn", "comes back empty"),
+        ({"appendonly": "no"}, "warn", "loses everything"),
         ({"appendonly": "no", "save": "3600 1"}, "warn", "snapshots alone (save 3600 1)"),
         ({"appendfsync": "everysec"}, "pass", "its last second"),
-        ({"appendfsync": "no"}, "warn", "not written yet"),
+        ({"appendfsync": "no"}, "warn", "not flushed yet"),
     ],
 )
 def test_persistence(private_redis, settings, outcome, words):
@@ -142,7 +142,7 @@ def test_where_config_is_barred(private_redis, settings):
     server = private_redis(barred=("CONFIG",), settings=settings)
     found = checks(server.url)
     assert found["persistence"].outcome == "warn"
-    assert "cannot be told: CONFIG is barred" in found["persistence"].found
+    assert "not known: CONFIG is barred" in found["persistence"].found
     assert set(outcomes(found).values()) == {"pass", "warn"}
     open_namespace(driver_on(server.url), "q")
 
@@ -194,7 +194,7 @@ def test_functions_that_an_option_switches_off(redis):
     ],
 )
 def test_versions(info, outcome, named):
-    found = redis_checks._version(redis_checks.Told("a:1", info, {}, {}, False, 1, 1))
+    found = redis_checks._version(redis_checks.ServerInfo("a:1", info, {}, {}, False, 1, 1))
     assert found.outcome == outcome
     assert named in found.found
 
@@ -242,10 +242,10 @@ def test_on_a_cluster(redis_cluster: RedisCluster):
 
 def test_servers_that_differ_are_named():
     told = [
-        redis_checks.Told(f"a:{n}", {"maxmemory_policy": policy, "maxmemory": "1"}, {}, {}, False, 1, 1)
+        redis_checks.ServerInfo(f"a:{n}", {"maxmemory_policy": policy, "maxmemory": "1"}, {}, {}, False, 1, 1)
         for n, policy in enumerate(["noeviction", "allkeys-lru", "noeviction"])
     ]
-    first, second = redis_checks._of_each(told, redis_checks._eviction)
+    first, second = redis_checks._by_server(told, redis_checks._eviction)
     assert first.found == "a:0, a:2: noeviction"
     assert second.found.startswith("a:1: maxmemory-policy allkeys-lru")
 
@@ -260,7 +260,8 @@ def test_servers_that_differ_are_named():
     ],
 )
 def test_slots(cluster, outcome):
-    assert redis_checks._slots(redis_checks.Told("a:1", {}, cluster, {}, False, 1, 1)).outcome == outcome
+    server = redis_checks.ServerInfo("a:1", {}, cluster, {}, False, 1, 1)
+    assert redis_checks._slots(server).outcome == outcome
 
 
 # -- the command --------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ WRONG = [
         r"this is no Sentinel; write redis://127\.0\.0\.1:\d+",
     ),
     ("redis+cluster://{at}", {}, ConfigError, r"is no Cluster: write redis://127\.0\.0\.1:\d+"),
-    ("redis://{at}/99", {}, ConfigError, r"has no such database.*mend the number"),
+    ("redis://{at}/99", {}, ConfigError, r"has no such database.*correct the number"),
     ("rediss://{at}", {"timeout_s": 0.5}, StoreUnavailableError, r"asks for TLS: does the server speak it"),
 ]
 

@@ -68,7 +68,7 @@ def place(tmp_path):
                 commit(driver, ArrowBarrier(driver.log, {TABLE: rows}, batch("query", 0), KEY_GROUPS))
         finally:
             failpoints.arm(None)
-        (fact,) = driver.catch_up_log().recent
+        (fact,) = driver.decisions.catch_up().recent
         works = apply.plan(apply.read_manifest(driver.log, fact), fact, 2)
     return types.SimpleNamespace(where=where, works=works, folder=tmp_path)
 

@@ -14,10 +14,10 @@ from cassandra.query import SimpleStatement
 from services.support.cassandra.cluster import CassandraCluster
 from services.support.cassandra.query import at_last, query_on
 from services.support.workloads.query import KEY_GROUPS, Query, Reader
+from support.driver_process import MARKER
 from support.wait import wait_until
 from tidegate.errors import StoreUnavailableError
 from tidegate.sinks.cassandra.store import CassandraStore
-from tidegate.testing.process.driver import MARKER
 
 PATIENT_S = 60.0
 """A store's call, while the nodes do not know yet that one of them is gone."""

@@ -16,12 +16,12 @@ from services.support.cassandra.query import query_on
 from services.support.cassandra.server import CassandraServer
 from services.support.workloads.query import LINEAGE
 from support.cli import run
+from support.driver_process import MARKER
 from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Stamp
 from tidegate.sinks.rules.leases import Lease
-from tidegate.testing.process.driver import MARKER
 from tidegate.testing.store.harness import runs_of
 from tidegate.wal.frame import Chunk
 from tidegate.wal.record import BatchOrigin, TableAt

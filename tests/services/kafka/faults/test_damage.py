@@ -75,10 +75,10 @@ def test_all_decisions_were_cut(world):
 def test_decisions_were_cut_behind_where_a_running_driver_stands(world):
     driver, other = world.open(), world.driver()
     world.commit(driver, 0)
-    other.catch_up_log()
+    other.decisions.catch_up()
     world.commit(driver, 1, 2)
     world.delete_records(world.decisions, world.ends(world.decisions)[1] - 1)
-    refused(world, CorruptError, "the log starts with a Decided", by=other.catch_up_log)
+    refused(world, CorruptError, "the log starts with a Decided", by=other.decisions.catch_up)
 
 
 # -- deleted and made again ----------------------------------------------------------------------------

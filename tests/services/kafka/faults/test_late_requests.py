@@ -116,6 +116,7 @@ def started(world, **options):
     driver = world.open()
     world.commit(driver, 0)
     driver.options = dataclasses.replace(driver.options, **options)
+    driver.decisions.deadline_s = driver.options.decide_deadline_s
     return driver
 
 

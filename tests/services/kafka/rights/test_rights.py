@@ -8,12 +8,12 @@ import pytest
 
 from services.support.kafka.query import Query
 from services.support.kafka.rights import PASSWORD, READER, WRITER, Users, guarded, rights_of
+from support.driver_process import MARKER
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError, OutcomeUnknownError
 from tidegate.spark.source.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
+from tidegate.spark.source.leased_table import lease_table
 from tidegate.spark.source.options import SourceOptions
-from tidegate.spark.source.pinned import pin
-from tidegate.testing.process.driver import MARKER
 
 __all__ = ["guarded"]
 pytestmark = [pytest.mark.xdist_group("kafka-rights"), pytest.mark.slow]  # a broker of their own
@@ -159,7 +159,7 @@ def test_the_feed_of_changes_needs_no_more_than_a_reader_may(users):
         {"namespace": query.namespace, "store": query.store_url, "wal": query.wal, "table": MARKER}
     )
     log = query.log(**mine)
-    feed = Feed(pin(options), query.wal, query._client | mine, options.exact)
+    feed = Feed(lease_table(options), query.wal, query._client | mine, options.exact)
     works = [encode_works(part) for part in FeedPlanner(feed, log, query.store(), 2).works(0, 2)]
     kinds = {"key": pa.binary(), "value": pa.binary(), CHANGE_TYPE: pa.string(), VERSION: pa.int64()}
     batches = [some for part in works for some in feed.rows(part, pa.schema(kinds))]

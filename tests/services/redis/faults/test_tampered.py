@@ -80,7 +80,7 @@ def test_a_header_that_is_none_is_an_error_with_its_place(query, redis, change):
 def test_a_key_of_another_type_is_an_error_with_its_name(query, redis, name):
     key = query.meta.replace("meta", name)
     redis.ask("SET", key, "x")
-    with pytest.raises(CorruptError, match=f"cannot use what is at tg:.*{query.namespace}.*WRONGTYPE"):
+    with pytest.raises(CorruptError, match=f"cannot use the value at tg:.*{query.namespace}.*WRONGTYPE"):
         getattr(query.store(), name)()
 
 

@@ -16,7 +16,7 @@ from services.support.workloads.query import expected, found_at
 from tidegate.committers.background.membership import add_store, remove_store
 from tidegate.committers.commit import complete
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.steps.facts import facts_from
+from tidegate.committers.steps.decided_versions import decided_versions_from
 from tidegate.committers.transfer.export import export
 from tidegate.errors import WalGapError
 from tidegate.options import StoreRef
@@ -39,7 +39,7 @@ def query(redis: RedisServer, tmp_path):
 def from_store(query: Query, folder: Path) -> str:
     """Another store of the log, filled from this one while it was whole, and followed since."""
     driver = query.driver()
-    driver.catch_up_log()
+    driver.decisions.catch_up()
     url = f"sqlite://{folder}/copy"
     copy = query.store(url)
     assert add_store(driver, StoreRef("copy", url), copy).catch_up().visible
@@ -85,7 +85,7 @@ def test_key_groups_are_put_back_exactly(
     query.check(driver.folded.last_version)
     if source is from_store:
         alone = query.driver()
-        alone.catch_up_log()
+        alone.decisions.catch_up()
         remove_store(alone, "copy")
     again = query.run(12)
     query.retire(again)
@@ -95,9 +95,9 @@ def test_key_groups_are_put_back_exactly(
 def another_store_ahead(query: Query, driver: Coordinator, url: str) -> None:
     """The other store shows what was decided, and no longer keeps what this one shows."""
     copy = query.driver(url, keep_versions=1)
-    copy.catch_up_log()
-    copy.epoch = driver.epoch
-    for fact in facts_from(copy, copy.store.pointer().visible + 1):
+    copy.decisions.catch_up()
+    copy.decisions.epoch = driver.epoch
+    for fact in decided_versions_from(copy.decisions, copy.store.pointer().visible + 1, copy.store.where):
         complete(copy, fact)
     query.retire(copy)
 
@@ -120,8 +120,9 @@ def test_a_source_may_be_ahead_of_what_the_store_shows(
     stores = [f"--store=redis={query.url}", f"--store=copy={url}"]
     assert run(query, "repair", "--force", *stores).exit_code == WalGapError.exit_code
     driver = query.driver(apply_deadline_s=3.0)
-    state = driver.catch_up_log()
-    driver.epoch, driver.tried_epoch, driver.writer = state.epoch, state.epoch, state.writer  # it runs on
+    state = driver.decisions.catch_up()
+    driver.decisions.epoch = driver.decisions.tried_epoch = state.epoch  # it runs on
+    driver.decisions.writer = state.writer
     for batch_id in (9, 10):
         with pytest.raises(WalGapError):
             query.commit(driver, batch_id)
@@ -144,8 +145,9 @@ def test_a_source_that_was_left_behind_catches_up_first(redis: RedisServer, quer
     trimmed(query)
     url = from_store(query, tmp_path)
     driver = query.driver()
-    state = driver.catch_up_log()
-    driver.epoch, driver.tried_epoch, driver.writer = state.epoch, state.epoch, state.writer  # it runs on
+    state = driver.decisions.catch_up()
+    driver.decisions.epoch = driver.decisions.tried_epoch = state.epoch  # it runs on
+    driver.decisions.writer = state.writer
     query.commit(driver, 9, 10, 11, 12)
     query.retire(driver)
     assert query.store(url).pointer().visible < driver.store.pointer().horizon

@@ -173,7 +173,7 @@ def test_a_store_whose_pointer_was_lost_while_it_was_filled_is_refused(redis: Re
     trimmed(query)
     forget(redis, query, "meta")
     redis.ask("HSET", f"{query.keys_of(3)}h", "filling", 8)
-    with pytest.raises(WalGapError, match="it has to be filled anew"):
+    with pytest.raises(WalGapError, match="it has to be filled from scratch"):
         query.run(9)
 
 

@@ -186,8 +186,8 @@ def test_the_end_of_one_repair_leaves_the_mark_of_another(server, query: Query, 
     visible = driver.store.pointer().visible
     base = next(name for name in keys_of(server, query) if name.endswith(":b"))
     another = query.driver()
-    another.catch_up_log()
-    another.epoch = driver.epoch
+    another.decisions.catch_up()
+    another.decisions.epoch = driver.epoch
 
     def lose_and_begin() -> None:
         forget(server, query, base)
@@ -225,8 +225,8 @@ def test_a_repair_does_not_end_one_that_began_later(server, query: Query, failin
     query.retire(driver)
     first, second = [name for name in keys_of(server, query) if name.endswith(":b")][:2]
     another = query.driver()
-    another.catch_up_log()
-    another.epoch = driver.epoch
+    another.decisions.catch_up()
+    another.decisions.epoch = driver.epoch
     forget(server, query, first)
 
     def lose_more_and_die() -> None:
@@ -249,8 +249,8 @@ def test_an_idle_query_finds_the_mark_that_a_command_left(server, query: Query, 
     query.retire(driver)
     forget(server, query, newest_layer(keys_of(server, query)))
     another = query.driver()
-    another.catch_up_log()
-    another.epoch = driver.epoch
+    another.decisions.catch_up()
+    another.decisions.epoch = driver.epoch
     failing_at.at("repair.before_listing", _die)
     with pytest.raises(Died):
         repair(another)

@@ -13,6 +13,7 @@ import tidegate
 from services.support.redis.query import Query, query_on
 from services.support.redis.rights import PAGE, PASSWORD, Users, guarded, login_of, rules_of
 from services.support.workloads.query import LINEAGE
+from support.driver_process import MARKER, MARKER_KEYS
 from tidegate.committers.commit import commit
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.verify import verify
@@ -28,7 +29,6 @@ from tidegate.sinks.redis.client.install import install
 from tidegate.sinks.redis.client.replies import encoded
 from tidegate.sinks.rules.leases import Lease
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.process.driver import MARKER, MARKER_KEYS
 from tidegate.wal.record import BatchOrigin
 
 __all__ = ["guarded"]

@@ -16,7 +16,7 @@ from tidegate.sinks.open_store import open_store
 from tidegate.sinks.redis.client.settings import settings_of
 
 KINDS = ("rediss://{}", "rediss+cluster://{}", "rediss+sentinel://{}/main")
-MISMATCH = "certificate is of other names: connect by one of them"
+MISMATCH = "certificate is for other names: connect by one of them"
 
 
 @pytest.fixture(scope="module")

@@ -324,7 +324,7 @@ def test_a_store_whose_server_goes_back_while_it_is_filled(
         driver = source.run(9, summary_every=1)
         source.tidy(driver)
         adding = source.driver()
-        adding.catch_up_log()
+        adding.decisions.catch_up()
         copy = source.store(server.url)
         follower = add_store(adding, StoreRef("copy", server.url), copy)
         begun: list[Moment] = []

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from support.concurrency import WAIT_S, Once, failing_at, meanwhile, within  # noqa: F401 - for who acts on a query
+from support.driver_process import MARKER, expected_at, rows_of
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
@@ -22,11 +23,10 @@ from tidegate.committers.states import State, Watch
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.process.driver import MARKER, expected_at, rows_of
 from tidegate.wal.fold import View, fold_all, replay_of
 from tidegate.wal.kafka.log import KafkaLog
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import Folded, VersionFact
+from tidegate.wal.record import DecidedVersion, Folded
 
 SEED, ROWS, KEY_GROUPS, BATCHES = 11, 500, 8, 3
 FRAME_BYTES, BATCH_ROWS = 200, 20
@@ -109,9 +109,8 @@ class Query:
 
     def impatient(self, driver: Coordinator) -> None:
         """From now on the driver gives up soon. What must succeed has all the time until then."""
-        driver.log = self.log(timeout_s=AWAY_S)
-        short = {"decide_deadline_s": AWAY_S, "apply_deadline_s": AWAY_S}
-        driver.options = dataclasses.replace(driver.options, **short)
+        driver.decisions.log, driver.decisions.deadline_s = self.log(timeout_s=AWAY_S), AWAY_S
+        driver.options = dataclasses.replace(driver.options, apply_deadline_s=AWAY_S)
 
     def run(self, batches: int = BATCHES, deadline_s: float = BACK_S, **client: Any) -> Coordinator:
         """A driver that starts anew: it opens and commits what is not decided yet."""
@@ -121,7 +120,7 @@ class Query:
             self.commit(driver, batch_id)
         return driver
 
-    def commit(self, driver: Coordinator, batch_id: int) -> VersionFact:
+    def commit(self, driver: Coordinator, batch_id: int) -> DecidedVersion:
         """One batch; nothing is done when it was decided before."""
         origin = batch("lineage", batch_id)
         fact = replay_of(driver.folded, origin)

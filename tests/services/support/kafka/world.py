@@ -12,6 +12,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
+from support.driver_process import expected_at, rows_of
+from support.faulty import FaultyLog
 from support.wait import wait_until
 from tidegate.base.clock import Clock
 from tidegate.committers.commit import commit
@@ -23,8 +25,6 @@ from tidegate.committers.steps.trim import Trimmer
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.faulty import FaultyLog
-from tidegate.testing.process.driver import expected_at, rows_of
 from tidegate.wal.fold import View, fold_all, replay_of
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
@@ -136,7 +136,7 @@ class World:
         """Retire and trim, as the background does it."""
         folded_at_us = driver.clock.now_us()
         retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
-        (trimmer or self.trimmer(driver)).trim(driver.view, folded_at_us)
+        (trimmer or self.trimmer(driver)).trim(driver.decisions.view, folded_at_us)
 
     def trimmer(self, driver: Coordinator) -> Trimmer:
         options = dataclasses.replace(

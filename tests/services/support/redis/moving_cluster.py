@@ -33,6 +33,7 @@ import tidegate
 from services.support.redis.cluster import RedisCluster
 from services.support.redis.query import Query
 from services.support.workloads.query import KEEP_NOTHING_S, KEY_GROUPS, LINEAGE, Content, _plain
+from support.driver_process import rows_of
 from tidegate.committers.background.worker import Background
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
@@ -43,7 +44,7 @@ from tidegate.sinks.redis.client.settings import settings_of
 from tidegate.sinks.redis.keys import header_key, meta_key, slot_of
 from tidegate.sinks.redis.upkeep.rebuild import Rebuild
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.process.driver import make_trimmer, rows_of
+from tidegate.testing.process.driver import make_trimmer
 from tidegate.torture.driver.redis_topology import Cluster
 from tidegate.torture.history.repairs import put_back_in
 from tidegate.wal.file.log import FileLog
@@ -251,7 +252,7 @@ class Run:
         assert isinstance(driver.log, FileLog)
         for segment in driver.log.folder.rglob("*.seg"):
             os.utime(segment, (old, old))
-        make_trimmer(driver, KEEP_NOTHING_S).trim(driver.view, folded_at_us)
+        make_trimmer(driver, KEEP_NOTHING_S).trim(driver.decisions.view, folded_at_us)
 
     def _note_restart(self, error: TidegateError) -> None:
         self.seen.restarts.append(f"version {self.seen.versions}: {type(error).__name__}: {error}"[:600])

@@ -24,6 +24,7 @@ import pytest
 
 import tidegate
 from support.concurrency import WAIT_S
+from support.driver_process import MARKER, MARKER_KEYS, expected_at, rows_of
 from tidegate.base.clock import Clock
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
@@ -42,7 +43,6 @@ from tidegate.errors import (
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.process.driver import MARKER, MARKER_KEYS, expected_at, rows_of
 from tidegate.wal.fold import View, fold_all, replay_of
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
@@ -137,7 +137,7 @@ class Query:
         options = dataclasses.replace(
             driver.options, wal_retain_s=KEEP_NOTHING_S, apply_deadline_s=KEEP_NOTHING_S / 10
         )
-        Trimmer(driver.log, driver.store, options).trim(driver.view, folded_at_us)
+        Trimmer(driver.log, driver.store, options).trim(driver.decisions.view, folded_at_us)
 
     # -- what is true of it -----------------------------------------------------------------------------
 

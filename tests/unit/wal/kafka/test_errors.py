@@ -24,7 +24,7 @@ from tidegate.wal.kafka.settings import settings_of
         (
             "MSG_SIZE_TOO_LARGE",
             WalUnavailableError,
-            "max.message.bytes was made smaller than what is written",
+            "max.message.bytes is smaller than a record",
         ),
         ("INVALID_RECORD", WalUnavailableError, "cleanup.policy is compact"),
         ("NOT_ENOUGH_REPLICAS", WalUnavailableError, "look whether the brokers run"),

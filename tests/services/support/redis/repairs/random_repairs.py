@@ -48,7 +48,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.operations.verify import verify
 from tidegate.committers.repair.rebuild import Mended, Source
 from tidegate.committers.repair.repair import repair
-from tidegate.committers.steps.facts import facts_from
+from tidegate.committers.steps.decided_versions import decided_versions_from
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import (
     IncompleteError,
@@ -224,7 +224,9 @@ class Schedule:
             raise WrongError(f"nothing was lost, and a repair put back {strange}")
 
     def _write(self, driver: Coordinator) -> None:
-        for fact in facts_from(driver, driver.store.pointer().visible + 1):
+        for fact in decided_versions_from(
+            driver.decisions, driver.store.pointer().visible + 1, driver.store.where
+        ):
             complete(driver, fact)
 
     def _merge(self, driver: Coordinator) -> None:
@@ -238,7 +240,7 @@ class Schedule:
     def _late(self, driver: Coordinator) -> None:
         """The rows of a version arrive once more, as those of an executor that was thought dead."""
         version = self.chance.randrange(self.start.reach, self.start.last + 1)
-        for fact in facts_from(driver, version):
+        for fact in decided_versions_from(driver.decisions, version, driver.store.where):
             stamp = apply.stamp_of(fact)
             driver.store.apply(stamp, *chunks_of(self.start.changes[fact.version], KEY_GROUPS))
             return
@@ -284,7 +286,9 @@ class Schedule:
                 self._judge_gap(driver, before)
                 if self._repaired(driver, Copy(self.start)):
                     raise WrongError("a repair from a copy did not put it back")
-            for fact in facts_from(driver, driver.store.pointer().visible + 1):
+            for fact in decided_versions_from(
+                driver.decisions, driver.store.pointer().visible + 1, driver.store.where
+            ):
                 complete(driver, fact)
             self._judge_all(driver)
         finally:

@@ -68,7 +68,7 @@ class Start:
         if self.trimmed:
             retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
             driver.clock.sleep(0.01)
-            make_trimmer(driver, 0.002).trim(driver.view, driver.clock.now_us())
+            make_trimmer(driver, 0.002).trim(driver.decisions.view, driver.clock.now_us())
         self.reach = driver.store.pointer().horizon if self.trimmed else 1
         self.kept = self._dump()
         for entry in driver.store.catalog():
@@ -94,8 +94,8 @@ class Start:
     def opened(self, clock: Clock | None = None) -> Coordinator:
         """A driver with the epoch that is claimed."""
         driver = self.driver(clock)
-        driver.catch_up_log()
-        driver.epoch = self.epoch
+        driver.decisions.catch_up()
+        driver.decisions.epoch = self.epoch
         return driver
 
     def _commit(self, driver: Coordinator, version: int, chance: random.Random) -> None:

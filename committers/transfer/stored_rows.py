@@ -9,8 +9,8 @@ from typing import Any
 from tidegate.base.clock import Clock
 from tidegate.wal.log import Log
 from tidegate.wal.record import Ack, Origin, TableSchema
-from tidegate.wal.staging.bad_rows import StageSpec
 from tidegate.wal.staging.changelog import stage_task
+from tidegate.wal.staging.spec import StageSpec
 
 
 @dataclasses.dataclass

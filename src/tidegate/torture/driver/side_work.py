@@ -16,6 +16,7 @@ from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.background.follower import Follower, follower_for
 from tidegate.committers.background.membership import add_store
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import Backoff
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
@@ -26,7 +27,7 @@ from tidegate.sinks.store import Store
 from tidegate.wal.file.log import FileLog
 
 TIDIES, PIPELINES, FOLLOWS, REPAIRS = "tidies", "pipelines", "follows", "repairs"
-BESIDES = {
+SIDE_WORK = {
     "retire.": TIDIES,
     "trim.": TIDIES,
     "summary.": TIDIES,
@@ -43,9 +44,9 @@ ADDED_AT = 2
 """The number of committed batches at which the second store is added, and filled."""
 
 
-def beside_at(failpoint: str) -> str:
+def side_work_at(failpoint: str) -> str:
     """Return the background work of drivers in cells of this failpoint; '' for none."""
-    return next((beside for start, beside in BESIDES.items() if failpoint.startswith(start)), "")
+    return next((work for prefix, work in SIDE_WORK.items() if failpoint.startswith(prefix)), "")
 
 
 # -- a second store -----------------------------------------------------------------------------------------
@@ -53,7 +54,7 @@ def beside_at(failpoint: str) -> str:
 
 def with_second(driver: Coordinator, url: str) -> bool:
     """Give the driver the second store if the log lists it; return whether it does."""
-    state = driver.catch_up_log()
+    state = driver.decisions.catch_up()
     if state is None or SECOND not in state.stores:
         return False
     driver.endpoints = dataclasses.replace(driver.endpoints, also=(StoreRef(SECOND, url),))
@@ -93,12 +94,13 @@ class Second:
         StoreUnavailableError: not in time.
         """
         follower, driver = self._follower, self._driver
-        backoff = driver.backoff(deadline_s)
+        backoff = Backoff(driver.clock, deadline_s)
         while follower is not None and follower.standing.behind_s:
             if backoff.expired:
-                told = follower.standing
+                standing = follower.standing
                 raise StoreUnavailableError(
-                    f"the second store shows version {told.visible} of {told.decided}: {told.error}"
+                    f"the second store shows version {standing.visible} of {standing.decided}:"
+                    f" {standing.error}"
                 )
             backoff.wait()
             between()
@@ -117,12 +119,12 @@ def age(driver: Coordinator, trimmer: Trimmer) -> None:
     if isinstance(driver.log, FileLog):  # the log trusts no file's time to the second
         for segment in driver.log.folder.rglob("*.seg"):
             os.utime(segment, (0, 0))
-    trimmer.trim(driver.view, driver.clock.now_us())
+    trimmer.trim(driver.decisions.view, driver.clock.now_us())
     first = driver.folded.recent[0]
     with contextlib.suppress(WalGapError):
         read_manifest(driver.log, first)
         raise WalUnavailableError(
-            f"{driver.log.where}: version {first.version} was trimmed and is still there, so the namespace is"
+            f"{driver.log.where}: version {first.version} was trimmed and still exists, so the namespace is"
             " not as an old one is: compare the clocks of the log's servers and of this machine"
         )
 
@@ -146,8 +148,8 @@ def _as_if_lost(store: Any) -> Iterator[None]:
 
     def all_missing(stamp: Stamp, counts: Counts) -> dict[int, Any]:
         if stamp.version in asked:
-            found: dict[int, Any] = missing(stamp, counts)
-            return found
+            lost: dict[int, Any] = missing(stamp, counts)
+            return lost
         asked.add(stamp.version)
         return dict(counts)
 

@@ -14,7 +14,7 @@ from tidegate.torture.history import events
 from tidegate.torture.history.files import Recorder
 from tidegate.torture.judge.check import check
 from tidegate.torture.judge.coverage import gaps
-from written import NAMESPACE, held, looked, offered, raised, read, returned, rows, write
+from write_histories import NAMESPACE, held, looked, offered, raised, read, returned, rows, write
 
 COMMIT = (offered(1, 0, rows(a=1)), returned(1, 1))
 
@@ -72,7 +72,7 @@ def test_nobody_is_told_that_something_is_damaged(tmp_path, line):
     write(tmp_path, *COMMIT, offered(2, 1, rows(a=2)), line, looked(1), held(1), read(a=1), ENDED)
     verdict = check(tmp_path)
     assert verdict.ok, "of another history: there damage may have been what was tried"
-    (found,) = jobs._told_of_damage(verdict)
+    (found,) = jobs._damage(verdict)
     assert (found.rule, found.invariant, found.seen) == ("error", "I10", "CorruptError")
 
 

@@ -121,7 +121,9 @@ def test_without_a_quarantine_such_a_row_fails_its_batch(stream):
             BadRecordError, match=f"table t, key 'k late': column day of its value .*{OUTSIDE}"
         ):
             sink.each(update)(rows, batch_id)
-        with pytest.raises(BadRecordError, match=r"local state s, .*a value that Python has not: .*moment"):
+        with pytest.raises(
+            BadRecordError, match=r"local state s, .*a value that Python cannot represent: .*moment"
+        ):
             sink.each(local)(rows, batch_id)
         assert flights.decided() == 0
         sink.each(lambda txn, rows: txn.upsert("t", rows, key="k"))(rows, batch_id)

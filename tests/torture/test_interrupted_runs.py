@@ -73,7 +73,7 @@ def test_ctrl_c_in_a_terminal_reaches_all_processes_and_finds_nothing(urls, tmp_
         os.killpg(process.pid, signal.SIGINT)
         told, _ = process.communicate(timeout=WAIT_S)
     assert process.returncode == 1
-    assert "broken off" in told
+    assert "was interrupted" in told
     assert [(each.result, each.findings) for each in outcomes(folder) if each.result != "proven"] == []
     assert left_over(tmp_path) == []
 
@@ -141,7 +141,7 @@ def test_a_run_that_is_going_on_is_not_resumed_beside(urls, tmp_path):
     refused = []
 
     def beside(*_):
-        with pytest.raises(ConfigError, match="is going on") as error:
+        with pytest.raises(ConfigError, match="another process runs") as error:
             torture(*urls, resume=folder)
         refused.append(error)
 

@@ -30,7 +30,7 @@ from tidegate.torture.history.files import Recorder
 from tidegate.torture.judge.check import check
 from tidegate.torture.outcome import Finding
 from tidegate.torture.schedule import cell_of
-from written import held, offered, read, returned, rows, write
+from write_histories import held, offered, read, returned, rows, write
 
 CELL = cell_of("publish.before:raise:same")
 SLOW = "StoreUnavailableError: version 3 is decided, but its flip could not be confirmed"

@@ -9,8 +9,8 @@ import msgspec
 
 from tidegate.torture.history import events
 from tidegate.torture.history.files import read_history
-from tidegate.torture.judge.candidates import Lineup
-from tidegate.torture.judge.first_pass import Accounts
+from tidegate.torture.judge.candidates import Candidates
+from tidegate.torture.judge.first_pass import Timelines
 from tidegate.torture.judge.verdict import Verdict
 
 
@@ -34,16 +34,16 @@ def register(folder: Path, namespace: str) -> list[Operation]:
     A publish begins with the first offer of its batch and ends with the first commit that returned it. When
     none did, it may have been as late as the end of the history.
     """
-    accounts = Accounts(Verdict())
-    accounts.take(read_history(folder))
-    account = accounts.by_name[namespace]
-    lineup = Lineup(account)
+    timelines = Timelines(Verdict())
+    timelines.take(read_history(folder))
+    timeline = timelines.by_name[namespace]
+    candidates = Candidates(timeline)
     operations, last = _seen(folder, namespace)
     returned: dict[int, int] = {}
     for operation in operations:
         if operation.kind == "returned":
             returned.setdefault(operation.version, operation.ended)
-    for version, choices in enumerate(lineup.choices):
+    for version, choices in enumerate(candidates.choices):
         if choices:  # a version that no batch can be is not published
             began = min(choice.offer.at for choice in choices)
             ended = max(returned.get(version, last), began)

@@ -16,7 +16,7 @@ from tidegate.spark.state.call_deadline import Deadline, Overdue
 from tidegate.spark.state.output_rows import OutputRows
 from tidegate.values.encode import encoder_of, shown
 from tidegate.wal.record import TableSchema
-from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.value_flags import DELETE, VALUE
 
 TEXT_MAX = 1_000
@@ -41,11 +41,11 @@ class UdfRunner:
         self,
         spec: StageSpec,
         outputs: Mapping[str, TableSchema],
-        made: OutputRows,
+        output: OutputRows,
         deadline: Deadline,
         fault: Callable[[], BaseException | None],
     ) -> None:
-        self._spec, self._made, self._deadline, self._fault = spec, made, deadline, fault
+        self._spec, self._output, self._deadline, self._fault = spec, output, deadline, fault
         self._outputs = {
             name: (spec.tables.index(name), schema.key_types, encoder_of(schema))
             for name, schema in outputs.items()
@@ -55,7 +55,7 @@ class UdfRunner:
         self._refused: BadRecordError | FunctionError | None = None
         self._in_call = False
 
-    def call(self, where: Where, fn: Callable[..., Any], *given: Any) -> Any:
+    def call(self, where: Where, fn: Callable[..., Any], *arguments: Any) -> Any:
         """Return the function's result. Earlier errors in it or below it take precedence.
 
         Raises: FunctionError, it raised, took too long, or emitted to a table that is not one of
@@ -68,7 +68,7 @@ class UdfRunner:
         try:
             self._deadline.begin()
             try:
-                returned = fn(*given)
+                returned = fn(*arguments)
             finally:
                 self._deadline.end()
         except (KeyboardInterrupt, GeneratorExit):  # not the function's: this process is being ended
@@ -89,7 +89,7 @@ class UdfRunner:
                 " deadline, then restart the query"
             )
         if raised is not None:
-            raise FunctionError(f"{where()}: {self._name} raised {_told(raised)}; {ADVICE}")
+            raise FunctionError(f"{where()}: {self._name} raised {_described(raised)}; {ADVICE}")
         return returned
 
     def refuse(self, error: BadRecordError) -> BadRecordError:
@@ -115,15 +115,15 @@ class UdfRunner:
 
     def _emit(self, table: str, key: Any, value: Any) -> None:
         if table not in self._outputs:
-            there = ", ".join(sorted(self._outputs)) or "none"
+            outputs = ", ".join(sorted(self._outputs)) or "none"
             raise FunctionError(
                 f"{self._where()}: {self._name} emits to {table!r}, which is not one of its outputs"
-                f" ({there}); nothing was decided; name it in outputs="
+                f" ({outputs}); nothing was decided; name it in outputs="
             )
         index, key_types, encoder = self._outputs[table]
 
         def where() -> str:
-            return f"{self._where()}: what {self._name} emits to table {table}"
+            return f"{self._where()}: the row that {self._name} emits to table {table}"
 
         def where_key() -> str:
             return f"{where()}, key {shown(key)}"
@@ -137,7 +137,7 @@ class UdfRunner:
         check_size(where, "key", "key", stored_key, self._spec.key_bytes_max)
         check_size(where_key, "value", "value", stored[1:], self._spec.value_bytes_max)
         try:
-            self._made.add(index, stored_key, stored)
+            self._output.add(index, stored_key, stored)
         except FunctionError as error:
             raise FunctionError(f"{self._where()}, {self._name}: {error}; nothing was decided") from None
 
@@ -184,7 +184,7 @@ def name_of(fn: object) -> str:
 # -- messages for errors of a function ------------------------------------------------------------
 
 
-def _told(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     """Describe an exception on one line: its message, its origin, and its cause."""
     text = f"{_text_of(error)}{_places(error)}"
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

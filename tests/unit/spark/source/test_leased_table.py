@@ -7,8 +7,8 @@ import pytest
 from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.options import Options
 from tidegate.sinks.sqlite.store import SqliteStore
+from tidegate.spark.source.leased_table import lease_table
 from tidegate.spark.source.options import SourceOptions
-from tidegate.spark.source.pinned import pin
 from tidegate.testing.example import Example
 
 UA = {"carrier": "UA", "flights": 1}
@@ -45,18 +45,18 @@ def retired_meanwhile(writer, monkeypatch):
 
 @pytest.mark.usefixtures("retired_meanwhile")
 def test_t28_a_newest_version_that_is_retired_before_it_is_held_gives_way_to_the_newer_one(writer):
-    assert pin(asked(writer)).version == 2
+    assert lease_table(asked(writer)).version == 2
     assert [info.version for info in writer.driver.store.leases()] == [2]
 
 
 @pytest.mark.usefixtures("retired_meanwhile")
 def test_a_version_that_was_asked_for_does_not(writer):
     with pytest.raises(SnapshotExpiredError):
-        pin(asked(writer, versionAsOf="1"))
+        lease_table(asked(writer, versionAsOf="1"))
     assert writer.driver.store.leases() == []
 
 
 def test_a_read_that_is_refused_holds_nothing(writer):
     with pytest.raises(ConfigError, match="no_such"):
-        pin(asked(writer, table="no_such"))
+        lease_table(asked(writer, table="no_such"))
     assert writer.driver.store.leases() == []

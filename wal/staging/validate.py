@@ -15,18 +15,8 @@ from tidegate.base.decoders import json_decoder
 from tidegate.errors import BadRecordError, CorruptError
 from tidegate.keys.columns import parts_of
 from tidegate.keys.groups import decode_key
+from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.value_flags import NO_TIME, NOT_TEXT
-
-CHANGES = pa.schema(
-    [
-        pa.field("g", pa.int32()),  # key group
-        pa.field("t", pa.int32()),  # index of the table
-        pa.field("k", pa.binary()),  # key bytes
-        pa.field("v", pa.binary()),  # stored value with its flags byte
-    ]
-)
-"""The columns of a batch of changes: ordered by g and t, rows of a k adjacent, the last one wins."""
-
 
 MARKS = (NOT_TEXT, NO_TIME)
 YEARS = "that is not of the years 1 to 9999"
@@ -34,35 +24,6 @@ OUTSIDE = re.compile(rb'"(?:[+-][0-9]{4,}|0000)-[0-9]{2}-[0-9]{2}')
 """How Spark writes a date outside these years in JSON."""
 DAY, FIRST_YEAR = 10, b"0001"
 """The length of a date as text, and the first four characters of Python's earliest date."""
-
-
-class StageSpec(msgspec.Struct, frozen=True):
-    """The parameters by which a task stages its part of an attempt. Plain data that travels to tasks.
-
-    ``key_types`` holds, per table, the types of its key columns. ``quarantine`` is the index of the
-    table that takes refused rows, or None when a refused row fails the batch.
-
-    ``at_us`` is the attempt's time: later than the last decision, no later than its own decision.
-    State is read as of it. ``ttls_us`` holds, per table, how long after it the rows expire; 0:
-    never. ``batch`` is the name of the attempt's rows in messages. ``key_names`` and
-    ``time_columns`` hold, per table, the key columns, and the value columns that may hold dates or
-    times.
-    """
-
-    namespace: str
-    attempt: str
-    tables: tuple[str, ...]
-    key_types: tuple[tuple[str, ...], ...]
-    frame_bytes: int
-    key_bytes_max: int
-    value_bytes_max: int
-    key_groups: int
-    quarantine: int | None = None
-    at_us: int = 0
-    ttls_us: tuple[int, ...] = ()
-    batch: str = ""
-    key_names: tuple[tuple[str, ...], ...] = ()
-    time_columns: tuple[tuple[str, ...], ...] = ()
 
 
 class BadRow(NamedTuple):
@@ -87,13 +48,13 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
     Rows that are already in the quarantine and are checked again have limits of their own.
     """
     keys, values = batch["k"], batch["v"]
-    found: dict[int, BadRow] = {}
+    reasons: dict[int, BadRow] = {}
 
     def note(mask: Any, why: str, advice: str, sizes: Any = None) -> None:
         hit = pc.fill_null(mask, fill_value=False).to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(hit).tolist():
             size = "" if sizes is None else sizes[row].as_py()
-            found.setdefault(row, BadRow(row, why.format(size=size), advice))
+            reasons.setdefault(row, BadRow(row, why.format(size=size), advice))
 
     if keys.null_count:
         note(pc.is_null(keys), "its key is null", "filter such rows out")
@@ -115,10 +76,10 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
             why = f"its {what} takes {{size}} bytes, {limit} are allowed"
             note(pc.greater(sizes, limit), why, f"shorten it or raise {what}_bytes_max", sizes)
     for row in _not_utf8(batch, spec):
-        found.setdefault(row, BadRow(row, "its key is not valid UTF-8", "use a binary key column"))
+        reasons.setdefault(row, BadRow(row, "its key is not valid UTF-8", "use a binary key column"))
     for row, why in (*_no_time_in_keys(batch, spec), *_no_time_in_values(batch, spec)):
-        found.setdefault(row, BadRow(row, why, "mend or filter such rows, or use a string column"))
-    return [found[row] for row in sorted(found) if batch["t"][row].as_py() != spec.quarantine]
+        reasons.setdefault(row, BadRow(row, why, "mend or filter such rows, or use a string column"))
+    return [reasons[row] for row in sorted(reasons) if batch["t"][row].as_py() != spec.quarantine]
 
 
 def _not_utf8(batch: Any, spec: StageSpec) -> list[int]:
@@ -141,9 +102,11 @@ def _no_time_in_values(batch: Any, spec: StageSpec) -> Iterator[tuple[int, str]]
         names = spec.time_columns[batch["t"][row].as_py()] if spec.time_columns else ()
         value = memoryview(batch["v"][row].as_py())[len(NO_TIME) :]
         cells = json_decoder(dict[str, msgspec.Raw]).decode(value)
-        looked_at = [name for name in names if name in cells] or list(cells)  # a function's rows have others
-        hit = [name for name in looked_at if OUTSIDE.search(bytes(cells[name]))]
-        where = f"column {hit[0]}" if hit else f"one of the columns {', '.join(looked_at)}"
+        names_in_value = [name for name in names if name in cells] or list(
+            cells
+        )  # a function's rows have others
+        hit = [name for name in names_in_value if OUTSIDE.search(bytes(cells[name]))]
+        where = f"column {hit[0]}" if hit else f"one of the columns {', '.join(names_in_value)}"
         yield row, f"{where} of its value has a date or time {YEARS}"
 
 
@@ -153,11 +116,11 @@ def _no_time_in_keys(batch: Any, spec: StageSpec) -> Iterator[tuple[int, str]]:
             continue
         mine = pc.and_(pc.equal(batch["t"], table), pc.is_valid(batch["k"]))
         rows = np.flatnonzero(mine.to_numpy(zero_copy_only=False))
-        for at, part in enumerate(parts_of(batch["k"].filter(mine), len(types))):
-            if types[at] != "date":
+        for index, part in enumerate(parts_of(batch["k"].filter(mine), len(types))):
+            if types[index] != "date":
                 continue
             fits = pc.and_(pc.equal(pc.binary_length(part), DAY), pc.greater_equal(part, FIRST_YEAR))
-            name = spec.key_names[table][at] if spec.key_names else str(at + 1)
+            name = spec.key_names[table][index] if spec.key_names else str(index + 1)
             for row in rows[~fits.to_numpy(zero_copy_only=False)].tolist():
                 yield row, f"column {name} of its key has a date {YEARS}"
 

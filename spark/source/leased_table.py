@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -84,69 +84,69 @@ class LeasedTable:
         yielded after that.
         """
         store = shared_store(self.url, self.namespace, self.uuid, self.store_options)
-        for batch in self.held(store, lambda: self.stored(store, groups, keys)):
+        for batch in self.while_leased(store, self.stored(store, groups, keys)):
             yield record_batch(columns_of(batch, self.values, self.where), schema)
 
-    def held(self, store: Store, read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """Yield what ``read`` yields, as long as the version is pinned (I8)."""
+    def while_leased(self, store: Store, batches: Iterator[Any]) -> Iterator[Any]:
+        """Take the lease, then read and yield the batches while the version is pinned (I8)."""
         clock = Clock()
-        renewals = LeaseKeeper(store, clock)
+        keeper = LeaseKeeper(store, clock)
         try:
             store.lease(Lease(self.lease_id, self.version), self.lease_s)
-            mine = renewals.take(self.version, self.lease_s)
+            lease = keeper.take(self.version, self.lease_s)
             rules.check_kept(store.where, self.version, store.pointer().horizon)
-            for one in read():
-                mine.check(clock)
-                yield one
+            for batch in batches:
+                lease.check(clock)
+                yield batch
         finally:
-            renewals.close()
+            keeper.close()
 
     def stored(self, store: Store, groups: range, keys: Sequence[bytes] | None = None) -> Iterator[Any]:
         """Yield live rows as they are stored, (key, value)."""
-        found = self._of_keys(store, keys) if keys is not None else self._of_groups(store, groups)
-        return gathered(found)
+        rows = self._of_keys(store, keys) if keys is not None else self._of_groups(store, groups)
+        return gathered(rows)
 
     def _of_groups(self, store: Store, groups: range) -> Iterator[Any]:
         for group in groups:
             yield from store.scan(self.table, group, self.version, self.start, self.at_us)
 
     def _of_keys(self, store: Store, keys: Sequence[bytes]) -> Iterator[Any]:
-        for at in range(0, len(keys), KEYS_AT_ONCE):
-            some = keys[at : at + KEYS_AT_ONCE]
-            found = store.get_many(self.table, some, self.version, self.start, self.at_us)
-            batch = pa.record_batch({"key": pa.array(some, pa.binary()), "value": found})
-            live = batch.filter(found.is_valid())
+        for first in range(0, len(keys), KEYS_AT_ONCE):
+            chunk = keys[first : first + KEYS_AT_ONCE]
+            values = store.get_many(self.table, chunk, self.version, self.start, self.at_us)
+            batch = pa.record_batch({"key": pa.array(chunk, pa.binary()), "value": values})
+            live = batch.filter(values.is_valid())
             if live.num_rows:
                 yield live
 
 
 def gathered(batches: Iterator[Any]) -> Iterator[Any]:
     """Merge batches to about ``ROWS_AT_ONCE`` rows: key groups of small tables have few each."""
-    held: list[Any] = []
+    waiting: list[Any] = []
     rows = size = 0
     for batch in batches:
-        held.append(batch)
+        waiting.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
-            yield pa.concat_batches(held)
-            held, rows, size = [], 0, 0
-    if held:
-        yield pa.concat_batches(held)
+            yield pa.concat_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
-def pin_by_alias(options: SourceOptions, store: Store, target: Target) -> LeasedTable:
+def lease_table_by_alias(options: SourceOptions, store: Store, target: Target) -> LeasedTable:
     """Return a table of the namespace that an alias names now.
 
     Raises: ConfigError, with a log: a stream follows the log of one namespace, and never another's.
     """
     if options.wal:
         refuse_writing(store.where, options.namespace, target)
-    named = pin(dataclasses.replace(options, namespace=target.namespace))
+    named = lease_table(dataclasses.replace(options, namespace=target.namespace))
     rules.checked_target(Identity(named.uuid, named.namespace, named.key_groups), store.where, target)
     return named
 
 
-def pin(options: SourceOptions, version: int | None = None) -> LeasedTable:
+def lease_table(options: SourceOptions, version: int | None = None) -> LeasedTable:
     """Choose the version and take the lease.
 
     Raises: ConfigError, no such namespace, version or table, with the existing ones;
@@ -155,22 +155,22 @@ def pin(options: SourceOptions, version: int | None = None) -> LeasedTable:
     clock = Clock()
     store = open_store(options.store, options.namespace, options.store_options)
     try:
-        found = store.identity()
-        if found is None and (target := store.aliases().get(options.namespace)) is not None:
-            return pin_by_alias(options, store, target)
-        identity = rules.checked_identity(found, store.where, options.store, options.namespace)
+        stored = store.identity()
+        if stored is None and (target := store.aliases().get(options.namespace)) is not None:
+            return lease_table_by_alias(options, store, target)
+        identity = rules.checked_identity(stored, store.where, options.store, options.namespace)
         reader = Reader(store, identity, clock)
         if version is None and options.version is None and options.as_of is None:
             for _ in range(rules.TRIES - 1):  # T28: the newest was retired before it was leased; look again
                 with contextlib.suppress(SnapshotExpiredError):
-                    return _pinned(reader, options, None)
-        return _pinned(reader, options, version)
+                    return _leased(reader, options, None)
+        return _leased(reader, options, version)
     finally:
         store.close()
 
 
-def _pinned(reader: Reader, options: SourceOptions, version: int | None) -> LeasedTable:
-    """Take the lease and return the table. Raises: as ``pin``, after a release of the lease."""
+def _leased(reader: Reader, options: SourceOptions, version: int | None) -> LeasedTable:
+    """Take the lease and return the table. Raises: as ``lease_table``, after a release of the lease."""
     store, identity = reader.store, reader.identity
     pointer = store.pointer()
     wanted = version or options.version or rules.newest_of(pointer, options.namespace)
@@ -190,16 +190,16 @@ def _pinned(reader: Reader, options: SourceOptions, version: int | None) -> Leas
             store.release(lease.lease_id)
         raise
     return LeasedTable(
-        options.store,
-        options.store_options,
-        options.namespace,
-        identity.uuid,
-        identity.key_groups,
-        options.table,
-        wanted,
-        view.start,
-        view.at_us,
-        view.values.schema,
-        lease.lease_id,
-        options.lease_s,
+        url=options.store,
+        store_options=options.store_options,
+        namespace=options.namespace,
+        uuid=identity.uuid,
+        key_groups=identity.key_groups,
+        table=options.table,
+        version=wanted,
+        start=view.start,
+        at_us=view.at_us,
+        schema=view.values.schema,
+        lease_id=lease.lease_id,
+        lease_s=options.lease_s,
     )
