@@ -51,7 +51,15 @@ from tidegate.sinks.redis.reads import (
     schemas_in,
 )
 from tidegate.sinks.rules.leases import Lease, check_lease
-from tidegate.sinks.rules.reads import by_group, check_kept, check_visible, live_rows, nothing_here, values_at
+from tidegate.sinks.rules.reads import (
+    by_group,
+    check_kept,
+    check_visible,
+    live_rows,
+    nothing_here,
+    value_at,
+    values_at,
+)
 from tidegate.wal.record import TableSchema
 
 CLOSING_STEPS = 3
@@ -79,7 +87,7 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
         self._horizon = 0
         self._waiting = _Waiting(self._calls, namespace)
 
-    # -- the pointer and the keys beside it --------------------------------------------------------
+    # -- the pointer and its keys ---------------------------------------------------------------
 
     async def identity(self) -> Identity | None:
         (found,) = await self._calls.run([identity_call(self.namespace)], _none_listed)
@@ -121,6 +129,27 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
 
     # -- rows --------------------------------------------------------------------------------------
 
+    async def get(
+        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+    ) -> bytes | None:
+        ((stored,),) = await self._asked([await self._read_of(table, key, version, start)], version)
+        return value_at(self.where, table, key, stored, at_us)
+
+    async def get_with_pointer(
+        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+    ) -> tuple[bytes | None, Pointer]:
+        read = await self._read_of(table, key, version, start)
+        fields, (stored,) = await self._asked([Call(self._meta, "pointer", read.args[:1]), read], version)
+        known = self._looked(fields)
+        return value_at(self.where, table, key, stored, at_us), known.pointer
+
+    async def _read_of(self, table: str, key: bytes, version: int, start: int) -> Call:
+        """Return the call that reads one key."""
+        identity = self._identity or await self._made()
+        await self._check_readable(version)
+        group, head = key_group(key, identity.key_groups), head_of(table, version, start)
+        return of_group(self.namespace, identity.uuid.encode(), group, "read", *head, key)
+
     async def get_many(
         self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
     ) -> Any:
@@ -144,10 +173,7 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
         """Return the positions of the keys by key group, and a call for each group."""
         made = self._identity or await self._made()
         await self._check_readable(version)
-        if len(keys) == 1:  # skip the grouping of many keys
-            asked = [(key_group(keys[0], made.key_groups), [0])]
-        else:
-            asked = by_group(keys, made.key_groups, KEYS_AT_ONCE)
+        asked = by_group(keys, made.key_groups, KEYS_AT_ONCE)
         uuid, head = made.uuid.encode(), head_of(table, version, start)
         return asked, [
             of_group(self.namespace, uuid, group, "read", *head, *(keys[at] for at in some))

@@ -375,7 +375,7 @@ def remove_namespace(calls: Calls, namespace: str, uuid: bytes) -> int | None:
 
 
 def remove_groups(calls: Calls, namespace: str, uuid: bytes) -> int | None:
-    """Remove every key of its key groups, whatever it is; return their number.
+    """Remove every key of its key groups, of any type; return their number.
 
     None: a namespace of another uuid was created under the name meanwhile, and nothing of it was
     removed. Repeatable.

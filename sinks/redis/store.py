@@ -79,7 +79,7 @@ from tidegate.wal.record import TableSchema
 logger = logging.getLogger("tidegate")
 
 Found = TypeVar("Found")
-LOOKS = 5  # so often pointer and catalog are read when the horizon moves on between the two
+LOOKS = 5  # the number of reads of pointer and catalog, if the horizon moves between the two
 
 
 class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild):
@@ -405,8 +405,8 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
                 entries = self.catalog(visible - redis_room.LOOKED_AT + 1)
             return [*found, redis_room.room(self._space, entries)]
         except TidegateError as error:
-            untold = f"cannot be told: {error}"
-            return [*found, Check("memory", "warn", untold, redis_checks.APPLIED)]
+            unknown = f"is not known: {error}"
+            return [*found, Check("memory", "warn", unknown, redis_checks.APPLIED)]
 
     def await_newer(self, version: int, timeout_s: float) -> bool:
         return self._space.await_newer(version, timeout_s)
