@@ -25,8 +25,7 @@ from tidegate.sinks.redis.client.async_calls import AsyncCalls, Listed
 from tidegate.sinks.redis.client.async_servers import View
 from tidegate.sinks.redis.client.channel import AsyncNode, Channel, closed, connected
 from tidegate.sinks.redis.client.origins import Origins, process_in
-from tidegate.sinks.redis.client.replies import Call, Refused, answer_of, encoded, plain
-from tidegate.sinks.redis.client.resp import pack
+from tidegate.sinks.redis.client.replies import Call, Refused, answer_of, encoded, pack, plain
 from tidegate.sinks.redis.client.settings import RedisSettings, settings_of
 from tidegate.sinks.redis.client.single_flight import SingleFlight
 from tidegate.sinks.redis.keys import meta_key

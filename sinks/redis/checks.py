@@ -17,12 +17,12 @@ import redis
 from tidegate.base.checks import Check, Outcome
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.redis.client.functions import call_head
-from tidegate.sinks.redis.client.replies import LOST, RetryLater
-from tidegate.sinks.redis.client.resp import pack
+from tidegate.sinks.redis.client.replies import LOST, RetryLater, pack
 from tidegate.sinks.redis.client.servers import Node
 from tidegate.sinks.redis.client.settings import RedisSettings
 from tidegate.sinks.redis.keys import SLOTS, changes_key
-from tidegate.sinks.redis.namespace import RedisNamespace, headers
+from tidegate.sinks.redis.namespace import RedisNamespace
+from tidegate.sinks.redis.seals import headers
 
 STEPS = "a version is read and made visible in one step (I1, I7)"
 KEPT = "what was made visible stays (I3, I10)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple, TypeVar
@@ -81,6 +82,7 @@ def lease_args(lease: Lease, ttl_s: float) -> tuple[bytes, ...]:
     return lease.lease_id.encode(), number(lease.version), number(int(ttl_s * 1e6))
 
 
+@functools.lru_cache(maxsize=1_024)
 def head_of(table: str, version: int, start: int) -> tuple[bytes, bytes, bytes]:
     """Return the first arguments of every read of rows."""
     return table.encode(), number(version), number(start)

@@ -12,7 +12,7 @@ from typing import Any
 import query
 from redis_server import RedisServer
 from tidegate.sinks.redis.keys import header_key, meta_key
-from tidegate.sinks.redis.namespace import headers
+from tidegate.sinks.redis.seals import headers
 
 
 class Query(query.Query):

@@ -11,7 +11,7 @@ from redis.backoff import NoBackoff
 
 from tidegate.base.urls import Address
 from tidegate.sinks.redis.client.channel import AsyncNode, closed, in_time
-from tidegate.sinks.redis.client.resp import pack
+from tidegate.sinks.redis.client.replies import pack
 from tidegate.sinks.redis.client.servers import (
     no_cluster,
     no_primary,

@@ -187,8 +187,11 @@ class Servers(abc.ABC):
 
     def node_at(self, address: Address) -> Node:
         """Return the one node of this address."""
-        with self._lock:
-            return self._nodes.setdefault(address, Node(address, self.settings))
+        node = self._nodes.get(address)
+        if node is None:
+            with self._lock:
+                node = self._nodes.setdefault(address, Node(address, self.settings))
+        return node
 
     def close(self) -> None:
         with self._lock:
