@@ -154,7 +154,7 @@ def test_on_a_cluster_too(kind, redis_cluster: RedisGroup, tmp_path):
 
 
 def test_a_warm_read_passes_few_files(writer):
-    """A reader of the code opens at most these files to follow a read; docs/reading-the-code.md lists them."""
+    """A read can be followed through the code in few files; docs/reading-the-code.md lists them."""
     writer.write({"aircraft": {"N1": flights(1)}})
     passed = set()
 

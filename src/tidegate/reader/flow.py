@@ -19,12 +19,14 @@ from tidegate.observe import events
 from tidegate.reader import rules
 from tidegate.reader.leases import ActiveLease, LeaseKeeper
 from tidegate.reader.rules import TRIES, VersionInfo
-from tidegate.reader.table import Result, Steps, TableReader, no_schema, view_of
+from tidegate.reader.table import Result, Steps, TableReader, TableView, no_schema, view_of
 from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.wal.record import TableSchema
 
 UNOBSERVED = contextlib.nullcontext()
+VIEWS_MAX = 1_000
+"""The number of tables at a version whose views a gate remembers."""
 
 
 def is_of(entry: CatalogEntry, pointer: Pointer) -> bool:
@@ -49,6 +51,7 @@ class Reader:
         self.reads_with_pointer = isinstance(store, self.store_with_pointer)
         self.closed = False
         self._schemas: dict[str, TableSchema] = {}
+        self._views: dict[tuple[int, str, str], TableView] = {}  # by version, digest and table
 
     def check_open(self) -> None:
         """Refuse reads after the gate was closed. Raises: ConfigError."""
@@ -78,6 +81,16 @@ class Reader:
         Raises: ConfigError: the table does not exist; it names those that do. VersionRegressedError: the
         store lost the version by now.
         """
+        known = entry.version, entry.digest, table
+        view = self._views.get(known)
+        if view is None:
+            view = yield from self._view_of(entry, table)
+            if len(self._views) >= VIEWS_MAX:
+                self._views = {}
+            self._views[known] = view
+        return TableReader(self.store, view, check, optimistic=optimistic)
+
+    def _view_of(self, entry: CatalogEntry, table: str) -> Steps[TableView]:
         where = self.store.where
         view = view_of(where, self.identity, entry, table, self._schemas)
         if view is None:
@@ -86,7 +99,7 @@ class Reader:
         if view is None:
             rules.check_there(where, entry.version, (yield self.store.pointer()))
             raise no_schema(where, entry.version, table, entry.tables[table].schema_id)
-        return TableReader(self.store, view, check, optimistic=optimistic)
+        return view
 
 
 class GateFlow:
@@ -310,7 +323,7 @@ class SnapshotFlow:
 
     def _table(self, table: str) -> Steps[TableReader]:
         self._check()
-        return (yield from self._reader.table(self._entry_here(), table, self._check))
+        return self._reader.table(self._entry_here(), table, self._check)
 
     def _entry_here(self) -> CatalogEntry:
         if self._entry is None:
